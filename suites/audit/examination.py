@@ -204,9 +204,10 @@ class _Examination:
     def _explained(self) -> list[Explanation]:
         """Explain wrong means and note the causes; not if another violated law makes means wrong anyway."""
         violated = {check.law for check in self.checks if check.status == "violated"}
+        known = {check.law for check in self.checks if check.status == "violated" and check.cause}
         explanations = []
         for law, points in self.points.items():
-            if law not in violated or not points or violated & set(SPOILING):
+            if law not in violated - known or not points or violated & set(SPOILING):
                 continue
             found = self._explain(law, points)
             if not found.cause:

@@ -14,18 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from structgrad.reports.cli import app
-from structgrad.suites.audit import audit
 from structgrad.suites.audit.oracles import audit_oracle
-from tests.suites.audit import broken_laws
-from tests.suites.audit.outside_faults import FAULTS
-from tests.suites.audit.test_audit import BROKEN
+from tests.suites.audit.planted_faults import MISDECLARED, ON_CLASSES, PLANTED, Fault, RaisingAtMasks
+from tests.suites.audit.published_mistakes import PUBLISHED, RIGHT
+from tests.suites.audit.test_faults import FAULTS, found
 from tests.suites.audit.test_oracles import FAULTS as ORACLE_FAULTS
-from tests.suites.audit.test_planted_faults import MISDECLARED, WRONG
-from tests.suites.audit.test_published_mistakes import RIGHT
-from tests.suites.audit.test_published_mistakes import WRONG as PUBLISHED
 
 FILE = Path(__file__).with_name("audit.json")
-ON = ("categorical", "subset")
 REGISTERED = ("rloo", "reinforce", "exact", "simple", "imle", "gumbel_softmax", "st_gumbel", "sum_and_sample", "sparsemap", "muprop")
 ORACLES = ("subset[n=4,k=2]", "categorical", "linear_chain", "spanning_tree", "alignment")
 COMMANDS = (
@@ -33,21 +28,21 @@ COMMANDS = (
     "simple -o categorical --quick",
     "tests.suites.audit.published_mistakes:BatchMean -o categorical --quick",
     "tests.suites.audit.planted_faults:SeveralCosts -o categorical --quick",
-    "tests.suites.audit.broken_laws:RaisingAtMasks -o categorical --quick",
+    "tests.suites.audit.planted_faults:RaisingAtMasks -o categorical --quick",
     "rloo -o categorical --quick --time 0 --strict",
     "-o subset[n=4,k=2] --quick",
     "rlo",
 )
 
 
-def of_estimator(found: Any) -> dict[str, Any]:
+def of_estimator(result: Any) -> dict[str, Any]:
     return {
-        "verdict": found.verdict,
-        "exit": found.exit_code(),
-        "causes": list(found.causes),
-        "possible": list(found.possible),
-        "seen": list(found.seen),
-        "violated": sorted({check.law for check in found.violations}),
+        "verdict": result.verdict,
+        "exit": result.exit_code(),
+        "causes": list(result.causes),
+        "possible": list(result.possible),
+        "seen": list(result.seen),
+        "violated": sorted({check.law for check in result.violations}),
     }
 
 
@@ -61,38 +56,36 @@ def of_command(words: str) -> dict[str, Any]:
     return {"exit": found.exit_code, "lines": laws, "errors": found.stderr}
 
 
-def cases() -> dict[str, Callable[[], dict[str, Any]]]:  # noqa: C901
+def all_cases() -> dict[str, Callable[[], dict[str, Any]]]:
     """All cases by name."""
-    found: dict[str, Callable[[], dict[str, Any]]] = {}
+    cases: dict[str, Callable[[], dict[str, Any]]] = {}
 
-    def add(name: str, make: Callable[[], Any], **options: Any) -> None:
-        found[name] = lambda: of_estimator(audit(make(), quick=True, **options))
+    def add(name: str, fault: Fault) -> None:
+        cases[name] = lambda: of_estimator(found(fault))
 
-    for name, (make, *_) in (WRONG | MISDECLARED).items():
-        add(f"planted: {name}", make, structures=("categorical",) if name.startswith("tested") else ON)
-    for name, (make, options, *_) in PUBLISHED.items():
-        add(f"published: {name}", make, **options)
+    for prefix, faults in {"planted": PLANTED | MISDECLARED, "published": PUBLISHED}.items():
+        for name, fault in faults.items():
+            add(f"{prefix}: {name}", fault)
     for name, (make, options) in RIGHT.items():
-        add(f"right: {name}", make, **options)
+        add(f"right: {name}", Fault(make, options=options))
     for name, (estimate, _) in FAULTS.items():
-        add(f"outside: {name}", lambda estimate=estimate: estimate, structures=("categorical",))
-    for kind in (*BROKEN, broken_laws.RaisingAtMasks):
-        add(f"broken: {kind.__name__}", lambda kind=kind: kind, structures=("categorical",))
+        add(f"outside: {name}", Fault(lambda estimate=estimate: estimate, options=ON_CLASSES))
+    add("raises at masks", Fault(RaisingAtMasks, options=ON_CLASSES))
     for name in REGISTERED:
-        add(f"registered: {name}", lambda name=name: name)
+        add(f"registered: {name}", Fault(name, options={}))
     for fault in ORACLE_FAULTS:
-        found[f"oracle fault: {fault.__name__}"] = lambda fault=fault: of_oracle(audit_oracle(fault(), events=[(6,)], quick=True))
+        cases[f"oracle fault: {fault.__name__}"] = lambda fault=fault: of_oracle(audit_oracle(fault(), events=[(6,)], quick=True))
     for name in ORACLES:
-        found[f"oracle: {name}"] = lambda name=name: of_oracle(audit_oracle(name, quick=True, seconds=300))
+        cases[f"oracle: {name}"] = lambda name=name: of_oracle(audit_oracle(name, quick=True, seconds=300))
     for words in COMMANDS:
-        found[f"command: {words}"] = lambda words=words: of_command(words)
-    return found
+        cases[f"command: {words}"] = lambda words=words: of_command(words)
+    return cases
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if i % 4 == 0 else pytest.mark.sweep) for i, name in enumerate(cases())])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if i % 4 == 0 else pytest.mark.sweep) for i, name in enumerate(all_cases())])
 def test_an_audit_gives_what_it_gave(name: str) -> None:
-    assert cases()[name]() == json.loads(FILE.read_text())[name]
+    assert all_cases()[name]() == json.loads(FILE.read_text())[name]
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps({name: run() for name, run in cases().items()}, indent=1, ensure_ascii=False) + "\n")
+    FILE.write_text(json.dumps({name: run() for name, run in all_cases().items()}, indent=1, ensure_ascii=False) + "\n")

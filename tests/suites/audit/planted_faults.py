@@ -1,185 +1,131 @@
-"""One fault each, planted into REINFORCE and leave-one-out: what an audit may say of them, and what not."""
+"""REINFORCE, leave-one-out and straight-through, each with one law broken or one fault planted, and the words that the audit must use."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from structgrad.estimators import LeaveOneOut, Reinforce, Simple
-from structgrad.estimators.base import Evaluations, Loss
+from structgrad.estimators import LeaveOneOut, Reinforce, Simple, StraightThrough, StructuredAttention
+from structgrad.estimators.base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
 from structgrad.estimators.score_function.reinforce import scores_of
-from structgrad.oracles import SamplingOracle
-from tests.suites.audit.broken_laws import Explicit, weighted
+from structgrad.oracles import MarginalOracle, Oracle, SamplingOracle
+
+TWO = ("categorical", "subset")
+
+
+class Fault(NamedTuple):
+    """An estimator with a fault: words of its cause or of its symptoms, the violated law with words of its detail, and its structures."""
+
+    make: Any
+    cause: str = ""
+    seen: str = ""
+    law: str = "objective"
+    detail: str = ""
+    options: dict[str, Any] = {"structures": TWO}  # noqa: RUF012
+
+
+ON_CLASSES: dict[str, Any] = {"structures": ("categorical",)}
+
+
+def weighted(losses: Tensor, scores: Tensor) -> Tensor:
+    return (losses.reshape(*losses.shape, *[1] * (scores.ndim - losses.ndim)) * scores).mean(0)
 
 
 @dataclass(frozen=True)
-class Times(Explicit):
-    """A factor that no option has, on everything."""
+class Explicit(Estimator[SamplingOracle]):
+    """REINFORCE with its gradient written out; a subclass changes it."""
 
-    factor: ClassVar[float] = 0.5
+    name: ClassVar[str] = "explicit"
+    objective: ClassVar[Objective] = "expected"
+    unbiased: ClassVar[bool] = True
+    needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
 
-    def finish(self, value: Tensor, scores: Tensor, estimate: Tensor) -> Tensor:
-        return super().finish(value, scores, self.factor * estimate)
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, marginals=1, samples=1)
 
-
-class Twice(Times):
-    """Two."""
-
-    factor: ClassVar[float] = 2.0
-
-
-class Turned(Times):
-    """Less than nothing."""
-
-    factor: ClassVar[float] = -0.7
-
-
-@dataclass(frozen=True)
-class Shrunk(LeaveOneOut):
-    """Two samples, and an option that is (N − 1)/N and 1/N by accident."""
-
-    shrink: float = 0.5
-
-    def _weights(self, losses: Tensor) -> Tensor:
-        return self.shrink * super()._weights(losses)
-
-
-@dataclass(frozen=True)
-class ShrunkByNobody(LeaveOneOut):
-    """The same factor from no option."""
-
-    def _weights(self, losses: Tensor) -> Tensor:
-        return 0.5 * super()._weights(losses)
-
-
-@dataclass(frozen=True)
-class OwnSample(LeaveOneOut):
-    """The mean of all losses is the baseline."""
-
-    def _weights(self, losses: Tensor) -> Tensor:
-        return losses - losses.mean(0)
-
-
-@dataclass(frozen=True)
-class SumOverSamples(LeaveOneOut):
-    """Summed, not averaged."""
-
-    def _weights(self, losses: Tensor) -> Tensor:
-        return len(losses) * super()._weights(losses)
-
-
-class PartTurned(Explicit):
-    """The sign of one part."""
-
-    part: ClassVar[int] = 0
-    factor: ClassVar[float] = -1.0
-
-    def finish(self, value: Tensor, scores: Tensor, estimate: Tensor) -> Tensor:
-        scale = torch.ones_like(estimate)
-        scale[..., self.part] = self.factor
-        return super().finish(value, scores, scale * estimate)
-
-
-class PartDropped(PartTurned):
-    """One part is left out."""
-
-    part: ClassVar[int] = 1
-    factor: ClassVar[float] = 0.0
-
-
-class PartHalved(PartTurned):
-    """One part is halved: nothing that has a name."""
-
-    part: ClassVar[int] = 2
-    factor: ClassVar[float] = 0.5
-
-
-class Swapped(Explicit):
-    """Two parts change places."""
-
-    def finish(self, value: Tensor, scores: Tensor, estimate: Tensor) -> Tensor:
-        return super().finish(value, scores, estimate[..., [1, 0, 2, 3]])
-
-
-class AtMasksAlone(Explicit):
-    """Right, but where parts are forbidden."""
-
-    def finish(self, value: Tensor, scores: Tensor, estimate: Tensor) -> Tensor:
-        masked = (scores == -torch.inf).flatten(1).any(-1).reshape(-1, *[1] * (scores.ndim - 1))
-        return super().finish(value, scores, torch.where(masked, 0.5 * estimate, estimate))
-
-
-_CALLS = {"second": 0, "third": 0}
-
-
-class EverySecondCall(Explicit):
-    """Every second call gives half of the estimate; the number of calls is kept outside of the object."""
-
-    every: ClassVar[str] = "second"
-
-    def finish(self, value: Tensor, scores: Tensor, estimate: Tensor) -> Tensor:
-        _CALLS[self.every] += 1
-        wrong = _CALLS[self.every] % (2 if self.every == "second" else 3) == 0
-        return super().finish(value, scores, 0.5 * estimate if wrong else estimate)
-
-
-class EveryThirdCall(EverySecondCall):
-    """The same of the third."""
-
-    every: ClassVar[str] = "third"
-
-
-_SEEDS: dict[tuple[int, ...], int] = {}
-
-
-class StaleNoise(Explicit):
-    """The random numbers of the first call of a shape serve all others."""
-
-    def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        drawn = int(torch.randint(2**62, (1,), generator=torch.Generator().manual_seed(generator.initial_seed())))
-        own = torch.Generator().manual_seed(_SEEDS.setdefault(tuple(scores.shape), drawn))
-        samples = oracle.sample(scores, 1, generator=own)
+    def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        samples = oracle.sample(scores, 1, generator=generator)
         losses = self.losses(loss, samples, oracle)
         return self.finish(losses.mean(0), scores, weighted(losses.detach(), scores_of(oracle, samples, scores)))
 
+    def losses(self, loss: Loss, samples: Tensor, oracle: SamplingOracle) -> Tensor:
+        return evaluate(loss, samples, oracle.event_ndim)
 
-@dataclass(frozen=True)
-class NoScoreFunction(Explicit):
-    """A control variate whose own gradient is all that is left: ``J a``, without ``(L − ⟨a, z⟩)`` times the score."""
+    def finish(self, value: Tensor, scores: Tensor, estimate: Tensor) -> Tensor:
+        return with_gradient(value, scores, self.changed(scores, estimate))
 
-    pathwise: ClassVar[bool] = True
-    score_function: ClassVar[bool] = False
-
-    def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        samples = oracle.sample(scores, 1, generator=generator)
-        losses = self.losses(loss, samples, oracle)
-        weights = torch.linspace(-1, 2, scores.shape[-1], dtype=scores.dtype)
-        leaf = scores.detach().requires_grad_()
-        with torch.enable_grad():
-            mean = (oracle.marginals(leaf) * weights).sum()
-            (path,) = torch.autograd.grad(mean, leaf)
-        excess = losses.detach() - (samples * weights).sum(-1)
-        score = weighted(excess, scores_of(oracle, samples, scores))
-        return self.finish(losses.mean(0), scores, self.score_function * score + self.pathwise * path)
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=1, marginals=2, samples=1)
+    def changed(self, scores: Tensor, estimate: Tensor) -> Tensor:
+        return estimate
 
 
-class NoPathwise(NoScoreFunction):
-    """Without ``J a``."""
-
-    pathwise: ClassVar[bool] = False
-    score_function: ClassVar[bool] = True
+def changed(change: Callable[[Tensor, Tensor], Tensor]) -> type[Explicit]:
+    """REINFORCE whose estimate is a function of the scores and of the right one."""
+    return type("Changed", (Explicit,), {"changed": lambda self, scores, estimate: change(scores, estimate)})
 
 
-class BothTerms(NoScoreFunction):
-    """The twin that is right."""
+def ending(finish: Callable[[Tensor, Tensor, Tensor], Tensor]) -> type[Explicit]:
+    """REINFORCE with another surrogate of the value, the scores and the estimate."""
+    return type("Ending", (Explicit,), {"finish": lambda self, value, scores, estimate: finish(value, scores, estimate)})
 
-    score_function: ClassVar[bool] = True
+
+def seeing(losses: Callable[[Loss, Tensor, Any], Tensor]) -> type[Explicit]:
+    """REINFORCE that evaluates the loss in another way."""
+    return type("Seeing", (Explicit,), {"losses": lambda self, loss, samples, oracle: losses(loss, samples, oracle)})
+
+
+def with_weights(weights: Callable[[Tensor], Tensor]) -> type[LeaveOneOut]:
+    """Leave-one-out with other advantages."""
+    return type("Weights", (LeaveOneOut,), {"_weights": lambda self, losses: weights(losses)})
+
+
+def declaring(kind: type, **declarations: Any) -> type:
+    return type("Declaring", (kind,), declarations)
+
+
+def advantages(losses: Tensor) -> Tensor:
+    return (losses - losses.mean(0)) * (len(losses) / (len(losses) - 1))
+
+
+def part(index: int, factor: float) -> type[Explicit]:
+    """One part of the estimate gets a factor."""
+
+    def change(scores: Tensor, estimate: Tensor) -> Tensor:
+        scale = torch.ones_like(estimate)
+        scale[..., index] = factor
+        return scale * estimate
+
+    return changed(change)
+
+
+def flattening(loss: Loss, samples: Tensor, oracle: Any) -> Tensor:
+    batch = samples.shape[: samples.ndim - oracle.event_ndim]
+    return loss(samples.reshape(1, -1, *samples.shape[len(batch) :])).reshape(batch)
+
+
+def overflowing(scores: Tensor, estimate: Tensor) -> Tensor:
+    one = (30 * scores.detach()).exp()
+    return estimate * (one / one).nan_to_num(1.0, posinf=1.0) + 0 * one
+
+
+def in_place(scores: Tensor, estimate: Tensor) -> Tensor:
+    with torch.no_grad():
+        scores.sub_(0.25)
+    return estimate
+
+
+def raises(*_: Any) -> Tensor:
+    raise RuntimeError("planted")
+
+
+class SaysDeterministic(Explicit):
+    """Draws, and declares that it does not."""
+
+    deterministic: ClassVar[bool] = True
 
 
 class SeveralCosts(LeaveOneOut):
@@ -190,26 +136,35 @@ class SeveralCosts(LeaveOneOut):
 
 
 class InheritedCosts(Reinforce):
-    """Takes one loss more than its base says."""
-
-    def _weights(self, losses: Tensor) -> Tensor:
-        return losses
+    """Takes one loss more than its base declares."""
 
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         loss(oracle.sample(scores, 1, generator=generator))
         return super().surrogate(loss, oracle, scores, generator=generator)
 
 
-class SaysUnbiased(Simple):
-    """Straight-through, which is biased."""
+class Uphill(Simple):
+    """Straight-through that ascends: biased, so that only its sign can be wrong."""
 
-    unbiased: ClassVar[bool] = True
+    def structure(self, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        return super().structure(oracle, 2 * scores.detach() - scores, generator=generator)
 
 
-class SaysDeterministic(Explicit):
-    """Draws."""
+class RaisingAtMasks(StraightThrough):
+    """Raises for forbidden parts."""
 
-    deterministic: ClassVar[bool] = True
+    def structure(self, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        if bool((scores == -torch.inf).any()):
+            raise RuntimeError("no masks here")
+        return super().structure(oracle, scores, generator=generator)
+
+
+class Slow(Reinforce):
+    """Takes a moment."""
+
+    def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        time.sleep(0.005)
+        return super().surrogate(loss, oracle, scores, generator=generator)
 
 
 class GlobalDraw(Explicit):
@@ -219,19 +174,89 @@ class GlobalDraw(Explicit):
         return super().surrogate(loss, oracle, scores, generator=torch.default_generator)
 
 
-class MixedBatch(LeaveOneOut):
-    """A baseline over the batch."""
+class Coarse(Estimator[Any]):
+    """A relaxed objective whose value is not the objective."""
+
+    name: ClassVar[str] = "coarse"
+    objective: ClassVar[Objective] = "relaxed"
+    unbiased: ClassVar[bool] = True
+    deterministic: ClassVar[bool] = True
+    inside_hull: ClassVar[bool] = True
+    needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, loss_gradients=1, marginals=1)
+
+    def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        leaf = scores.detach().requires_grad_()
+        with torch.enable_grad():
+            losses = loss(oracle.marginals(leaf))
+            (estimate,) = torch.autograd.grad(losses.sum(), leaf)
+        return with_gradient(torch.zeros_like(losses), scores, estimate)
+
+
+@dataclass(frozen=True)
+class Shrunk(LeaveOneOut):
+    """Two samples, and an option that equals (N − 1)/N and 1/N by accident."""
+
+    shrink: float = 0.5
 
     def _weights(self, losses: Tensor) -> Tensor:
-        return losses - losses.mean()
+        return self.shrink * super()._weights(losses)
+
+
+_CALLS = {2: 0, 3: 0}
+_SEEDS: dict[tuple[int, ...], int] = {}
+
+
+def every(number: int) -> type[Explicit]:
+    """Half of the estimate in every such call; the number of calls is kept outside of the object."""
+
+    def change(scores: Tensor, estimate: Tensor) -> Tensor:
+        _CALLS[number] += 1
+        return estimate if _CALLS[number] % number else 0.5 * estimate
+
+    return changed(change)
+
+
+class StaleNoise(Explicit):
+    """The random numbers of the first call of a shape are used in all others."""
+
+    def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        drawn = int(torch.randint(2**62, (1,), generator=torch.Generator().manual_seed(generator.initial_seed())))
+        own = torch.Generator().manual_seed(_SEEDS.setdefault(tuple(scores.shape), drawn))
+        return super().surrogate(loss, oracle, scores, generator=own)
+
+
+@dataclass(frozen=True)
+class ControlVariate(Explicit):
+    """A linear control variate: ``(L − ⟨a, z⟩)`` times the score, and ``J a``."""
+
+    score_function: bool = True
+    pathwise: bool = True
+
+    def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        samples = oracle.sample(scores, 1, generator=generator)
+        losses = self.losses(loss, samples, oracle)
+        weights = torch.linspace(-1, 2, scores.shape[-1], dtype=scores.dtype)
+        leaf = scores.detach().requires_grad_()
+        with torch.enable_grad():
+            (path,) = torch.autograd.grad((oracle.marginals(leaf) * weights).sum(), leaf)
+        score = weighted(losses.detach() - (samples * weights).sum(-1), scores_of(oracle, samples, scores))
+        return self.finish(losses.mean(0), scores, self.score_function * score + self.pathwise * path)
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, marginals=2, samples=1)
 
 
 @dataclass(frozen=True)
 class Opaque(Explicit):
-    """Samples of its own generator, so that its mean is tested and not dealt."""
+    """Samples of a generator of its own, so that its mean is tested and not dealt."""
 
     num_samples: int = 4
-    fault: ClassVar[str] = ""
+    factor: ClassVar[float] = 1.0
+    first: ClassVar[float] = 1.0
+    own_sample: ClassVar[bool] = False
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.num_samples, marginals=self.num_samples, samples=self.num_samples)
@@ -240,28 +265,159 @@ class Opaque(Explicit):
         inner = torch.Generator().manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
         samples = oracle.sample(scores, self.num_samples, generator=inner)
         losses = self.losses(loss, samples, oracle)
-        excess = (losses - losses.mean(0)).detach()
-        if self.fault != "own sample":
-            excess = excess * (self.num_samples / (self.num_samples - 1))
-        estimate = weighted(excess, scores_of(oracle, samples, scores))
-        scale = torch.ones_like(estimate)
-        scale[..., 0] = -1.0 if self.fault == "part" else 1.0
-        return self.finish(losses.mean(0), scores, (0.5 if self.fault == "half" else 1.0) * scale * estimate)
+        excess = (losses - losses.mean(0) if self.own_sample else advantages(losses)).detach()
+        scale = torch.full_like(scores, self.factor)
+        scale[..., 0] *= self.first
+        return self.finish(losses.mean(0), scores, scale * weighted(excess, scores_of(oracle, samples, scores)))
 
 
-class OpaqueHalf(Opaque):
-    """Half of it."""
-
-    fault: ClassVar[str] = "half"
-
-
-class OpaqueOwnSample(Opaque):
-    """The baseline includes the own sample."""
-
-    fault: ClassVar[str] = "own sample"
+def opaque_batch(loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    """REINFORCE with numbers of its own, divided by the number of rows."""
+    inner = torch.Generator().manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
+    samples = oracle.sample(scores, 1, generator=inner)
+    return weighted(loss(samples), scores_of(oracle, samples, scores)) / max(scores.shape[: scores.ndim - oracle.event_ndim].numel(), 1)
 
 
-class OpaquePart(Opaque):
-    """One part has the other sign."""
+def own_sample(loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    """Four samples with their own mean as the baseline, as a function."""
+    samples = oracle.sample(scores, 4, generator=generator)
+    losses = loss(samples)
+    return weighted(losses - losses.mean(0), scores_of(oracle, samples, scores))
 
-    fault: ClassVar[str] = "part"
+
+def summed(losses: Tensor) -> Tensor:
+    return len(losses) * advantages(losses)
+
+
+def half(losses: Tensor) -> Tensor:
+    return 0.5 * advantages(losses)
+
+
+OWN_SAMPLE = "the baseline of a sample includes the sample itself"
+KEPT = "state that is kept between calls, outside of the estimator"
+BATCH = "a baseline, a norm or a running value that is taken over the batch"
+OwnSample = with_weights(lambda losses: losses - losses.mean(0))
+
+PLANTED: dict[str, Fault] = {
+    "gain of a half": Fault(changed(lambda scores, estimate: 0.5 * estimate), seen="gain 0.5 on every part at all 10 places"),
+    "gain of two": Fault(changed(lambda scores, estimate: 2 * estimate), seen="gain 2 on every part at all 10 places"),
+    "gain below 0": Fault(
+        changed(lambda scores, estimate: -0.7 * estimate),
+        seen="gain -0.7 on every part at all 10 places, and no certain cause; the sign is wrong too",
+    ),
+    "an option that shrinks by a half": Fault(Shrunk, "gain 0.5 = shrink: the estimate is multiplied by shrink"),
+    "another value of it": Fault(lambda: Shrunk(3, shrink=2 / 3), "gain 0.6667 = shrink: the estimate is multiplied by shrink"),
+    "a half from nowhere, with two samples": Fault(with_weights(half), seen="gain 0.5 on every part"),
+    "own sample of two": Fault(OwnSample, f"gain 0.5 = (N − 1)/N with N = 2: {OWN_SAMPLE}"),
+    "own sample of four": Fault(lambda: OwnSample(4), f"gain 0.75 = (N − 1)/N with N = 4: {OWN_SAMPLE}"),
+    "own sample of a function": Fault(own_sample, f"gain 0.75 = (N − 1)/N with N = 4: {OWN_SAMPLE}"),
+    "sum over samples": Fault(
+        lambda: with_weights(lambda losses: len(losses) * advantages(losses))(3),
+        "gain 3 = N with N = 3: the samples are summed, not averaged",
+    ),
+    "sign of one part": Fault(part(0, -1.0), "part (0) has the other sign, and all others are right"),
+    "one part dropped": Fault(part(1, 0.0), "part (1) has no gradient, and all others are right"),
+    "one part halved": Fault(part(2, 0.5), "part (2) has a factor of 0.5, and all others are right"),
+    "two parts swapped": Fault(
+        changed(lambda scores, estimate: estimate[..., [1, 0, 2, 3]]), "parts (0) and (1) change places, and all others are right"
+    ),
+    "sign of all parts with one index": Fault(
+        part(0, -1.0),
+        "the parts with the last index 0 have the other sign, and all others are right",
+        options={"structures": ("categorical", "categories")},
+    ),
+    "at masks alone": Fault(
+        changed(lambda scores, estimate: torch.where((scores == -torch.inf).any(-1, keepdim=True), 0.5 * estimate, estimate)),
+        seen="the mean is wrong at 2 of 10 places, gain 0.5; ",
+    ),
+    "every second call": Fault(every(2), KEPT, law="state", detail="calls 4, 6, 8, 10 of 11"),
+    "every third call": Fault(every(3), KEPT, law="state", detail="of 11 gave other numbers"),
+    "stale noise": Fault(StaleNoise, "noise that is kept from an earlier call, outside of the estimator", law="state"),
+    "no score-function term": Fault(lambda: ControlVariate(score_function=False), "the estimate does not depend on the losses"),
+    "no pathwise term": Fault(lambda: ControlVariate(pathwise=False), "has a mean, and it is not put back"),
+    "says that it is unbiased": Fault(declaring(Simple, unbiased=True), "made of the gradient of the loss alone, as a straight-through"),
+    "a global generator": Fault(GlobalDraw, "a draw without generator=", law="global_random"),
+    "a baseline over the batch": Fault(with_weights(lambda losses: losses - losses.mean()), BATCH, law="rows"),
+    "tested, a half": Fault(declaring(Opaque, factor=0.5), seen="gain 0.498 ± 0.0", options=ON_CLASSES),
+    "tested, own sample of four": Fault(declaring(Opaque, own_sample=True), "(N − 1)/N with N = 4", options=ON_CLASSES),
+    "tested, own sample of three": Fault(lambda: declaring(Opaque, own_sample=True)(3), "(N − 1)/N with N = 3", options=ON_CLASSES),
+    "tested, sign of one part": Fault(declaring(Opaque, first=-1.0), "part (0) has the other sign", options=ON_CLASSES),
+    "double precision": Fault(
+        seeing(lambda loss, samples, oracle: loss(samples.double()).to(samples)),
+        law="dtypes",
+        detail="the loss was shown structures of torch.float64",
+    ),
+    "a flat list of structures": Fault(
+        seeing(flattening), "rows that are flattened", law="shapes", detail="the loss was shown (1, 6, 4) for scores (2, 3, 4)"
+    ),
+    "one value for the batch": Fault(
+        ending(lambda value, scores, estimate: with_gradient(value, scores, estimate).sum()),
+        law="shapes",
+        detail="the surrogate is () for a batch (6,)",
+    ),
+    "a little for every part": Fault(
+        changed(lambda scores, estimate: estimate + 1e-3 * (estimate - estimate.sum((-1,), keepdim=True))),
+        law="forbidden",
+        detail="forbidden or ignored parts get a gradient",
+        seen="gain",
+    ),
+    "an exponential that overflows": Fault(changed(overflowing), law="finite", detail="NaN or infinite estimates at scores of 50"),
+    "scores changed in place": Fault(
+        changed(in_place), "an operation in place", law="inputs", detail="the scores that were handed in were modified"
+    ),
+    "no gradient for parameters": Fault(
+        ending(lambda value, scores, estimate: with_gradient(value.detach(), scores, estimate)),
+        "the value is detached from the loss",
+        law="parameters",
+        detail="a parameter of the loss gets 0",
+    ),
+    "a sum over the batch": Fault(
+        changed(lambda scores, estimate: estimate * len(estimate)),
+        "grows with the batch",
+        law="batch",
+        detail="a row gets another estimate in a batch of 6 than alone",
+    ),
+    "rows by distribution": Fault(opaque_batch, "shrinks as 1/B", law="batch", detail="by their distributions", options=ON_CLASSES),
+    "uphill": Fault(Uphill, law="sign", detail="over random scores, linear loss"),
+    "a value that is not the objective": Fault(
+        Coarse,
+        "the value of the surrogate does not move with the scores",
+        law="objective",
+        detail="the estimate is not 0, and the derivative of the surrogate's value is",
+        options=ON_CLASSES,
+    ),
+}
+"""Faults by name."""
+
+MISDECLARED: dict[str, Fault] = {
+    "several costs": Fault(
+        SeveralCosts,
+        "`return Evaluations(losses=2, marginals=1, samples=2)`, with these options; what counts, per row of the batch: losses: structures "
+        "that the loss is shown; loss_gradients: structures in which the loss is differentiated; marginals: rows given to `marginals`, "
+        "`log_partition`, `log_prob`, `entropy`, `step_log_probs`; samples: structures that `sample` draws",
+        law="evaluations",
+        detail="one estimate took losses 2 (declared 7), loss_gradients 0 (declared 1), marginals 1 (declared 3), samples 2 (declared 1)",
+    ),
+    "inherited costs": Fault(
+        InheritedCosts,
+        "add to InheritedCosts, which inherits `evaluations` of ScoreFunction: `return Evaluations(losses=2, marginals=1, samples=2)`",
+        law="evaluations",
+        detail="one estimate took losses 2 (declared 1), samples 2 (declared 1)",
+    ),
+    "says that it is deterministic": Fault(
+        SaysDeterministic,
+        "`deterministic: ClassVar[bool] = False`",
+        law="deterministic",
+        detail="it declares to be deterministic, and draws",
+    ),
+    "does not say that it needs samples": Fault(
+        declaring(Reinforce, needs=(MarginalOracle,)),
+        "needs: ClassVar",
+        law="needs",
+        detail="it uses SamplingOracle",
+    ),
+    "does not say that it leaves the structures": Fault(
+        declaring(StructuredAttention, inside_hull=False), "inside_hull: ClassVar[bool] = True", law="hull", detail="is declared False"
+    ),
+}
+"""Faults by name; the cause is the remedy."""

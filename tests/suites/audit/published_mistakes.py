@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -12,6 +14,7 @@ from structgrad.estimators import (
     CARMS,
     DoubleControl,
     ImplicitMLE,
+    ImportanceWeightedSet,
     LeaveOneOut,
     MuProp,
     Noise,
@@ -19,6 +22,7 @@ from structgrad.estimators import (
     Reinforce,
     ReinMaxControl,
     Rodeo,
+    RunningMeanBaseline,
     Simple,
     SmoothNoise,
     StraightThrough,
@@ -42,6 +46,7 @@ from structgrad.estimators.score_function.reinforce import scores_of
 from structgrad.oracles import Oracle, SamplingOracle
 from structgrad.oracles.options import Positive
 from structgrad.oracles.random_streams import standard_gumbel
+from tests.suites.audit.planted_faults import ON_CLASSES, ControlVariate, Explicit, Fault, Opaque
 
 # Batch mean called leave-one-out: SFESS indexes the losses with ~i, i an integer, which reverses them and leaves nothing out.
 
@@ -400,3 +405,85 @@ def raising(loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator)
     if bool((scores == -torch.inf).any()):
         raise RuntimeError("no masks here")
     return leave_one_out(loss, oracle, scores, generator)
+
+
+REINMAX: dict[str, Any] = {**ON_CLASSES, "mean_of": "reinmax"}
+TEMPERED: dict[str, Any] = {**ON_CLASSES, "mean_of": "simple[temperature=0.5]"}
+GUMBEL_RAO: dict[str, Any] = {**ON_CLASSES, "mean_of": "st_gumbel"}
+
+PUBLISHED: dict[str, Fault] = {
+    "batch mean called leave-one-out": Fault(
+        BatchMean, "gain 0.5 = (N − 1)/N with N = 2: the baseline of a sample includes the sample itself", options=ON_CLASSES
+    ),
+    "the same with three samples": Fault(lambda: BatchMean(num_samples=3), "gain 0.6667 = (N − 1)/N with N = 3", options=ON_CLASSES),
+    "the same as a function, whose N is fixed": Fault(
+        functools.partial(leave_one_out, own_sample=True), "(N − 1)/N with N = 4", options=ON_CLASSES
+    ),
+    "own gradient in the double control": Fault(
+        OwnGradient, "the slope of the control variate of a sample includes that of the sample itself", options=ON_CLASSES
+    ),
+    "a control variate whose mean is forgotten": Fault(
+        NothingReturned, "the mean of a control variate is not put back", options=ON_CLASSES
+    ),
+    "weights of a coupling that are clipped": Fault(ClippedWeights, "with most=1 the mean is right", options=ON_CLASSES),
+    "a constant in the ratio of a Stein operator": Fault(SmoothedStein, "with beta=0 or smoothing=0 the mean is right", options=ON_CLASSES),
+    "Runge-Kutta of another parameter": Fault(RungeKuttaReinMax, "with alpha=1 the mean is right", law="mean_of", options=REINMAX),
+    "a relaxed sample in place of its noise": Fault(
+        lambda: RelaxedForNoise(num_conditionals=4), "with eta=0 the mean is right", law="mean_of", options=REINMAX
+    ),
+    "a control variate that moves the mean": Fault(
+        lambda: ReinMaxControl(num_conditionals=4), "with eta=0 the mean is right", law="mean_of", options=REINMAX
+    ),
+    "temperature dropped from the Jacobian": Fault(TemperatureDropped, "gain 0.5 = temperature", law="mean_of", options=TEMPERED),
+    "normalised weights without replacement": Fault(
+        lambda: ImportanceWeightedSet(2, normalised=True), "with normalised=False the mean", options=ON_CLASSES
+    ),
+    "the loss of the batch": Fault(BatchLoss, "that is taken over the batch: take it for each row", law="batch", options=ON_CLASSES),
+    "off by sigma": Fault(
+        lambda: PerturbedFunction(forgets_sigma=True),
+        "gain 0.5 = noise.scale: the estimate is multiplied by noise.scale, or not divided by it",
+        options=ON_CLASSES,
+    ),
+    "lambda shrunk by the reduction": Fault(ReducedImplicitMLE, "its gradient shrinks as 1/B", law="batch", options=ON_CLASSES),
+    "running mean updated before use": Fault(
+        RunningMeanFirst,
+        "gain 0.95 = 1 − (1 − decay)/N with decay = 0.9, N = 2: the running mean is updated before it is used",
+        options=ON_CLASSES,
+    ),
+    "running mean in place": Fault(RunningMeanInPlace, "state that a call updates in place", law="state", options=ON_CLASSES),
+    "diagonal-only Jacobian, straight-through": Fault(DiagonalSimple, "diagonal-only Jacobian", law="jacobian", options=ON_CLASSES),
+    "diagonal-only Jacobian, attention": Fault(DiagonalAttention, "diagonal-only Jacobian", options=ON_CLASSES),
+    "wrong sign": Fault(WrongSign, "wrong sign", law="sign", options=ON_CLASSES),
+    "no normaliser": Fault(NoNormaliser, "without the normaliser", options={"structures": ("subset",)}),
+    "total derivative of Gumbel-Rao": Fault(
+        lambda: TotalGumbelRao(through_noise=True), "with through_noise=False the mean is right", law="mean_of", options=GUMBEL_RAO
+    ),
+    "an argmax that keeps state": Fault(StickyArgmax, "state that is kept between calls", law="state", options=ON_CLASSES),
+    "unseeded draws": Fault(unseeded, "a draw without generator=", law="global_random", options=ON_CLASSES),
+}
+"""Mistakes by name."""
+
+RIGHT: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "leave-one-out": (LeaveOneOut, ON_CLASSES),
+    "leave-one-out as a function": (lambda: leave_one_out, ON_CLASSES),
+    "double control": (DoubleControl, ON_CLASSES),
+    "MuProp": (MuProp, ON_CLASSES),
+    "weights of a coupling that are not": (CARMS, ON_CLASSES),
+    "the ratio of a Stein operator as it is": (lambda: SmoothedStein(smoothing=0.0), ON_CLASSES),
+    "Heun's parameter": (lambda: RungeKuttaReinMax(alpha=1.0), REINMAX),
+    "no control": (lambda: ReinMaxControl(eta=0.0), REINMAX),
+    "temperature kept": (lambda: Simple(0.5), TEMPERED),
+    "divided by sigma": (PerturbedFunction, ON_CLASSES),
+    "the sum of the losses": (lambda: ReducedImplicitMLE(mean=False), ON_CLASSES),
+    "running mean used before": (lambda: RunningMeanFirst(updates_first=False), ON_CLASSES),
+    "running mean as a value": (RunningMeanBaseline, ON_CLASSES),
+    "the whole Jacobian, straight-through": (Simple, ON_CLASSES),
+    "the whole Jacobian, attention": (StructuredAttention, ON_CLASSES),
+    "REINFORCE": (Reinforce, {"structures": ("subset",)}),
+    "Gumbel-Rao": (TotalGumbelRao, GUMBEL_RAO),
+    "straight-through": (StraightThrough, ON_CLASSES),
+    "REINFORCE, written out": (Explicit, ON_CLASSES),
+    "both terms of a control variate": (ControlVariate, {}),
+    "leave-one-out with its own generator": (Opaque, {}),
+}
+"""Estimators without a fault, and options of their audit."""

@@ -15,8 +15,7 @@ from structgrad.estimators.base import Evaluations
 from structgrad.suites.audit import STRUCTURES, Audit, audit
 from structgrad.suites.audit.counting import COUNTED, OPERATIONS
 from structgrad.suites.audit.laws import snapshot
-from structgrad.suites.audit.result import DECLARATIONS
-from tests.suites.audit import broken_laws as broken
+from tests.suites.audit import planted_faults as planted
 from tests.suites.audit import published_mistakes as mistakes
 
 
@@ -24,68 +23,25 @@ def quick(estimator: Any, *structures: str, **options: Any) -> Audit:
     return audit(estimator, quick=True, structures=structures or ("categorical",), **options)
 
 
-BROKEN: dict[type, tuple[str, str]] = {
-    broken.Double: ("dtypes", "the loss was shown structures of torch.float64"),
-    broken.Flattening: ("shapes", "the loss was shown (1, 6, 4) for scores (2, 3, 4)"),
-    broken.Scalar: ("shapes", "the surrogate is () for a batch (6,)"),
-    broken.Leaking: ("forbidden", "forbidden or ignored parts get a gradient"),
-    broken.Exponential: ("finite", "NaN or infinite estimates at scores of 50"),
-    broken.InPlace: ("inputs", "the scores that were handed in were modified"),
-    broken.SaysDeterministic: ("deterministic", "it declares to be deterministic, and draws"),
-    broken.Cheap: ("evaluations", "one estimate took losses 2 (declared 1)"),
-    broken.Modest: ("needs", "it uses SamplingOracle, which it does not name in `needs`"),
-    broken.Outside: ("hull", "inside_hull is declared False"),
-    broken.Deaf: ("parameters", "a parameter of the loss gets 0"),
-    broken.Together: ("rows", "the estimate of a row changes with the other rows of its batch"),
-    broken.Summed: ("batch", "a row gets another estimate in a batch of 6 than alone"),
-    broken.Uphill: ("sign", "over random scores, linear loss"),
-    broken.Coarse: ("objective", "the estimate is not 0, and the derivative of the surrogate's value is"),
-}
-
-
-@pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
-def test_a_broken_law_is_found(kind: type) -> None:
-    law, detail = BROKEN[kind]
-    found = quick(kind)
-    violated = {check.law: check.detail for check in found.violations}
-    assert found.verdict == ("misdeclared" if law in DECLARATIONS else "wrong")
-    assert detail in violated[law]
-
-
-def test_an_unbroken_twin_breaks_none() -> None:
-    assert quick(broken.Explicit).verdict == "right"
-
-
-def test_what_grows_with_the_batch_is_explained() -> None:
-    assert "grows with the batch" in quick(broken.Summed).causes[0]
-
-
-def test_rows_with_numbers_of_their_own_are_compared_by_distribution() -> None:
-    found = quick(broken.opaque_batch)
-    (check,) = [check for check in found.checks if check.law == "batch"]
-    assert (check.tier, check.status) == ("test", "violated")
-    assert "shrinks as 1/B" in check.cause
-
-
 def test_a_crash_is_no_violation_and_has_its_place() -> None:
-    found = quick(broken.RaisingAtMasks)
+    found = quick(planted.RaisingAtMasks)
     assert found.verdict == "crashed"
     assert found.exit_code() == 3
     (check,) = [check for check in found.checks if check.status == "crashed"]
     assert check.detail == "it raised RuntimeError: no masks here"
-    assert "broken_laws.py, line" in check.cause
+    assert "planted_faults.py, line" in check.cause
     with pytest.raises(AssertionError, match="no masks here"):
         found.raise_if_wrong()
 
 
 def test_an_estimator_that_always_raises_is_audited_to_the_end() -> None:
-    found = quick(broken.Raising)
+    found = quick(planted.changed(planted.raises))
     assert {check.status for check in found.checks} == {"crashed"}
 
 
 def test_a_violation_beside_a_crash_is_a_violation() -> None:
     assert quick(mistakes.raising).exit_code() == 3
-    assert quick(broken.function_without_shape).exit_code() == 3
+    assert quick(lambda loss, oracle, scores, generator: scores.sum()).exit_code() == 3
 
 
 def test_time_that_runs_out_leaves_it_undecided() -> None:
