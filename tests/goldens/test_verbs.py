@@ -26,10 +26,21 @@ LIST = "\n$ structgrad "
 MASKS = {
     r", TIME of it to compile kernels, once per machine": "",
     r"\b\d[\d.e-]* GiB": "MEMORY",
+    r"(structgrad_file_\w+)_[0-9a-f]{8}": r"\1",
     r'"(seconds|bytes|compiling)": [\d.]+': r'"\1": 0',
     r"[╭╰─╮╯│ \u2500-\u257f]+": " ",
 }
 TIMES = r"\b(\d[\d.]*(e-?\d+)? (ms|s|min|h|days?)\b ?)+(?=[a-z,;.)]|$)"
+
+NAMED = """
+from dataclasses import dataclass
+from typing import ClassVar
+from structgrad.estimators import Reinforce
+
+@dataclass(frozen=True)
+class Mine(Reinforce):
+    name: ClassVar[str] = "{}"
+"""
 
 TEXTS = {
     "preset.toml": "preset = 3",
@@ -44,6 +55,9 @@ TEXTS = {
     "leaves.py": "import sys; sys.exit(0)",
     "ends.py": "import os; os._exit(0)",
     "closes.py": "raise GeneratorExit",
+    "raises.py": "raise RuntimeError('no')",
+    "taken.py": NAMED.format("rloo"),
+    "taken_too.py": NAMED.format("crf"),
     "damaged.npz": "",
     "damaged.parquet": "no",
     "table.csv": "a,b",
@@ -64,6 +78,7 @@ def write_files() -> None:
     for name, array in arrays.items():
         np.savez(f"{name}.npz", scores=array)
     np.savez("right.npz", scores=row, many=np.array([9, 1]), half=np.array([1.5, 2.0]), gold=np.ones((2, 5)))
+    np.savez("arcs.npz", arcs=np.zeros((2, 4, 4)), words=np.array([3, 3]))
     np.savez("pickle.npz", scores=np.array([1, None], dtype=object))
     for name, text in TEXTS.items():
         Path(name).write_text(text)
@@ -75,6 +90,7 @@ def write_files() -> None:
     header = f"{{{entry},{entry}}}".encode()
     Path("twice.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     Path("empty").mkdir()
+    call("init", "--oracle")
 
 
 def output(command: str) -> str:

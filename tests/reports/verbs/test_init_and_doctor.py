@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from structgrad.oracles import Subset, make_oracle, plugins
-from structgrad.reports.verbs import init
 from structgrad.reports.verbs.describe import facts
 from structgrad.reports.verbs.doctor import checks
 from structgrad.suites.measures.bias import measure
@@ -82,13 +81,6 @@ def test_asv_measures_the_project_by_its_name_with_numbers_that_it_can_compare(p
     case.setup("rloo", "subset[n=10,k=5]")
     values = [case.track_relative_bias("rloo", ""), case.track_relative_variance("rloo", "")]
     assert all(type(value) is float and value > 0 for value in values)
-
-
-def test_the_templates_name_no_other_project() -> None:
-    names = [name for files in (init.FIRST, init.ASV, init.WORKFLOW) for name in files.values() if name]
-    assert len(names) == len(set(names))
-    for name in names:
-        assert init.text_of(name, Path("a-folder")).strip()
 
 
 def test_a_folder_that_cannot_be_written_gets_one_sentence(tmp_path: Path) -> None:
@@ -171,8 +163,3 @@ def test_sizes_of_a_structure_keep_their_own_names(project: Path) -> None:
     text = Path("my_structure.py").read_text().replace('("length",)', '("items",)')
     Path("renamed.py").write_text(text)
     assert load("./renamed.py:Spread[items=5,k=1]", "h=0.7", instances=1, data=None).instances[0].scores.shape == (5,)
-
-
-def test_only_one_thing_is_written_alone(project: Path) -> None:
-    assert "`init` got both --task and --oracle; give one of them" in refused("init", "--task", "--oracle")
-    assert "`init` got both --oracle and --gha; give one of them" in refused("init", "--oracle", "--gha")

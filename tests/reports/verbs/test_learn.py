@@ -77,22 +77,6 @@ def test_an_encoder_is_for_every_task_of_the_study(tmp_path, monkeypatch):
     assert asked == [((SMALL, "clusters[steps=30]"), "./mine.py:Mine")]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("cluster",), "did you mean clusters?"),
-        (("clusters", "-q", "-v"), "`learn` got both --quiet and --verbose; give one of them"),
-        (("clusters", "-e", "rlo"), "did you mean rloo"),
-        (("--quick", "--study"), "`learn` got both --quick and --study; give one of them"),
-    ],
-)
-def test_bad_input_is_one_sentence(words, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = call("learn", *words)
-    assert done.exit_code == 2
-    assert message in " ".join(done.stderr.split())
-
-
 @pytest.mark.parametrize("words", [["learn", SMALL, "--seeds", "1", "--no-gradients", "-j", "0"], [*RUN, *FEW]], ids=["learn", "run"])
 def test_an_estimator_of_nan_is_broken_with_exit_code_1(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

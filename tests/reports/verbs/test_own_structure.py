@@ -61,27 +61,6 @@ def test_estimators_are_audited_on_it() -> None:
     assert {"spread 4"} <= {check["where"] for check in found["checks"]}
 
 
-@pytest.mark.parametrize("words", [["run", "-p", SPREAD], ["audit", "rloo", "--oracle", SPREAD]], ids=str)
-def test_a_size_is_asked_for(words: list[str]) -> None:
-    assert refused(*words) == f"error: got the structure '{SPREAD}' without its size; expected {SPREAD}[n=...]\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["run", "-p", f"{SPREAD}[k=2]"], f"expected the sizes of spread, such as {SPREAD}[n=...]"),
-        (["run", "-p", "semi_markov"], "expected semi_markov[n=...,w=...,t=...], or the problem semi_markov_regimes"),
-        (["run", "-p", "./my_structure.py:torch"], "which is no structure; expected a subclass of Oracle, with its size"),
-        (["learn", SPREAD], "an oracle; expected a task, which has data and an encoder too: `structgrad init --task` writes one"),
-        (["learn", SIZED], "an oracle; expected a task, which has data and an encoder too: `structgrad init --task` writes one"),
-        (["audit", "rloo", "--oracle", f"{SPREAD}[n=14,k=7]"], "of 987 structures; expected 2 to 100"),
-        (["audit", SPREAD], "`audit` got a Spread; expected an estimator"),
-    ],
-)
-def test_what_cannot_be_served_is_refused(words: list[str], message: str) -> None:
-    assert message in refused(*words)
-
-
 def test_a_task_of_ones_own_may_have_it(folder: Path) -> None:
     assert call("init", "--task").exit_code == 0
     text = (folder / "my_task.py").read_text().replace("from structgrad.oracles import Subset", "from my_structure import Spread")

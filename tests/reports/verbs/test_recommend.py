@@ -74,25 +74,6 @@ def test_a_run_on_a_file_of_ones_own_is_used_and_named(tmp_path: Path, monkeypat
     assert "From the published table: " in call("recommend", "--oracle", "subset", "--run", "published").stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), "Missing option '--oracle'"),
-        (("--oracle", "subst"), "did you mean subset"),
-        (("--oracle", "tree"), "did you mean projective_tree or spanning_tree?"),
-        (("--oracle", "subset", "--loss-gradients", "maybe"), "--loss-gradients got 'maybe'; expected yes or no"),
-        (("--oracle", "subset", "--batch", "0"), "got the batch 0"),
-        (("--oracle", "subset", "--batch", "few"), "'few'"),
-        (("--oracle", "subset", "--loss-cost", "-1"), "got the loss cost -1.0"),
-        (("--oracle", "subset", "--stage", "h=0"), "--stage got 'h=0'"),
-        (("--oracle", "ctc"), "holds no ctc; the nearest"),
-        (("--oracle", "subset", "--run", "nowhere"), "found no table nowhere"),
-    ],
-)
-def test_bad_input_is_one_sentence(run: Path, words: tuple[str, ...], said: str) -> None:
-    assert said in refused("recommend", *(() if "--run" in words else ("--run", run)), *words)
-
-
 def test_the_command_that_is_offered_is_understood(run: Path) -> None:
     """By a dry run: of a state of what was measured, and of another structure."""
     told = call(

@@ -65,14 +65,6 @@ def test_a_dry_run_counts_all_items_of_a_file(tmp_path: Path) -> None:
     assert found["structures"] == 6**5 + 4**3 + 3**2
 
 
-def test_a_file_without_the_array_names_the_option_and_what_there_is(tmp_path: Path) -> None:
-    path = saved(tmp_path / "a.npz", arcs=np.zeros((2, 4, 4)), words=np.array([3, 3]))
-    assert refused("run", "--file", path, "--oracle", "spanning_tree") == (
-        f"error: {path}: found no array 'scores' for scores, the file has 'arcs' (2, 4, 4), 'words' (2,); "
-        "name one by --field scores=NAME (`ScoreFile(scores=...)` in Python)\n"
-    )
-
-
 def test_scores_that_forbid_everything_are_bad_input(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(3, 5))
     values[1] = -np.inf

@@ -14,7 +14,7 @@ from structgrad.estimators import ESTIMATORS
 from structgrad.reports.cli import app
 from structgrad.reports.verbs.catalogue import KINDS, STAGES, registries
 from structgrad.suites.problems import stages_of
-from tests.reports.calling import FEW, SMALL, call
+from tests.reports.calling import FEW, SMALL
 
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "scipy", "scipy.stats", "numba", "matplotlib", "jinja2"}
 HEAVY |= {"structgrad.oracles", "structgrad.estimators", "structgrad.suites.measures"}
@@ -137,9 +137,3 @@ def test_the_completion_of_a_shell_can_be_shown() -> None:
 def test_every_kind_can_be_listed_and_the_stages_are_those_of_the_problems() -> None:
     assert list(registries()) == list(KINDS)
     assert stages_of("chain_regimes") == STAGES
-
-
-def test_a_misspelt_verb_is_answered_with_the_nearest_one() -> None:
-    result = call("descrbe", "rloo")
-    assert result.exit_code == 2
-    assert "Did you mean 'describe'?" in result.stderr
