@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from ...oracles import Assignment, Categorical, Constituency, IndependentCategoricals, ProjectiveTree, Subset
 from ...oracles.capabilities import Oracle
-from ...oracles.derivations import DEAD, UNIT, Builder, Derivations, Level, StatedOracle
+from ...oracles.derivations import UNIT, Builder, Derivations, StatedOracle
 
 LARGEST_ASSIGNMENT = 18
 """The largest n of permutations, which have 2ⁿ sets of columns."""
@@ -76,7 +76,7 @@ class GibbsLaw:
     """The Gibbs law of derivations.
 
     Attributes:
-        derivations: all derivations. ``choices``: per level [h, e], the probability of each edge below its node.
+        derivations: all derivations. ``choices``: per level [h, e], the probability of each edge below its node, as leaves of a graph.
         log_partition: A(θ). ``marginals``: [d]. ``roundings``: how many units of rounding a probability may be off.
     """
 
@@ -86,12 +86,24 @@ class GibbsLaw:
     marginals: Tensor
     roundings: float
 
+    def gradient(self, expectation: Tensor) -> Tensor:
+        """The gradient [d] in the natural parameters of ``E f(z)``, where ``f`` has the mean 0 and the expectation is made of `choices`.
+
+        It is ``E[f(z) z]``. The part of an edge is its probability times the slope of the expectation in it: a sum of expectations that
+        keeps its relative precision where f is small at likely structures.
+        """
+        slopes = torch.autograd.grad(expectation, self.choices, allow_unused=True, materialize_grads=True)
+        total = self.marginals.new_zeros(self.derivations.parts + 1)
+        for level, choice, slope in zip(self.derivations.levels, self.choices, slopes, strict=True):
+            spread(total, level.parts, choice.detach() * slope)
+        return total[:-1]
+
 
 def gibbs_law(derivations: Derivations, scores: Tensor) -> GibbsLaw:
     """Inside weights bottom up, and probabilities of nodes top down.
 
     Args:
-        derivations: whose law.
+        derivations: all derivations.
         scores: natural parameters, flat [d], with 0 at ignored entries.
     """
     padded = pad(scores, (0, 1))
@@ -108,21 +120,18 @@ def gibbs_law(derivations: Derivations, scores: Tensor) -> GibbsLaw:
         choices.append((weights - torch.where(possible, total, 0).unsqueeze(1)).exp())
         choices[-1] = choices[-1] / torch.where(possible, choices[-1].sum(1), 1).unsqueeze(1)
         largest = max(largest, float(torch.where(possible, total.abs(), 0).max()))
-    roundings = len(derivations.levels) * (largest + 8)
-    return GibbsLaw(derivations, tuple(choices), float(inside[derivations.root]), _marginals(derivations, choices), roundings)
-
-
-def _marginals(derivations: Derivations, choices: list[Tensor]) -> Tensor:
-    outside = choices[0].new_zeros(derivations.nodes)
+    outside = scores.new_zeros(derivations.nodes)
     outside[derivations.root] = 1
-    taken = choices[0].new_zeros(derivations.parts + 1)
+    marginals = scores.new_zeros(derivations.parts + 1)
     for level, choice in zip(reversed(derivations.levels), reversed(choices), strict=True):
         edges = outside[level.heads].unsqueeze(1) * choice
-        spread(taken, level.parts, edges)
-        spread(outside, level.first, edges)
-        if level.second is not None:
-            spread(outside, level.second, edges)
-    return taken[:-1]
+        spread(marginals, level.parts, edges)
+        for tails in (level.first, level.second):
+            if tails is not None:
+                spread(outside, tails, edges)
+    leaves = tuple(choice.requires_grad_() for choice in choices)
+    roundings = len(derivations.levels) * (largest + 8)
+    return GibbsLaw(derivations, leaves, float(inside[derivations.root]), marginals[:-1], roundings)
 
 
 def spread(totals: Tensor, places: Tensor, edges: Tensor) -> None:
@@ -132,15 +141,18 @@ def spread(totals: Tensor, places: Tensor, edges: Tensor) -> None:
 
 
 class QuadraticMoments(NamedTuple):
-    """Of ``y − centre`` [r] at whole structures: mean, and half the mean square."""
+    """Moments of ``y − centre`` [r] at whole structures: mean, and half the mean square."""
 
     centre: Tensor
     mean: Tensor
     half_square: Tensor
 
 
-class MomentPass:
-    """The moments of all nodes, bottom up; and the gradient of a function of those of the root, top down.
+class DerivationMoments:
+    """The first two moments of ``y = A z`` over derivations.
+
+    Every node has them over its sub-derivations, as deviations from the most probable one. Where the law is peaked the deviations are rare,
+    and a rare event keeps all its digits; moments about 0 would lose them.
 
     Args:
         law: of the derivations.
@@ -148,167 +160,74 @@ class MomentPass:
     """
 
     def __init__(self, law: GibbsLaw, weights: Tensor) -> None:
-        self.law, self.weights = law, pad(weights, (0, 1))
-        # By node and row: a reference value of y, the mean of what y exceeds it by, and half the mean square.
-        nodes = law.derivations.nodes
-        self.centre, self.mean, self.half = (weights.new_zeros(nodes, len(weights)) for _ in range(3))
-        for level, choice in zip(law.derivations.levels, law.choices, strict=True):
-            self._add(level, choice)
-
-    @property
-    def root(self) -> QuadraticMoments:
-        """The moments at whole structures."""
-        root = self.law.derivations.root
-        return QuadraticMoments(self.centre[root], self.mean[root], self.half[root])
-
-    def _add(self, level: Level, choice: Tensor) -> None:
-        values = self._values(level)
-        best = choice.argmax(1).reshape(-1, 1, 1).expand(-1, 1, values.shape[-1])
-        self.centre[level.heads] = values.gather(1, best).squeeze(1)
-        mean, half = self._joint(level)
-        self.mean[level.heads] = torch.einsum("he,her->hr", choice, mean)
-        self.half[level.heads] = torch.einsum("he,her->hr", choice, half)
-
-    def _values(self, level: Level) -> Tensor:
-        """What y is at the centres of the edges: [h, e, r]."""
-        values = self.centre[level.first] + self.weights.mT[level.parts]
-        return values if level.second is None else values + self.centre[level.second]
-
-    def _joint(self, level: Level, *, without: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Mean and half mean square [h, e, r] of every edge about the centre of its node; of all but one of its nodes where named."""
-        mean = self._values(level) - self.centre[level.heads].unsqueeze(1)
-        half = mean.square() / 2
-        for tails in (level.first, level.second):
-            if tails is not None and tails is not without:
-                half = half + mean * self.mean[tails] + self.half[tails]
-                mean = mean + self.mean[tails]
-        return mean, half
+        self.law = law
+        root, nodes = law.derivations.root, law.derivations.nodes
+        padded = pad(weights, (0, 1)).mT
+        # By node and row: the value of y at the centre; then probability, mean and half mean square of what y exceeds it by.
+        centre, mean, half = (weights.new_zeros(nodes, len(weights)) for _ in range(3))
+        mass = weights.new_ones(nodes, 1)
+        with torch.enable_grad():
+            for level, choice in zip(law.derivations.levels, law.choices, strict=True):
+                tails = [level.first] if level.second is None else [level.first, level.second]
+                values = padded[level.parts] + sum(centre[places] for places in tails)
+                best = choice.argmax(1).reshape(-1, 1, 1).expand(-1, 1, values.shape[-1])
+                centre[level.heads] = values.gather(1, best).squeeze(1)
+                first = values - centre[level.heads].unsqueeze(1)
+                second, zeroth = first.square() / 2, torch.ones_like(first[..., :1])
+                for places in tails:
+                    second = second * mass[places] + first * mean[places] + zeroth * half[places]
+                    first = first * mass[places] + zeroth * mean[places]
+                    zeroth = zeroth * mass[places]
+                found = torch.einsum("he,her->hr", choice, torch.cat([zeroth, first, second], -1))
+                mass[level.heads], mean[level.heads], half[level.heads] = found.split([1, len(weights), len(weights)], -1)
+        self._mass, self._mean, self._half = mass[root], mean[root], half[root]
+        self.root = QuadraticMoments(centre[root], mean[root].detach(), half[root].detach())
 
     def gradient(self, first: Tensor, second: Tensor) -> Tensor:
-        """Of ``Σ_r first_r E y_r + second_r E y_r² / 2``, y about the centre: [d]."""
-        moments, nodes = self.root, self.law.derivations.nodes
-        functional = self.mean.new_zeros(3, nodes, len(first))
-        # The expectation is taken off first, so that what is summed is a covariance.
-        at_root = torch.stack([-(first * moments.mean + second * moments.half_square), first, second])
-        functional[:, self.law.derivations.root] = at_root
-        gradient = self.mean.new_zeros(self.law.derivations.parts + 1)
-        for level, choice in zip(reversed(self.law.derivations.levels), reversed(self.law.choices), strict=True):
-            outer = functional[:, level.heads].unsqueeze(2) * choice.unsqueeze(-1)
-            mean, half = self._joint(level)
-            spread(gradient, level.parts, (outer[0] + outer[1] * mean + outer[2] * half).sum(-1))
-            for tails in (level.first, level.second):
-                if tails is not None:
-                    self._push(functional, tails, outer, self._joint(level, without=tails))
-        return gradient[:-1]
-
-    @staticmethod
-    def _push(functional: Tensor, tails: Tensor, outer: Tensor, rest: tuple[Tensor, Tensor]) -> None:
-        """What a functional of an edge is as one of a node of it, given the moments of all else there."""
-        mean, half = rest
-        pushed = torch.stack([outer[0] + outer[1] * mean + outer[2] * half, outer[1] + outer[2] * mean, outer[2]])
-        functional.index_add_(1, tails.flatten(), pushed.flatten(1, 2))
-        functional[:, DEAD] = 0
+        """The gradient of ``Σ_r first_r E y_r + second_r E y_r² / 2``, y about the centre: [d]."""
+        with torch.enable_grad():
+            total = first @ self._mean + second @ self._half
+            return self.law.gradient(total - float(total.detach()) * self._mass)
 
 
-class CountPass:
-    """The laws of a count at all nodes, bottom up; and the gradient of an expectation, top down.
+class DerivationCounts:
+    """The law of an integer count over derivations, ``root`` [size], and the exact gradient of the expectation of any function of it.
+
+    Every node has the law of the count over its sub-derivations. Laws of independent items are convolved, and choices mixed: sums of
+    products of probabilities, so that every probability keeps its relative precision; a Fourier transform keeps an absolute one.
 
     Args:
         law: of the derivations.
-        weights: int64 [d], what each part counts.
+        weights: int64 [d], the count of each part.
         size: counts are below this at whole structures.
     """
 
     def __init__(self, law: GibbsLaw, weights: Tensor, size: int) -> None:
-        self.law, self.size = law, size
-        self.weights = pad(weights, (0, 1))
-        self.laws = law.marginals.new_zeros(law.derivations.nodes, size)
-        self.laws[UNIT, 0] = 1
-        self.lengths = torch.ones(law.derivations.nodes, dtype=torch.int64)
-        for level, choice in zip(law.derivations.levels, law.choices, strict=True):
-            self._add(level, choice)
-
-    @property
-    def root(self) -> Tensor:
-        """P(count = k): [size]."""
-        return self.laws[self.law.derivations.root]
-
-    def _add(self, level: Level, choice: Tensor) -> None:
-        steps = self.weights[level.parts]
-        lengths = self.lengths[level.first] + steps
-        if level.second is not None:
-            lengths = lengths + self.lengths[level.second] - 1
-        self.lengths[level.heads] = torch.where(choice > 0, lengths, 1).amax(1).clamp(max=self.size)
-        first = self._of(level.first)
-        if level.second is None:
-            for step, weights in self._by_step(steps, choice):
-                added = (weights.unsqueeze(1) @ first).squeeze(1)
-                self._ahead(self.laws[level.heads], step, first.shape[-1]).add_(added[:, : self.size - step])
-            return
-        second = self._of(level.second)
-        for step, weights in self._by_step(steps, choice):
-            some = weights.any(1)
-            joint = _antidiagonal_sums((weights[some].unsqueeze(-1) * first[some]).mT @ second[some])
-            self._ahead(self.laws[level.heads], step, joint.shape[-1])[some] += joint[:, : self.size - step]
-
-    def _of(self, nodes: Tensor) -> Tensor:
-        """The laws of nodes [h, e], as far as any of them reaches."""
-        return self.laws[:, : int(self.lengths[nodes].max())][nodes]
-
-    @staticmethod
-    def _by_step(steps: Tensor, weights: Tensor) -> list[tuple[int, Tensor]]:
-        """Weights [h, e] of what counts the same, 0 elsewhere."""
-        return [(step, torch.where(steps == step, weights, 0)) for step in steps.unique().tolist()]
-
-    def _ahead(self, laws: Tensor, step: int, length: int) -> Tensor:
-        """Counts ``step .. step + length``, as far as there are any."""
-        return laws[:, step : min(step + length, self.size)]
+        self.law = law
+        nodes, padded = law.derivations.nodes, pad(weights, (0, 1))
+        laws, lengths = law.marginals.new_zeros(nodes, size), torch.ones(nodes, dtype=torch.int64)
+        laws[UNIT, 0] = 1
+        with torch.enable_grad():
+            for level, choice in zip(law.derivations.levels, law.choices, strict=True):
+                steps = padded[level.parts]
+                reach = lengths[level.first] + steps + (0 if level.second is None else lengths[level.second] - 1)
+                lengths[level.heads] = torch.where(choice > 0, reach, 1).amax(1).clamp(max=size)
+                first = laws[:, : int(lengths[level.first].max())][level.first]
+                second = None if level.second is None else laws[:, : int(lengths[level.second].max())][level.second]
+                block = torch.zeros_like(laws[level.heads])
+                for step in steps.unique().tolist():
+                    # Edges that count the same, as mixtures of laws or of convolutions of laws.
+                    mixed = torch.where(steps == step, choice, 0).unsqueeze(-1) * first
+                    joint = mixed.sum(1) if second is None else _antidiagonal_sums(mixed.mT @ second)
+                    block = block + pad(joint, (step, size))[:, :size]
+                laws[level.heads] = block
+        self._root = laws[law.derivations.root]
+        self.root = self._root.detach()
 
     def gradient(self, values: Tensor) -> Tensor:
-        """Of ``E values[count]``: [d]. Values that are small where the count is likely keep the relative precision."""
-        functional = torch.zeros_like(self.laws)
-        functional[self.law.derivations.root] = values - values @ self.root
-        gradient = self.laws.new_zeros(self.law.derivations.parts + 1)
-        for level, choice in zip(reversed(self.law.derivations.levels), reversed(self.law.choices), strict=True):
-            outer = functional[level.heads]
-            edges = self._back_one(level, choice, outer, functional) if level.second is None else self._back_two(level, choice, functional)
-            spread(gradient, level.parts, edges)
-            functional[DEAD] = 0
-        return gradient[:-1]
-
-    def _back_one(self, level: Level, choice: Tensor, outer: Tensor, functional: Tensor) -> Tensor:
-        """The expectations [h, e] of edges to one node each; their functionals go on to these."""
-        first = self._of(level.first)
-        length, edges = first.shape[-1], torch.zeros_like(choice)
-        for step, weights in self._by_step(self.weights[level.parts], choice):
-            here = self._padded(self._ahead(outer, step, length), length)
-            edges = edges + weights * (first @ here.unsqueeze(-1)).squeeze(-1)
-            self._push(functional, level.first, weights.unsqueeze(-1) * here.unsqueeze(1))
-        return edges
-
-    def _back_two(self, level: Level, choice: Tensor, functional: Tensor) -> Tensor:
-        """The same of edges to two nodes."""
-        assert level.second is not None
-        first, second = self._of(level.first), self._of(level.second)
-        length, edges = first.shape[-1] + second.shape[-1] - 1, torch.zeros_like(choice)
-        for step, weights in self._by_step(self.weights[level.parts], choice):
-            some = weights.any(1)
-            here = self._padded(self._ahead(functional[level.heads][some], step, length), length)
-            # [h, count of the first, count of the second]
-            joint = here.unfold(1, second.shape[-1], 1)
-            of_first, of_second = (weights[some].unsqueeze(-1) * rest for rest in (second[some] @ joint.mT, first[some] @ joint))
-            self._push(functional, level.first[some], of_first)
-            self._push(functional, level.second[some], of_second)
-            edges[some] += (of_first * first[some]).sum(-1)
-        return edges
-
-    @staticmethod
-    def _push(functional: Tensor, nodes: Tensor, values: Tensor) -> None:
-        functional[:, : values.shape[-1]].index_add_(0, nodes.flatten(), values.flatten(0, 1))
-
-    @staticmethod
-    def _padded(values: Tensor, length: int) -> Tensor:
-        return pad(values, (0, length - values.shape[-1]))
+        """The gradient of ``E values[count]``: [d]. Values that are small where the count is likely keep the relative precision."""
+        with torch.enable_grad():
+            return self.law.gradient(self._root @ (values - values @ self.root))
 
 
 def _antidiagonal_sums(matrices: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from ...oracles.capabilities import Oracle
 from ...oracles.derivations import Derivations
 from ...oracles.spanning_tree import SpanningTree
 from ..problems.forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, flat
-from .derivations import CountPass, MomentPass, derivations_of, gibbs_law
+from .derivations import DerivationCounts, DerivationMoments, derivations_of, gibbs_law
 from .trees import Deviations, TreeMoments, affordable, count_law, expected_changes
 
 LARGEST_RANGE = 2**20
@@ -97,13 +97,13 @@ class DerivationLaw:
         self._law = gibbs_law(derivations, parameters.flatten())
         self.log_partition, self.marginals, self.roundings = self._law.log_partition, self._law.marginals, self._law.roundings
 
-    def moments(self, weights: Tensor) -> MomentPass:
+    def moments(self, weights: Tensor) -> DerivationMoments:
         """Of ``weights z``."""
-        return MomentPass(self._law, weights)
+        return DerivationMoments(self._law, weights)
 
     def expected_changes(self, count: Count) -> CountExpectation:
         """Of ``values[k]`` less its value at the most probable count."""
-        counts = CountPass(self._law, count.weights.flatten(), len(count.values))
+        counts = DerivationCounts(self._law, count.weights.flatten(), len(count.values))
         changes = count.values - count.values[counts.root.argmax()]
         return CountExpectation(counts.root, counts.gradient(changes), float(counts.root @ changes.abs()))
 
