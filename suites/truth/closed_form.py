@@ -69,7 +69,7 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
     if law.log_partition == -math.inf:
         raise ValueError("`analytic_truth` got scores that forbid every structure; expected at least one feasible structure")
     examine_loss(loss, oracle, theta)
-    kind, expected = expectation(law, simple, parameters)
+    expected = expectation(law, simple, parameters)
     event = tuple(theta.shape)
     count = oracle.count(event)
     # No structure has more parts than its event has rows and columns.
@@ -86,7 +86,7 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
         support=_support(oracle, parameters, count),
         kurtosis=torch.full_like(theta, math.inf),
         kurtosis_along=math.inf,
-        method=f"analytic:{kind}",
+        method=f"analytic:{expected.kind}",
         error=error,
     )
 

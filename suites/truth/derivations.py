@@ -98,6 +98,14 @@ class GibbsLaw:
             spread(total, level.parts, choice.detach() * slope)
         return total[:-1]
 
+    def moments(self, weights: Tensor) -> DerivationMoments:
+        """The moments of ``weights z``, weights [r, d]."""
+        return DerivationMoments(self, weights)
+
+    def counts(self, weights: Tensor, size: int) -> DerivationCounts:
+        """The law of the count ``⟨weights, z⟩`` below a size."""
+        return DerivationCounts(self, weights.flatten(), size)
+
 
 def gibbs_law(derivations: Derivations, scores: Tensor) -> GibbsLaw:
     """Inside weights bottom up, and probabilities of nodes top down.
@@ -228,6 +236,10 @@ class DerivationCounts:
         """The gradient of ``E values[count]``: [d]. Values that are small where the count is likely keep the relative precision."""
         with torch.enable_grad():
             return self.law.gradient(self._root @ (values - values @ self.root))
+
+    def noise(self, values: Tensor) -> float:
+        """The size that rounding errors of `gradient` are relative to."""
+        return float(self.root @ values.abs())
 
 
 def _antidiagonal_sums(matrices: Tensor) -> Tensor:

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from ...oracles.capabilities import Oracle
-from ...oracles.derivations import Derivations
 from ...oracles.spanning_tree import SpanningTree
 from ..problems.forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, flat
-from .derivations import DerivationCounts, DerivationMoments, derivations_of, gibbs_law
-from .trees import Deviations, TreeMoments, affordable, count_law, expected_changes
+from .derivations import GibbsLaw, derivations_of, gibbs_law
+from .trees import TreeLaw
 
 LARGEST_RANGE = 2**20
 """The largest number of values of all counts together."""
@@ -79,62 +78,9 @@ def _unjoined(joint: Tensor, ranges: list[tuple[int, int]]) -> list[Tensor]:
 
 
 LARGEST_TABLE = 2**25
-"""The most numbers in a table of counts by node."""
+"""The most numbers in a table of counts by node, or complex numbers in the determinants of all frequencies."""
 
-
-class CountExpectation(NamedTuple):
-    """The law [size] of a count, the gradient [d] of the expectation of a function of it, and what its rounding errors are relative to."""
-
-    law: Tensor
-    gradient: Tensor
-    noise: float
-
-
-class DerivationLaw:
-    """By dynamic programmes over derivations."""
-
-    def __init__(self, derivations: Derivations, parameters: Tensor) -> None:
-        self._law = gibbs_law(derivations, parameters.flatten())
-        self.log_partition, self.marginals, self.roundings = self._law.log_partition, self._law.marginals, self._law.roundings
-
-    def moments(self, weights: Tensor) -> DerivationMoments:
-        """Of ``weights z``."""
-        return DerivationMoments(self._law, weights)
-
-    def expected_changes(self, count: Count) -> CountExpectation:
-        """Of ``values[k]`` less its value at the most probable count."""
-        counts = DerivationCounts(self._law, count.weights.flatten(), len(count.values))
-        changes = count.values - count.values[counts.root.argmax()]
-        return CountExpectation(counts.root, counts.gradient(changes), float(counts.root @ changes.abs()))
-
-
-class TreeLaw:
-    """Of spanning trees, by determinants around the best one."""
-
-    def __init__(self, oracle: SpanningTree, parameters: Tensor) -> None:
-        self._oracle, self._scores = oracle, parameters
-        tree = oracle.heads(oracle.argmax(parameters))
-        self._deviations = Deviations.of(tree, single_root=oracle.single_root)
-        self.log_partition = float(oracle.log_partition(parameters))
-        self.marginals = oracle.marginals(parameters).flatten()
-        largest = float(self._deviations.relative(parameters).clamp(min=-1e3).abs().max())
-        self.roundings = len(tree) * (2 * largest + 8 * len(tree))
-
-    def moments(self, weights: Tensor) -> TreeMoments:
-        """Of ``weights z``."""
-        return TreeMoments(self._deviations, self._scores, weights.unflatten(1, self._scores.shape))
-
-    def expected_changes(self, count: Count) -> CountExpectation:
-        """Of ``values[k]`` less its value at the most probable count."""
-        size = len(count.values)
-        law = count_law(self._oracle, self._scores, count.weights, size)
-        changes = count.values - count.values[law.argmax()]
-        magnitude = float(law @ changes.abs())
-        result = expected_changes(self._oracle, self._scores, count.weights, changes, magnitude=magnitude)
-        return CountExpectation(law, result.gradient.flatten(), result.noise)
-
-
-Law = DerivationLaw | TreeLaw
+Law = GibbsLaw | TreeLaw
 
 
 def law_of(oracle: Oracle, parameters: Tensor) -> Law | None:
@@ -142,7 +88,7 @@ def law_of(oracle: Oracle, parameters: Tensor) -> Law | None:
     if isinstance(oracle, SpanningTree):
         return TreeLaw(oracle, parameters)
     derivations = derivations_of(oracle, tuple(parameters.shape))
-    return None if derivations is None else DerivationLaw(derivations, parameters)
+    return None if derivations is None else gibbs_law(derivations, parameters.flatten())
 
 
 def has_law(oracle: Oracle, event: tuple[int, ...]) -> bool:
@@ -153,7 +99,8 @@ def has_law(oracle: Oracle, event: tuple[int, ...]) -> bool:
 def holds_counts(oracle: Oracle, event: tuple[int, ...], size: int) -> bool:
     """Whether the law of a count of so many values fits, for an oracle that has a law."""
     derivations = derivations_of(oracle, event)
-    return affordable(event[-1], size) if derivations is None else derivations.nodes * size <= LARGEST_TABLE
+    numbers = event[-1] ** 2 * (size // 2 + 1) // 2 if derivations is None else derivations.nodes * size
+    return numbers <= LARGEST_TABLE
 
 
 def entropy_of(law: Law, parameters: Tensor, best: Tensor) -> float:
@@ -163,61 +110,44 @@ def entropy_of(law: Law, parameters: Tensor, best: Tensor) -> float:
 
 
 class Expected(NamedTuple):
-    """``E L``, its gradient [d] in the natural parameters, ``Var L`` (nan where unknown), and what its rounding errors are relative to."""
+    """``E L``, its gradient [d] in the natural parameters, ``Var L`` (nan where unknown), and the size that its rounding is relative to."""
 
+    kind: str
     value: float
     gradient: Tensor
     variance: float
     magnitude: float
 
 
-def expected_linear(law: Law, form: LinearForm) -> Expected:
-    """``⟨c, z⟩ + constant``: the gradient is Cov(z) c."""
-    moments = law.moments(flat(form.weights).unsqueeze(0))
-    root = moments.root
-    gradient = moments.gradient(torch.ones_like(root.mean), torch.zeros_like(root.mean))
-    square = float(2 * root.half_square)
-    return Expected(float(root.centre + root.mean) + form.constant, gradient, max(square - float(root.mean) ** 2, 0.0), square**0.5)
-
-
-def expected_quadratic(law: Law, form: QuadraticForm) -> Expected:
-    """``‖A z − b‖² + constant``, by the first two moments of A z about a structure; the variance would take four."""
+def expectation(law: Law, form: Count | LossForm, parameters: Tensor) -> Expected:
+    """The expectation of a loss of a form under a law with these natural parameters."""
+    if isinstance(form, Count):
+        counts = law.counts(form.weights, len(form.values))
+        centre = float(form.values[counts.root.argmax()])
+        changes = form.values - centre
+        mean = float(counts.root @ changes)
+        variance = float(counts.root @ (changes - mean).square())
+        return Expected("count", centre + mean, counts.gradient(changes), variance, counts.noise(changes))
+    if isinstance(form, PointForm):
+        # One value at z*, another elsewhere: ∇ p(z*) = p(z*) (z* − μ).
+        structure = flat(form.structure, 0)
+        taken = (structure * torch.where(structure > 0, parameters.flatten(), 0)).sum()  # a part that is counted as often as it is
+        p, step = math.exp(min(float(taken) - law.log_partition, 0.0)), form.here - form.elsewhere
+        gradient = step * p * (structure - law.marginals)
+        return Expected("point", form.elsewhere + step * p, gradient, step**2 * p * (1 - p), abs(step) * p)
+    if isinstance(form, LinearForm):
+        moments = law.moments(flat(form.weights).unsqueeze(0))
+        root = moments.root
+        gradient = moments.gradient(torch.ones_like(root.mean), torch.zeros_like(root.mean))
+        square = float(2 * root.half_square)
+        value = float(root.centre + root.mean) + form.constant
+        return Expected("linear", value, gradient, max(square - float(root.mean) ** 2, 0.0), square**0.5)
+    assert isinstance(form, QuadraticForm), "other counts are reduced"
+    # By the first two moments of A z about a structure; the variance would take four.
     moments = law.moments(flat(form.matrix, 1))
     root = moments.root
     offset = root.centre - flat(form.target)
     gradient = moments.gradient(2 * offset, torch.full_like(offset, 2))
     change = 2 * offset @ root.mean + 2 * root.half_square.sum()
     magnitude = 2 * offset.abs() @ (2 * root.half_square).clamp(min=0).sqrt() + 2 * root.half_square.sum()
-    return Expected(float(offset @ offset + change) + form.constant, gradient, math.nan, float(magnitude))
-
-
-def expected_count(law: Law, count: Count) -> Expected:
-    """``values[k]`` of a count k."""
-    found = law.expected_changes(count)
-    centre = float(count.values[found.law.argmax()])
-    changes = count.values - centre
-    mean = float(found.law @ changes)
-    variance = float(found.law @ (changes - mean).square())
-    return Expected(centre + mean, found.gradient, variance, found.noise)
-
-
-def expected_point(law: Law, form: PointForm, parameters: Tensor) -> Expected:
-    """One value at z*, another elsewhere: ``∇ p(z*) = p(z*) (z* − μ)``."""
-    structure = flat(form.structure, 0)
-    taken = (structure * torch.where(structure > 0, parameters.flatten(), 0)).sum()  # a part that is counted as often as it is
-    probability = math.exp(min(float(taken) - law.log_partition, 0.0))
-    step = form.here - form.elsewhere
-    gradient = step * probability * (structure - law.marginals)
-    return Expected(form.elsewhere + step * probability, gradient, step**2 * probability * (1 - probability), abs(step) * probability)
-
-
-def expectation(law: Law, form: Count | LossForm, parameters: Tensor) -> tuple[str, Expected]:
-    """The name of a form, and the expectation of a loss of that form."""
-    if isinstance(form, LinearForm):
-        return "linear", expected_linear(law, form)
-    if isinstance(form, QuadraticForm):
-        return "quadratic", expected_quadratic(law, form)
-    if isinstance(form, PointForm):
-        return "point", expected_point(law, form, parameters)
-    assert isinstance(form, Count), "counts are reduced"
-    return "count", expected_count(law, form)
+    return Expected("quadratic", float(offset @ offset + change) + form.constant, gradient, math.nan, float(magnitude))

@@ -61,4 +61,6 @@ def test_a_count_finds_the_probability_of_gold(name):
     counted = analytic_truth(Formed(CountForm((gold,), lambda k: (k < size).double()), oracle.event_ndim), oracle, scores)
     assert counted.method == "analytic:count"
     assert 0 < float(point.gradient.norm()) < 1e-6
-    assert float((counted.gradient - point.gradient).norm()) <= 1e-11 * float(point.gradient.norm())
+    # Over trees, a Fourier transform keeps an absolute precision.
+    allowed = counted.error if name.startswith("spanning") else 1e-11 * float(point.gradient.norm())
+    assert float((counted.gradient - point.gradient).norm()) <= allowed
