@@ -185,19 +185,27 @@ def gate_markdown(result: GateResult) -> str:
     return "\n".join(parts)
 
 
+def _checks(result: GateResult) -> Iterator[tuple[str, str, str, str]]:
+    """Group, name, reaction and sentence of each check; claims first."""
+    for claim in items_of(result.claims):
+        name = f"unbiased on {claim.instance}, {claim.stage} ({claim.suite})"
+        yield f"structgrad.{claim.problem}.{claim.estimator}", name, "fail" if claim.broken else "pass", findings.sentence(claim)
+    for item in items_of(result.comparisons):
+        name = f"{quantity(item)} of {findings.place(item)}"
+        yield f"structgrad.{item.problem}.{item.estimator}", name, item.reaction, findings.sentence(item)
+    for item in result.timings:
+        reaction = reaction_to(item.verdict, result.settings)
+        yield f"structgrad.{item.cell.problem}.{item.cell.estimator}", f"time, {item.cell.stage}", reaction, findings.sentence(item)
+
+
 def gate_json(result: GateResult, exit_code: int) -> str:
     """The whole gate in strict JSON."""
-    sides = {}
-    for level in ("fail", "warn"):
-        items = result.comparisons[result.comparisons["reaction"] == level]
-        times = [item for item in result.timings if reaction_to(item.verdict, result.settings) == level]
-        sides[level] = [findings.sentence(item) for item in (*items_of(items), *times)]
-    broken = result.claims[result.claims["broken"]]
+    checks = list(_checks(result))
     timings = [
         {
             **item.cell._asdict(),
             "verdict": item.verdict,
-            **dict(zip(("change", "low", "high"), (item.change.value, item.change.low, item.change.high), strict=True)),
+            **{"change": item.change.value, "low": item.change.low, "high": item.change.high},
             **{name: getattr(item, name) for name in ("pairs", "p_adjusted", "reason")},
         }
         for item in result.timings
@@ -207,8 +215,8 @@ def gate_json(result: GateResult, exit_code: int) -> str:
             "outcome": result.outcome,
             "exit_code": exit_code,
             "alpha": result.settings.alpha,
-            "failures": [*(findings.sentence(claim) for claim in items_of(broken)), *sides["fail"]],
-            "warnings": sides["warn"],
+            "failures": [sentence for *_, reaction, sentence in checks if reaction == "fail"],
+            "warnings": [sentence for *_, reaction, sentence in checks if reaction == "warn"],
             "comparisons": _records(result.comparisons[_RECORD]),
             "claims": _records(result.claims[[*KEY, "broken", "exact", "effect", "p_adjusted"]]),
             "timings": timings,
@@ -219,23 +227,19 @@ def gate_json(result: GateResult, exit_code: int) -> str:
 
 def junit(result: GateResult) -> bytes:
     """One test case per check for CI systems: failures fail, open checks are skipped."""
-    cases = []
-    states = {"fail": "failure", "warn": "skipped", "pass": ""}
-    for item in items_of(result.comparisons):
-        about = f"structgrad.{item.problem}.{item.estimator}", f"{quantity(item)} of {findings.place(item)}"
-        cases.append((*about, states[item.reaction], findings.sentence(item)))
-    for claim in items_of(result.claims):
-        about = f"structgrad.{claim.problem}.{claim.estimator}", f"unbiased on {claim.instance}, {claim.stage} ({claim.suite})"
-        cases.append((*about, "failure" if claim.broken else "", claim.reason))
-    for item in result.timings:
-        about = f"structgrad.{item.cell.problem}.{item.cell.estimator}", f"time, {item.cell.stage}"
-        cases.append((*about, states[reaction_to(item.verdict, result.settings)], findings.sentence(item)))
-    counts = {name: str(sum(state == kind for *_, state, _ in cases)) for name, kind in (("failures", "failure"), ("skipped", "skipped"))}
-    root = ElementTree.Element("testsuite", {"name": "structgrad gate", "tests": str(len(cases)), **counts, "errors": "0"})
-    for group, name, state, message in cases:
+    states = {"fail": "failure", "warn": "skipped"}
+    root = ElementTree.Element("testsuite", {"name": "structgrad gate"})
+    for group, name, reaction, sentence in _checks(result):
         case = ElementTree.SubElement(root, "testcase", {"classname": group, "name": name})
-        if state:
-            ElementTree.SubElement(case, state, {"message": message})
+        if reaction in states:
+            ElementTree.SubElement(case, states[reaction], {"message": sentence})
+    for name, tag in (
+        ("tests", "testcase"),
+        ("failures", "testcase/failure"),
+        ("skipped", "testcase/skipped"),
+        ("errors", "testcase/error"),
+    ):
+        root.set(name, str(len(root.findall(tag))))
     return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
