@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from structgrad.reports.cli import app
 from structgrad.suites.audit.oracles import audit_oracle
 from tests.suites.audit.planted_faults import MISDECLARED, ON_CLASSES, PLANTED, Fault, RaisingAtMasks
+from tests.suites.audit.planted_oracle_faults import FAULTS as ORACLE_FAULTS
 from tests.suites.audit.published_mistakes import PUBLISHED, RIGHT
 from tests.suites.audit.test_faults import FAULTS, found
-from tests.suites.audit.test_oracles import FAULTS as ORACLE_FAULTS
 
 FILE = Path(__file__).with_name("audit.json")
 REGISTERED = ("rloo", "reinforce", "exact", "simple", "imle", "gumbel_softmax", "st_gumbel", "sum_and_sample", "sparsemap", "muprop")

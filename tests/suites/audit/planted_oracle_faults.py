@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import DEAD, UNIT, Builder, DerivedOracle
-from structgrad.oracles.capabilities.projection import RowArgmax
 from structgrad.oracles.derivations import Derivations
 
 
@@ -58,141 +57,79 @@ class Apart(DerivedOracle):
                 yield torch.tensor([0.0, *chosen])
 
 
-class Neighbours(Apart):
-    """A rule lets neighbours in."""
-
-    def rules(self, builder: Builder, out: Tensor, taken: Tensor, i: int) -> tuple[Tensor, Tensor]:
-        before = torch.stack([out, taken], 1)
-        return builder.add(before), builder.add(before, torch.tensor([[i, i]]))
+def fault(name: str, base: type = Apart, **methods: Any) -> type[Apart]:
+    """The oracle with other methods."""
+    return dataclass(frozen=True)(type(name, (base,), methods))
 
 
-class NeverLast(Apart):
-    """A rule is missing: the last item is never taken."""
-
-    def end(self, builder: Builder, out: Tensor, taken: Tensor) -> Tensor:
-        return builder.add(out.unsqueeze(1))
+def neighbours(self: Any, builder: Builder, out: Tensor, taken: Tensor, i: int) -> tuple[Tensor, Tensor]:
+    before = torch.stack([out, taken], 1)
+    return builder.add(before), builder.add(before, torch.tensor([[i, i]]))
 
 
-class TwoWays(Apart):
-    """An ambiguous grammar: what ends without an item is reached twice."""
-
-    def end(self, builder: Builder, out: Tensor, taken: Tensor) -> Tensor:
-        return builder.add(torch.stack([out, taken, out], 1))
+def first_twice(self: Any, builder: Builder, out: Tensor, taken: Tensor, i: int) -> tuple[Tensor, Tensor]:
+    out, one = Apart.rules(self, builder, out, taken, i)
+    return out, builder.add(one.unsqueeze(1), torch.tensor([[1]]))
 
 
-class PartTwice(Apart):
-    """The first item is scored again by every other."""
-
-    def rules(self, builder: Builder, out: Tensor, taken: Tensor, i: int) -> tuple[Tensor, Tensor]:
-        out, one = super().rules(builder, out, taken, i)
-        return out, builder.add(one.unsqueeze(1), torch.tensor([[1]]))
+def listed_twice(self: Any, event_shape: tuple[int, ...]) -> Iterator[Tensor]:
+    yield from Apart.structures(self, event_shape)
+    yield torch.zeros(event_shape)
 
 
-class ListedTwice(Apart):
-    """The author's own list names a structure twice."""
-
-    def structures(self, event_shape: tuple[int, ...]) -> Iterator[Tensor]:
-        yield from super().structures(event_shape)
-        yield torch.zeros(event_shape)
+def planted(self: Any, event_shape: tuple[int, ...]) -> Derivations:
+    raise RuntimeError("planted")
 
 
-class MoreCounted(Apart):
-    """Counts one too many."""
-
-    def count(self, event_shape: tuple[int, ...]) -> int:
-        return super().count(event_shape) + 1
+def in_torch(name: str, **methods: Any) -> type[Apart]:
+    """A fault of an operation in torch: no kernel of derivations replaces it."""
+    return fault(name, _kernel=lambda self, operation, rows: None, **methods)
 
 
-class Raising(Apart):
-    """The rules raise."""
+Raising = fault("Raising", derivations=planted)
 
-    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
-        raise RuntimeError("planted")
-
-
-class _InTorch(Apart):
-    """The kernel of derivations would serve what is planted otherwise."""
-
-    def _kernel(self, operation: str, rows: Tensor) -> Any:
-        return None
-
-
-class SecondBest(_InTorch):
-    """Finds what is best without the first item."""
-
-    def _argmax(self, rows: Tensor) -> Tensor:
-        first = torch.arange(rows.shape[1]) == 1
-        return super()._argmax(torch.where(first, -1e9, rows))
-
-
-class NoStructure(_InTorch):
-    """All items of positive scores, neighbours or not."""
-
-    def _argmax(self, rows: Tensor) -> Tensor:
-        return (rows > 0) & self.read_mask(tuple(rows.shape[1:]))
-
-
-class PaddingRead(_InTorch):
-    """Reads an entry that no structure has."""
-
-    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-        return torch.ones(event_shape, dtype=torch.bool, device=device)
-
-    def _argmax(self, rows: Tensor) -> Tensor:
-        return super()._argmax(rows + rows[:, :1])
-
-
-class Doubled(_InTorch):
-    """The log-partition of other scores."""
-
-    def _value(self, rows: Tensor, maximum: Any) -> Tensor:
-        return super()._value(rows, maximum) + 0.01
-
-
-class Hot(_InTorch):
-    """Marginals at another temperature."""
-
-    def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return super()._reference_marginals(0.9 * rows)[0], super()._reference_marginals(rows)[1]
-
-
-class Biased(_InTorch):
-    """Samples whose uniforms are not uniform: wrong by 3 %."""
-
-    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        return super()._sample(rows, uniforms * 0.97)
-
-
-class Unordered(_InTorch):
-    """The k best from the last."""
-
-    def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        return super()._kbest(rows, k).flip(0)
-
-
-class Repeating(_InTorch):
-    """The best k times."""
-
-    def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        return super()._kbest(rows, 1).expand(k, *rows.shape)
-
-
-class OtherRanks(_InTorch):
-    """Ranks count from 1."""
-
-    def _rank(self, structures: Tensor) -> Tensor:
-        return super()._rank(structures) + 1
-
-
-class Rounded(_InTorch):
-    """The projection of scores that were rounded before."""
-
-    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Any) -> Any:
-        return super()._project(rows.round(decimals=1), argmax, inside, start)
-
-
-class LengthsForgotten(_InTorch):
-    """A shorter item has all parts."""
-
-    def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
-        return torch.ones((*lengths.shape, *event_shape), dtype=torch.bool)
+FAULTS: dict[type[Apart], tuple[str, str]] = {
+    fault("Neighbours", rules=neighbours): ("derivations", "is derived and is no structure"),
+    fault("NeverLast", end=lambda self, b, out, taken: b.add(out.unsqueeze(1))): ("derivations", "has no derivation"),
+    fault("TwoWays", end=lambda self, b, out, taken: b.add(torch.stack([out, taken, out], 1))): (
+        "derivations",
+        "has 2 derivations; expected exactly one",
+    ),
+    fault("PartTwice", rules=first_twice): ("derivations", "takes (1,) twice"),
+    fault("ListedTwice", structures=listed_twice): ("derivations", "1 of them twice"),
+    fault("MoreCounted", count=lambda self, event: Apart.count(self, event) + 1): ("count", "`count` is 14; expected 13"),
+    in_torch("SecondBest", _argmax=lambda self, rows: Apart._argmax(self, torch.where(torch.arange(rows.shape[1]) == 1, -1e9, rows))): (
+        "argmax",
+        "the score of `argmax`",
+    ),
+    in_torch("NoStructure", _argmax=lambda self, rows: (rows > 0) & self.read_mask(tuple(rows.shape[1:]))): ("argmax", "is no structure"),
+    in_torch(
+        "PaddingRead",
+        read_mask=lambda self, event, device=None: torch.ones(event, dtype=torch.bool, device=device),
+        _argmax=lambda self, rows: Apart._argmax(self, rows + rows[:, :1]),
+    ): ("ignored entries", "`read_mask` at (0,) is 1; expected 0"),
+    in_torch("Doubled", _value=lambda self, rows, maximum: Apart._value(self, rows, maximum) + 0.01): ("log-partition", "expected"),
+    in_torch(
+        "Hot",
+        _reference_marginals=lambda self, rows: (
+            Apart._reference_marginals(self, 0.9 * rows)[0],
+            Apart._reference_marginals(self, rows)[1],
+        ),
+    ): ("marginals", "expected"),
+    in_torch("Biased", _sample=lambda self, rows, uniforms: Apart._sample(self, rows, uniforms * 0.97)): ("samples", "degrees of freedom"),
+    in_torch("Unordered", _kbest=lambda self, rows, k: Apart._kbest(self, rows, k).flip(0)): ("k best", "the scores of `kbest`"),
+    in_torch("Repeating", _kbest=lambda self, rows, k: Apart._kbest(self, rows, 1).expand(k, *rows.shape)): (
+        "k best",
+        "names a structure twice",
+    ),
+    in_torch("OtherRanks", _rank=lambda self, structures: Apart._rank(self, structures) + 1): ("enumeration", "`rank`"),
+    in_torch("Rounded", _project=lambda self, rows, *given: Apart._project(self, rows.round(decimals=1), *given)): (
+        "projection",
+        "the duality gap",
+    ),
+    in_torch("LengthsForgotten", _inside=lambda self, event, lengths: torch.ones((*lengths.shape, *event), dtype=torch.bool)): (
+        "lengths",
+        "length",
+    ),
+}
+"""Oracles, the law that each breaks, and words of its detail."""

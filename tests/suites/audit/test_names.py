@@ -1,4 +1,4 @@
-"""What a command line may name."""
+"""Names on the command line of an audit."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ NUMBER = 3
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> str:
-    path = tmp_path / "some_estimators.py"
-    path.write_text(MODULE)
-    return str(path)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "some_estimators.py").write_text(MODULE)
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("elsewhere")
+    return str(tmp_path / "some_estimators.py")
 
 
-def test_the_registry() -> None:
+def test_registered_names_classes_functions_factories_and_objects(file: str) -> None:
     assert subject_of("imle[lambda=2.5]").estimator == ImplicitMLE(2.5)
-
-
-def test_classes_functions_factories_and_objects_of_a_file(file: str) -> None:
     mine = subject_of(f"{file}:Mine[num_samples=4]")
     assert mine.numbers() == {"num_samples": 4.0, "decay": 0.9}
     assert mine.declared["evaluations"] == {"losses": 4, "marginals": 1, "samples": 4}
+    assert subject_of("some_estimators:Mine").numbers()["decay"] == 0.9  # the working directory counts
     assert isinstance(subject_of(f"{file}:made").estimator, LeaveOneOut)
     assert subject_of(f"{file}:made[num_samples=7]").numbers() == {"num_samples": 7.0}
     assert subject_of(f"{file}:READY").numbers() == {"num_samples": 5.0}
@@ -56,13 +56,6 @@ def test_classes_functions_factories_and_objects_of_a_file(file: str) -> None:
     assert isinstance(function.estimator, FunctionEstimator)
     assert isinstance(function.estimator.function, functools.partial)
     assert function.declared == {"objective": "relaxed", "unbiased": False, "scale": 3.0}
-
-
-def test_a_module_beside_the_user(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for ``python -m``, the working directory counts."""
-    monkeypatch.chdir(Path(file).parent)
-    monkeypatch.syspath_prepend("elsewhere")
-    assert subject_of("some_estimators:Mine").numbers()["decay"] == 0.9
 
 
 @pytest.mark.parametrize(
@@ -73,16 +66,10 @@ def test_a_module_beside_the_user(file: str, monkeypatch: pytest.MonkeyPatch) ->
         ("{}:NUMBER", "got a int; expected an estimator, or a function"),
         ("no_such_file.py:Mine", "could not import 'no_such_file.py': no_such_file.py: no such Python file"),
         ("no_such_module_at_all:Mine", "could not import 'no_such_module_at_all'"),
+        ("broken.py:Mine", "could not import 'broken.py': broken.py cannot be imported: ZeroDivisionError: division by zero"),
     ],
 )
-def test_what_cannot_be_had(file: str, name: str, message: str) -> None:
+def test_a_wrong_name_gets_one_sentence(file: str, name: str, message: str) -> None:
     with pytest.raises(ValueError, match=r"got|found|could") as error:
         subject_of(name.format(file))
     assert message.format(file) in str(error.value)
-
-
-def test_a_file_that_fails(tmp_path: Path) -> None:
-    path = tmp_path / "broken.py"
-    path.write_text("1 / 0\n")
-    with pytest.raises(ValueError, match=r"could not import .*broken.py cannot be imported: ZeroDivisionError: division by zero"):
-        subject_of(f"{path}:Mine")
