@@ -39,9 +39,10 @@ VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
     "audit": audit.audit,
     "replay": replay.replay,
 }
-"""In the order of the help; a verb with verbs of its own is an app, and `run` and `learn` are functions of a dataclass of options."""
+"""In the order of the help; a verb with verbs of its own is an app."""
 
-TAKES = {"run": options.RunOptions, "learn": options.LearnOptions}
+TAKES = {"run": options.RunOptions, "learn": options.LearnOptions, "recommend": recommend.RecommendOptions}
+"""Options of verbs that are functions of a dataclass."""
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 

@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
@@ -250,35 +250,36 @@ class LearnOptions(Options):
     same inputs and outputs as the task's encoder."""
 
 
-def parameters(kind: type[Options]) -> dict[str, inspect.Parameter]:
-    """The parameters of a command by name, first the class's own, then those of `Options`."""
+def parameters(kind: type[Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a command by name, first those that a dataclass declares itself, then those of its base."""
     hints, found = get_type_hints(kind), {}
     helps: dict[str, str] = {}
-    for base in (Options, kind):
+    for base in kind.__mro__[:-1]:
         body: list[Any] = ast.parse(inspect.getsource(base)).body[0].body  # type: ignore[attr-defined]
         helps |= {ast.unparse(one.target): text.value.value for one, text in pairwise(body) if isinstance(one, ast.AnnAssign) and one.value}
-    for one in sorted(fields(kind), key=lambda field: field.name in Options.__annotations__):
+    for one in sorted(fields(kind), key=lambda field: field.name not in vars(kind)["__annotations__"]):
         hint, default, info = hints[one.name], one.default, one.metadata["info"]
         if get_origin(hint) is tuple:  # repeatable
             hint, default = list[get_args(hint)[0]], []  # type: ignore[misc]
         if hint is bool and not info.param_decls:
             info.param_decls = (f"--{one.name.replace('_', '-')}",)  # without a negative
+        default = inspect.Parameter.empty if default is MISSING else default
         info.help = " ".join(helps[one.name].split()).replace("[", r"\[")
         found[one.name] = inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info])
     return found
 
 
-def takes(kind: type[Options], function: Callable[[Any], None]) -> Callable[..., None]:
+def takes(kind: type[Any], function: Callable[[Any], None]) -> Callable[..., None]:
     """Make a command of a function of options, with one parameter per field in the order of `PANELS`."""
 
     def verb(**given: Any) -> None:
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         function(kind(**values))
 
-    order: dict[str | None, int] = {None: -1, **{panel: place for place, panel in enumerate(PANELS)}}
+    order: dict[str | None, int] = {panel: place for place, panel in enumerate(PANELS)}
     verb.__doc__, verb.__name__ = function.__doc__, function.__name__
     verb.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        sorted(parameters(kind).values(), key=lambda one: order[one.annotation.__metadata__[0].rich_help_panel])
+        sorted(parameters(kind).values(), key=lambda one: order.get(one.annotation.__metadata__[0].rich_help_panel, -1))
     )
     return verb
 

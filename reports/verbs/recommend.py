@@ -1,4 +1,4 @@
-"""``structgrad recommend``: which estimator to take for a structure, a loss, a batch and a state of the model."""
+"""``structgrad recommend``: an estimator for a structure, a loss, a batch and an entropy level, from existing measurements."""
 
 from __future__ import annotations
 
@@ -7,62 +7,48 @@ import json
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ...suites.statistics.interval import Interval
 from ...suites.text import ZERO, coefficient_interval, estimate, exponential, listed, number, percent, plural, setting
-from .catalogue import complete
+from .options import option
 from .outcome import sentences
 
 if TYPE_CHECKING:
     from ..analysis.recommendation import Candidate, Recommendation, Recommended
 
-_ANSWERS = {"yes": True, "no": False}
+NEWEST = "your newest finished run on a score file with this structure in ./structgrad-results, else published"
+STATES = {"init": "before training", "early": "early in training", "final": "after training"}
+INDENT = "  "
 
 
-def recommend(  # noqa: PLR0913 - one parameter per option
-    *,
-    oracle: Annotated[
-        str,
-        typer.Option(
-            help=r"Structure, with or without sizes: spanning_tree, 'subset\[n=20,k=5]'.",
-            metavar="NAME",
-            show_default=False,
-            autocompletion=complete("oracles"),
-        ),
-    ],
-    loss_gradients: Annotated[
-        str, typer.Option(help="yes if your loss is differentiable at relaxed inputs; no if it is a black box.", metavar="YES|NO")
-    ] = "yes",
-    unbiased: Annotated[bool, typer.Option("--unbiased", help="Only unbiased estimators.")] = False,
-    batch: Annotated[int, typer.Option(help="Batch size; estimates are averaged over the batch.", metavar="B")] = 32,
-    loss_cost: Annotated[
-        float,
-        typer.Option(help="Time of one evaluation of your loss, in units of one REINFORCE estimate.", metavar="X"),
-    ] = 0.0,
-    stage: Annotated[
-        str,
-        typer.Option(
-            "--stage",
-            "--entropy-level",
-            help="Entropy level of your model: init, early, final, or h=<entropy / maximal entropy>, such as h=0.4.",
-            metavar="LEVEL",
-            autocompletion=complete("stages"),
-        ),
-    ] = "early",
-    run: Annotated[
-        str | None,
-        typer.Option(
-            help="Your own run: a folder, a results.parquet, or a URL; or “published”, the table of the package.",
-            metavar="DIR",
-            show_default="your newest finished run on a score file with this structure in ./structgrad-results, else published",
-        ),
-    ] = None,
-    whole: Annotated[bool, typer.Option("--all", help="Also print all eligible estimators in their order.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecommendOptions:
+    """Options of `recommend`."""
+
+    oracle: str = option(dataclasses.MISSING, "Options", "NAME", shown=False, kind="oracles")
+    """Structure, with or without sizes: spanning_tree, 'subset[n=20,k=5]'."""
+    loss_gradients: str = option("yes", "Options", "YES|NO")
+    """yes if your loss is differentiable at relaxed inputs; no if it is a black box."""
+    unbiased: bool = option(False, "Options", None)
+    """Only unbiased estimators."""
+    batch: int = option(32, "Options", "B")
+    """Batch size; estimates are averaged over the batch."""
+    loss_cost: float = option(0.0, "Options", "X")
+    """Time of one evaluation of your loss, in units of one REINFORCE estimate."""
+    stage: str = option("early", "Options", "LEVEL", "--stage", "--entropy-level", kind="stages")
+    """Entropy level of your model: init, early, final, or h=<entropy / maximal entropy>, such as h=0.4."""
+    run: str | None = option(None, "Options", "DIR", shown=NEWEST)
+    """Your own run: a folder, a results.parquet, or a URL; or “published”, the table of the package."""
+    all: bool = option(False, "Options", None)
+    """Also print all eligible estimators in their order."""
+    json: bool = option(False, "Options", None)
+    """Print JSON."""
+
+
+def recommend(options: RecommendOptions) -> None:
     """Recommend an estimator for your structure, loss, batch size and entropy level, from existing measurements.
 
     Every candidate gets the time of one REINFORCE estimate per item of the batch. Candidates are ordered by
@@ -70,39 +56,29 @@ def recommend(  # noqa: PLR0913 - one parameter per option
     Ties are listed. An estimator whose average is exactly 0 in most cases is never recommended.
     """
     with sentences():
-        if loss_gradients not in _ANSWERS:
-            raise ValueError(f"--loss-gradients got {loss_gradients!r}; expected yes or no")
-        from ..analysis.recommendation import newest_run
-        from ..analysis.recommendation import recommend as found_by
+        if options.loss_gradients not in ("yes", "no"):
+            raise ValueError(f"--loss-gradients got {options.loss_gradients!r}; expected yes or no")
+        from ..analysis import recommendation
         from ..published import NAME
 
-        found = found_by(
-            oracle,
-            loss_gradients=_ANSWERS[loss_gradients],
-            unbiased=unbiased,
-            batch=batch,
-            loss_cost=loss_cost,
-            stage=stage,
-            run=newest_run(oracle) if run is None else None if run == NAME else run,
+        found = recommendation.recommend(
+            options.oracle,
+            loss_gradients=options.loss_gradients == "yes",
+            unbiased=options.unbiased,
+            batch=options.batch,
+            loss_cost=options.loss_cost,
+            stage=options.stage,
+            run=recommendation.newest_run(options.oracle) if options.run is None else None if options.run == NAME else options.run,
         )
-        record = _plain(dataclasses.asdict(found)) if as_json else None
-        shown = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) if as_json else "\n".join(lines(found, whole=whole))
-        typer.echo(shown)
-
-
-_WHEN = {"init": "before training", "early": "early in training", "final": "after training"}
-_WIDTH = 120
-_INDENT = "  "
+        if options.json:
+            typer.echo(json.dumps(_plain(dataclasses.asdict(found)), indent=2, ensure_ascii=False, allow_nan=False))
+        else:
+            typer.echo("\n".join(lines(found, whole=options.all)))
 
 
 def lines(found: Recommendation, *, whole: bool = False) -> list[str]:
-    """For people.
-
-    Args:
-        found: the recommendation.
-        whole: whether all eligible estimators are listed.
-    """
-    wish = found.wish
+    """A recommendation for people, with all eligible estimators if it is to be whole."""
+    wish, about = found.wish, found.about
     asked = [
         wish.oracle,
         "differentiable loss" if wish.loss_gradients else "black-box loss",
@@ -113,48 +89,65 @@ def lines(found: Recommendation, *, whole: bool = False) -> list[str]:
     ]
     text = [", ".join(asked), *(line for note in found.notes for line in _wrapped(note))]
     for answer in found.answers:
-        text += ["", *_answer_lines(answer)]
+        text += ["", *_wrapped(f"Loss {answer.loss}" + (f": {answer.meaning}." if answer.meaning else "."), "")]
+        text += [line for sentence in _sentences(answer) for line in _wrapped(sentence)]
         others = [one for one in found.elsewhere if one.loss == answer.loss and not answer.why]
         text += [line for one in others for line in _wrapped(_other_scores(one, answer))]
-        text += [line for one in answer.order if whole for line in _row(one, answer)]
-    timed = all(answer.timed for answer in found.answers)
-    return [*text, "", *_wrapped(_definition(timed=timed)), *_wrapped(predictive_value(found.predictors)), *_wrapped(_source(found))]
+        for one in answer.order if whole else ():
+            standing = "best" if one is answer.best else "tied" if one in answer.tied else ""
+            cost = f"time × {number(one.cost)}" if answer.timed else ""
+            text.append(f"{INDENT}{one.estimator:<28} ρ {estimate(one.rho):<26} {cost:<16}{standing}".rstrip())
+    same = "all get the same time" if all(answer.timed for answer in found.answers) else "all do the same work"
+    definition = (
+        f"ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²) lies between −1 and 1, higher is better. g is the exact gradient, ĝ the average over a batch; {same}. "
+        "Brackets are 95 % intervals."
+    )
+    environment, day = about.get("environment", {}), str(about.get("finished") or about.get("started") or "").partition("T")[0]
+    commit = f"structgrad {environment['commit'][:9]}" if environment.get("commit") else ""
+    source = f"From {found.source}: {', '.join(str(fact) for fact in (day, environment.get('cpu'), commit) if fact)}."
+    return [*text, "", *_wrapped(definition), *_wrapped(predictive_value(found.predictors)), *_wrapped(source)]
 
 
-def _answer_lines(answer: Recommended) -> Iterator[str]:
-    yield from _wrapped(f"Loss {answer.loss}" + (f": {answer.meaning}." if answer.meaning else "."), "")
-    yield from _wrapped(_headline(answer))
-    yield from _wrapped(f"{answer.best.estimator}: {evidence(answer.best, timed=answer.timed)}.")
-    yield from _wrapped(_measured(answer))
-    left_out = [
-        f"{name} ({reason})"
-        for name, reason in answer.left_out.items()
-        if reason.endswith((" are 0", "found biased", "estimates", "measured", "not resolved"))
-    ]
-    if left_out:
-        yield from _wrapped(f"Left out: {', '.join(left_out)}.")
-
-
-def _headline(answer: Recommended) -> str:
-    """The answer, and the ties or the reason behind it."""
-    best, ties = answer.best, [f"{rival.estimator} ({number(rival.rho.value)})" for rival in answer.tied]
-    first = f"{best.estimator}, ρ {estimate(best.rho)}"
-    instances = plural(answer.instances, "instance")
+def _sentences(answer: Recommended) -> Iterator[str]:
+    """The answer with its ties or its reason, the evidence, its origin, and the estimators that are left out."""
+    ties = listed([f"{rival.estimator} ({number(rival.rho.value)})" for rival in answer.tied], len(answer.tied))
+    first, instances = f"{answer.best.estimator}, ρ {estimate(answer.best.rho)}", plural(answer.instances, "instance")
     if answer.outcome == "useless":
-        return f"No estimator is useful here ({instances}): the ρ of the best is not significantly above 0 ({first})."
-    if answer.outcome == "unclear":
-        return f"No estimator is clearly best here ({instances}): {first}, and {listed(ties, len(ties))} are not significantly different."
-    if answer.why:
-        return f"Take {first}: {answer.why} Also tied: {listed(ties, len(ties))}."
-    if ties:
-        return f"Take {first}, or {listed(ties, len(ties))}: not significantly different from it, of {plural(answer.rivals, 'other')}."
-    if answer.rivals:
-        return f"Take {first}: significantly better than {'the only other' if answer.rivals == 1 else f'all {answer.rivals} others'}."
-    return f"Take {first}: no other estimator is eligible."
+        yield f"No estimator is useful here ({instances}): the ρ of the best is not significantly above 0 ({first})."
+    elif answer.outcome == "unclear":
+        yield f"No estimator is clearly best here ({instances}): {first}, and {ties} are not significantly different."
+    elif answer.why:
+        yield f"Take {first}: {answer.why} Also tied: {ties}."
+    elif ties:
+        yield f"Take {first}, or {ties}: not significantly different from it, of {plural(answer.rivals, 'other')}."
+    elif answer.rivals:
+        yield f"Take {first}: significantly better than {'the only other' if answer.rivals == 1 else f'all {answer.rivals} others'}."
+    else:
+        yield f"Take {first}: no other estimator is eligible."
+    yield f"{answer.best.estimator}: {evidence(answer.best, timed=answer.timed)}."
+    sampled = "every possible sample" if answer.best.replicates is None else f"{answer.best.replicates} replicates each"
+    times = "" if answer.timed else " No times were taken: all get the same number of estimates."
+    if answer.uncertain:
+        from ..analysis.answers import uncertain_times
+
+        times = f" {uncertain_times(answer.uncertain)}"
+    yield f"Measured on {_where(answer)}, {instances}, {sampled}.{times}"
+    reasons = (" are 0", "found biased", "estimates", "measured", "not resolved")
+    left_out = [f"{name} ({reason})" for name, reason in answer.left_out.items() if reason.endswith(reasons)]
+    if left_out:
+        yield f"Left out: {', '.join(left_out)}."
+
+
+def _where(answer: Recommended) -> str:
+    """The scores, sizes and entropy level of an answer."""
+    least, most = answer.structures
+    counted = " to ".join(dict.fromkeys(exponential(math.log(end)) for end in (least, most)))
+    state = answer.stage if answer.entropy is None or answer.stage.startswith("h=") else f"{answer.stage} (h={number(answer.entropy, 2)})"
+    return ", ".join(filter(None, [answer.problem, answer.sizes, f"{counted} structures", state]))
 
 
 def _other_scores(other: Recommended, answer: Recommended) -> str:
-    """Whether other scores of the structure have the same answer."""
+    """A sentence: whether other scores of the structure have the same answer."""
     where, named = f"{_where(other)}, {plural(other.instances, 'instance')}", (other.best.estimator, *(one.estimator for one in other.tied))
     if other.outcome in ("unclear", "useless"):
         return f"On {where}, no estimator is {'clearly best' if other.outcome == 'unclear' else 'useful'}."
@@ -163,13 +156,6 @@ def _other_scores(other: Recommended, answer: Recommended) -> str:
     alone = "best" if len(named) == 1 else f"one of {len(named)} ties"
     rho = next(one.rho for one in other.order if one.estimator == answer.best.estimator)
     return f"Other scores agree: on {where}, {answer.best.estimator} is {alone}, ρ {estimate(rho)}."
-
-
-def _row(one: Candidate, answer: Recommended) -> Iterator[str]:
-    """A line of the whole order."""
-    standing = "best" if one is answer.best else "tied" if one in answer.tied else ""
-    cost = f"time × {number(one.cost)}" if answer.timed else ""
-    yield f"{_INDENT}{one.estimator:<28} ρ {estimate(one.rho):<26} {cost:<16}{standing}".rstrip()
 
 
 def evidence(found: Candidate, *, timed: bool = True) -> str:
@@ -209,42 +195,14 @@ def bias(found: Candidate) -> str:
     return "bias not resolved" if found.bias_bound is None else f"bias at most {number(found.bias_bound)} (95 %)"
 
 
-def _measured(answer: Recommended) -> str:
-    """On what: problem, sizes, entropy level, instances, replicates."""
-    sampled = "every possible sample" if answer.best.replicates is None else f"{answer.best.replicates} replicates each"
-    where = f"Measured on {_where(answer)}, {plural(answer.instances, 'instance')}, {sampled}."
-    if answer.uncertain:
-        from ..analysis.answers import uncertain_times
-
-        return f"{where} {uncertain_times(answer.uncertain)}"
-    return where + ("" if answer.timed else " No times were taken: all get the same number of estimates.")
-
-
-def _where(answer: Recommended) -> str:
-    """Scores, sizes, entropy level."""
-    least, most = answer.structures
-    counted = " to ".join(dict.fromkeys(exponential(math.log(end)) for end in (least, most)))
-    state = answer.stage if answer.entropy is None or answer.stage.startswith("h=") else f"{answer.stage} (h={number(answer.entropy, 2)})"
-    return ", ".join(filter(None, [answer.problem, answer.sizes, f"{counted} structures", state]))
-
-
-def _definition(*, timed: bool) -> str:
-    """The number that decides, and the meaning of brackets."""
-    same = "all get the same time" if timed else "all do the same work"
-    return (
-        f"ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²) lies between −1 and 1, higher is better. g is the exact gradient, ĝ the average over a batch; {same}. "
-        f"Brackets are 95 % intervals."
-    )
-
-
 def predictive_value(known: Mapping[str, Any]) -> str:
     """The correlation between ρ and the accuracy of trained models, in sentences."""
     used, halves = known["used"], known["halves"]
-    others = "; ".join(f"{one['predictor']} {_WHEN[one['stage']]} {_signed(one['correlation'])}" for one in known["others"])
+    others = "; ".join(f"{one['predictor']} {STATES[one['stage']]} {_signed(one['correlation'])}" for one in known["others"])
     held_out = f"{'confirmed' if known['confirmed'] else 'did not confirm'} it, {_signed(halves['held_out'])}"
     return (
         f"The rank correlation of ρ with {known['outcome']} was {_signed(used['correlation'])} over {known['tasks']} trained tasks "
-        f"({used['predictor']} per item {_WHEN[used['stage']]}). Held-out tasks {held_out}. Other predictors: {others} ({known['page']})."
+        f"({used['predictor']} per item {STATES[used['stage']]}). Held-out tasks {held_out}. Other predictors: {others} ({known['page']})."
     )
 
 
@@ -253,17 +211,9 @@ def _signed(triple: Sequence[float]) -> str:
     return coefficient_interval(Interval(value, low, high))
 
 
-def _source(found: Recommendation) -> str:
-    about = found.about
-    environment = about.get("environment", {})
-    day, commit = str(about.get("finished") or about.get("started") or "").partition("T")[0], environment.get("commit")
-    facts = [day, environment.get("cpu"), f"structgrad {commit[:9]}" if commit else ""]
-    return f"From {found.source}: {', '.join(str(fact) for fact in facts if fact)}."
-
-
-def _wrapped(text: str, indent: str = _INDENT) -> list[str]:
+def _wrapped(text: str, indent: str = INDENT) -> list[str]:
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=indent, subsequent_indent=indent + _INDENT, break_long_words=False, break_on_hyphens=False
+        text, 120, initial_indent=indent, subsequent_indent=indent + INDENT, break_long_words=False, break_on_hyphens=False
     )
 
 
