@@ -243,7 +243,6 @@ METRICS: dict[str, Metric] = {
         "decrease of E L by a step of the estimate relative to one of the exact gradient, both of the same mean KL divergence", _SHARE
     ),
     "kl_decrease_natural": Metric("kl_decrease of a step along the natural gradient: the ceiling", _SHARE),
-    "bias_of_start": Metric("‖E ĝ − g‖ / ‖g(θ₀)‖ along a trajectory, where g vanishes", Rule("lower", "exact")),
     "regret": Metric(
         "(E L − min L) / (E L at the start − min L) after training for the same loss evaluations, with the best of 6 step sizes",
         _SHARE_LOST,

@@ -6,11 +6,11 @@ from .bias import Bias
 from .cost.scaling import ScalingSuite
 from .cost.step_time import StepTime
 from .cost.wall_clock import WallClock
+from .descent import Descent
 from .learning import LearningSuite
 from .memory import Memory
 from .parameter_bias import ParameterBias
 from .sparsity import Sparsity
-from .steps.descent import Descent
 from .suite import Suite
 from .task_references import TaskReferences
 

@@ -10,8 +10,7 @@ import torch
 from structgrad.estimators import Reinforce, SampledStraightThrough
 from structgrad.oracles import ShiftReduce, Subset
 from structgrad.suites.measures.draws import Draws, estimates
-from structgrad.suites.measures.steps.equal_steps import Rays, equal_step, natural_direction, relative_decrease
-from structgrad.suites.measures.steps.structure_table import CAP, StructureTable
+from structgrad.suites.measures.equal_steps import CAP, Rays, StructureTable, equal_step, natural_direction, relative_decrease
 from structgrad.suites.truth import exact_truth
 from tests.suites.planted import CONTEXT, problem
 

@@ -1,8 +1,9 @@
-"""Descent along estimates: steps of equal size, a common trajectory, and training on their own for the same loss evaluations."""
+"""Descent along estimates: steps of equal size, and training by each estimator for the same loss evaluations."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,18 +11,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ....estimators.base import Estimator
-from ...base import Instance, Problem
-from ...statistics.interval import ABSENT
-from ...statistics.metrics import Interval, estimated_metrics
-from ...statistics.moments import BATCHES, Moments
-from ...truth.loss_checks import examine_loss
-from ..draws import Draws, estimates
-from ..suite import Context, Finding, Suite
-from .equal_steps import Rays, equal_step, natural_direction, relative_decrease
-from .regret import steps_of, trained
-from .structure_table import StructureTable, too_many
-from .trajectory import ENTROPIES, Stop, flat_start, trajectory
+from ...estimators.base import Estimator
+from ..base import Instance, Problem
+from ..statistics.interval import ABSENT
+from ..statistics.metrics import Interval
+from ..statistics.work import GRADIENT_WORK
+from ..truth.loss_checks import examine_loss
+from .draws import Draws, estimates
+from .equal_steps import Rays, StructureTable, equal_step, natural_direction, relative_decrease, too_many
+from .sparsity import mean_interval
+from .suite import Context, Finding, Suite
 
 DIVERGENCES = (0.001, 0.03, 0.3)
 """Mean KL divergences of one step."""
@@ -29,10 +28,14 @@ DIVERGENCES = (0.001, 0.03, 0.3)
 AVERAGED = (1, 16)
 """Estimates that one step averages."""
 
-REPLICATES = 512
-"""Of every estimator at every stop of the trajectory."""
+LENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+"""Step sizes, as root mean square length of the first step: estimators differ in scale."""
 
-AT_A_STOP = ("relative_bias", "relative_variance", "cosine", "rho")
+PROBE = 128
+"""Estimates whose scale sets the step sizes."""
+
+FARTHEST = 1e12
+"""A score beyond this has left the range of training."""
 
 
 @dataclass(frozen=True)
@@ -51,23 +54,20 @@ class DescentAmount:
 
 
 class Descent(Suite):
-    """What estimates are worth in descent, where ``E L`` is known exactly.
+    """The value of estimates in descent, where ``E L`` is known exactly.
 
     `kl_decrease` compares with the step of the exact gradient of the same mean KL divergence; `kl_decrease_natural`, the ceiling, does not
-    depend on the estimator and is repeated for each. Along the descent of the exact gradient, from a flat start to stops by entropy, all
-    estimators are measured at the same scores. `regret` is that of training by the estimator itself, with a budget of loss evaluations that
-    allows ``steps``. Estimators share their random numbers.
+    depend on the estimator and is repeated for each. `regret` is that of training by the estimator itself from a flat start, with a budget
+    of loss evaluations that allows ``steps``. Estimators share their random numbers.
     """
 
     name: ClassVar[str] = "descent"
-    summary: ClassVar[str] = (
-        "decrease of the loss by steps of equal size, errors along a common trajectory, regret of training for the same loss evaluations"
-    )
+    summary: ClassVar[str] = "decrease of the loss by steps of equal size, regret of training for the same loss evaluations"
     together: ClassVar[bool] = True
     version: ClassVar[int] = 2
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """All three, instance by instance; where a space is too large for them, a finding that says so."""
+        """Both, instance by instance; where a space is too large for them, a finding that says so."""
         for instance in problem.instances:
             reason = self.limitation(problem, instance, context)
             if reason is not None:
@@ -97,13 +97,12 @@ class _DescentInstance:
     def findings(self, estimators: Mapping[str, Estimator[Any]]) -> Iterator[Finding]:
         """Of every estimator; one that raises is out of what follows."""
         alive = dict(estimators)
-        for part in (self._steps, self._stops):
-            for name in list(alive):
-                try:
-                    yield from part(name, alive[name])
-                except Exception as error:  # any user-supplied code may run here
-                    del alive[name]
-                    yield Finding.failed(name, "kl_decrease", error, instance=self.instance.name)
+        for name in list(alive):
+            try:
+                yield from self._steps(name, alive[name])
+            except Exception as error:  # any user-supplied code may run here
+                del alive[name]
+                yield Finding.failed(name, "kl_decrease", error, instance=self.instance.name)
         yield from self._regrets(alive)
 
     def _draws(self, scores: Tensor, *key: str) -> Draws:
@@ -147,40 +146,11 @@ class _DescentInstance:
                 swept = {"setting": f"kl={divergence:g},samples={averaged}", "size": divergence, "reference": "expected"}
                 yield self._finding(name, "kl_decrease", value, "t", **swept, **tier)
 
-    # A common trajectory.
-
-    @functools.cached_property
-    def _start(self) -> Tensor:
-        return flat_start(self.table, self._draws(self.table.scores, "start").generator("noise"))
-
-    @functools.cached_property
-    def _trajectory(self) -> dict[float, Stop]:
-        return {stop.entropy: stop for stop in trajectory(self.table, self._start)}
-
-    def _stops(self, name: str, estimator: Estimator[Any]) -> Iterator[Finding]:
-        for entropy in ENTROPIES:
-            where: dict[str, Any] = {"setting": f"h={entropy:g}", "size": entropy}
-            if entropy not in self._trajectory:
-                reason = "the descent of the exact gradient does not come to this entropy"
-                yield Finding(name, "rho", None, instance=self.instance.name, status="skipped", reason=reason, **where)
-                continue
-            tier: dict[str, Any] = {"tier": "exact"} if estimator.deterministic else {"tier": "mc", "replicates": REPLICATES}
-            for metric, value in self._at_stop(estimator, self._trajectory[entropy]).items():
-                kind = "profile" if "bias" in metric else "jackknife"
-                yield self._finding(name, metric, value, kind, reference="expected", **where, **tier)
-
-    def _at_stop(self, estimator: Estimator[Any], stop: Stop) -> dict[str, Interval]:
-        draws = self._draws(stop.scores, "trajectory", f"{stop.entropy:g}")
-        found = estimates(draws.warmed(estimator), draws, 1 if estimator.deterministic else REPLICATES)
-        metrics = exact_errors(found[0], stop.gradient) if estimator.deterministic else sampled_errors(found, stop.gradient)
-        first = float(self.table.gradient(self._start).norm())
-        share = float(stop.gradient.norm()) / first if first else 0.0
-        return metrics | {"bias_of_start": _scaled(metrics["relative_bias"], share)}
-
     # Training for the same loss evaluations.
 
     def _regrets(self, estimators: Mapping[str, Estimator[Any]]) -> Iterator[Finding]:
-        amount, draws = DescentAmount.of(self.context), self._draws(self._start, "regret")
+        amount = DescentAmount.of(self.context)
+        draws = self._draws(flat_start(self.table, self._draws(self.table.scores, "start").generator("noise")), "regret")
         for name, estimator in estimators.items():
             try:
                 warmed = draws.warmed(estimator)
@@ -198,28 +168,82 @@ def _decrease(rays: Rays, divergence: float) -> float:
     return 0.0 if found is None else float(found.decrease.mean())
 
 
-def exact_errors(estimate: Tensor, gradient: Tensor) -> dict[str, Interval]:
-    """Metrics of an estimate without noise; empty where they are not defined."""
-    norm, length, along = float(gradient.norm()), float(estimate.norm()), float(estimate @ gradient)
-    cosine = Interval(along / (norm * length) if norm * length else None)
-    bias = float((estimate - gradient).norm())
-    return {
-        "relative_bias": Interval(bias / norm if norm else None),
-        "relative_variance": Interval(0.0 if norm else None),
-        "cosine": cosine,
-        "rho": cosine,
-    }
+def flat_start(table: StructureTable, generator: torch.Generator) -> Tensor:
+    """Scores ``[parts]`` that prefer nothing, but for a little noise, without which the best structure would be a matter of ties."""
+    noise = torch.randn(table.scores.shape, generator=generator, dtype=torch.float64, device=table.scores.device)
+    return torch.where(table.free, 0.01 * noise, 0)
 
 
-def sampled_errors(found: Tensor, gradient: Tensor) -> dict[str, Interval]:
-    """Metrics of independent estimates ``[n, parts]``."""
-    moments = Moments.empty(gradient)
-    for batch, rows in enumerate(found.tensor_split(BATCHES)):
-        moments.add(rows, batch)
-    metrics = estimated_metrics(moments)
-    return {metric: metrics[metric] for metric in AT_A_STOP}
+@dataclass(frozen=True)
+class Trained:
+    """What training reached.
+
+    Attributes:
+        regret: ``(E L − min L) / (E L at the start − min L)``, the mean over seeds, of the best step size; empty where all diverge.
+        rate: that step size.
+        steps: how many were made.
+    """
+
+    regret: Interval
+    rate: float
+    steps: int
 
 
-def _scaled(found: Interval, factor: float) -> Interval:
-    value, low, high = (None if bound is None else bound * factor for bound in (found.value, found.low, found.high))
-    return Interval(value, low, high, found.method)
+class _CountedLoss:
+    """A loss that counts its evaluations; those that may be differentiated count as three."""
+
+    def __init__(self, draws: Draws) -> None:
+        self.draws, self.evaluations = draws, 0
+
+    def __call__(self, z: Tensor) -> Tensor:
+        self.evaluations += z.numel() // self.draws.scores.numel() * (1 + GRADIENT_WORK * z.requires_grad)
+        return self.draws.loss(z)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.draws.loss, name)
+
+
+def steps_of(estimator: Estimator[Any], draws: Draws, budget: int) -> int:
+    """Training steps within a budget of loss evaluations, at least one.
+
+    The evaluations of one estimate are counted and not timed: numbers do not depend on the machine, nor on what else runs there.
+    """
+    loss = _CountedLoss(draws)
+    estimator.gradient(loss, draws.oracle, draws.scores, generator=draws.generator("work"))
+    return max(1, round(budget / max(loss.evaluations, 1)))
+
+
+def trained(estimator: Estimator[Any], draws: Draws, table: StructureTable, steps: int, seeds: int) -> Trained:
+    """Train from the scores of ``draws``, with every step size of a grid and several seeds.
+
+    Args:
+        estimator: warmed up.
+        draws: the flat start, and the streams.
+        table: tells the exact ``E L``.
+        steps: of plain descent.
+        seeds: independent runs; one, where nothing is random.
+    """
+    seeds = 1 if estimator.deterministic else seeds
+    start = draws.scores.double().flatten()
+    scale = math.sqrt(float(estimates(estimator, draws, PROBE).square().sum(-1).mean()))
+    rates = torch.tensor(LENGTHS, dtype=torch.float64, device=start.device) / max(scale, 1e-300)
+    rows = start.expand(len(LENGTHS) * seeds, -1).clone()
+    alive = torch.ones(len(rows), dtype=torch.bool, device=start.device)
+    generator = draws.generator("training")
+    for _ in range(steps):
+        scores = table.shaped(rows).to(draws.scores.dtype)
+        found = estimator.gradient(draws.loss, draws.oracle, scores, generator=generator).double().flatten(1)
+        moved = rows - rates.repeat_interleave(seeds).unsqueeze(-1) * found
+        # Scores that leave all bounds would be refused by the oracle: their run is over, and lost.
+        alive &= (moved.abs() < FARTHEST).all(-1)
+        rows = torch.where(alive.unsqueeze(-1), moved, rows)
+    regrets = torch.where(alive, _regrets(table, start, rows), math.inf).reshape(len(LENGTHS), seeds)
+    best = int(regrets.mean(-1).argmin())
+    return Trained(mean_interval(regrets[best]) if bool(regrets[best].isfinite().all()) else Interval(None), float(rates[best]), steps)
+
+
+def _regrets(table: StructureTable, start: Tensor, rows: Tensor) -> Tensor:
+    """Of scores [b, parts]: [b]; 0 where the start is as good as anything."""
+    first = float(table.expected(start.unsqueeze(0))[0]) - table.least
+    reached = table.expected(rows) - table.least
+    return reached / first if first > 0 else torch.zeros_like(reached)

@@ -1,1 +1,0 @@
-"""Steps along estimates: descent, equal steps, regret."""
