@@ -153,8 +153,8 @@ def p_above(estimate: np.ndarray, error: np.ndarray, degrees: np.ndarray) -> np.
         return np.where(certain, np.where(estimate > 0, 0.0, 1.0), special.stdtr(degrees, -estimate / np.where(certain, 1.0, error)))
 
 
-def is_close(first: np.ndarray, second: np.ndarray, absolute: float | np.ndarray = 1e-12) -> np.ndarray:
-    """Whether numbers agree up to rounding, as `math.isclose` with `RTOL`."""
+def is_close(first: np.ndarray, second: np.ndarray, absolute: float | np.ndarray = 1e-12, relative: float = RTOL) -> np.ndarray:
+    """Whether numbers agree up to rounding, as `math.isclose`."""
     with np.errstate(invalid="ignore"):
-        near = np.abs(first - second) <= np.maximum(RTOL * np.maximum(np.abs(first), np.abs(second)), absolute)
+        near = np.abs(first - second) <= np.maximum(relative * np.maximum(np.abs(first), np.abs(second)), absolute)
     return np.asarray((first == second) | (near & np.isfinite(first) & np.isfinite(second)))

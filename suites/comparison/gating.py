@@ -13,7 +13,7 @@ from ..base import Row
 from .pairs import KEY, matched, prepared
 from .settings import Reaction, Settings
 from .timing import TimeComparison
-from .verdicts import MEANING, VERDICTS, Machine, drafted, holm_with, settled
+from .verdicts import MEANING, VERDICTS, Machine, adjust, holm_with, uncorrected
 
 Outcome = Literal["passed", "failed", "undecided", "nothing to compare"]
 
@@ -97,10 +97,10 @@ def gate(
     pairs = matched(prepared(base), rows)
     rules, idle = settings.rules(pairs.keys)
     wanted = rules["gated"].to_numpy(bool) | pairs.keys["metric"].eq("").to_numpy()
-    out, later = drafted(pairs, rules, machines, settings.alpha, wanted)
+    out, at_gain = uncorrected(pairs, rules, machines, settings.alpha, wanted)
     claims = claims_of(rows, settings)
     tests = claims["p_value"].dropna().tolist()
-    comparisons = pd.concat([settled(out, later, settings.alpha, tests), identical_curves(rows)], ignore_index=True)
+    comparisons = pd.concat([adjust(out, at_gain, settings.alpha, tests), identical_curves(rows)], ignore_index=True)
     reactions = {verdict: reaction_to(verdict, settings) for verdict in MEANING}
     comparisons = comparisons.assign(
         verdict=comparisons["verdict"].astype(VERDICTS), reaction=comparisons["verdict"].map(reactions).astype(object)

@@ -89,10 +89,10 @@ def compare(
     settings = settings or Settings()
     pairs = matched(prepared(base), prepared(head))
     rules, _ = settings.rules(pairs.keys)
-    return settled(*drafted(pairs, rules, machines, settings.alpha), settings.alpha)
+    return adjust(*uncorrected(pairs, rules, machines, settings.alpha), settings.alpha)
 
 
-def drafted(
+def uncorrected(
     pairs: Pairs, rules: pd.DataFrame, machines: tuple[Machine, Machine], alpha: float, wanted: np.ndarray | bool = True
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Comparisons before the correction for many tests, of the pairs that are wanted, with p-values ``worse`` and ``better``.
@@ -127,10 +127,10 @@ def drafted(
     for where, name, why in cases:
         where = where & (verdict == "")
         verdict[where], reason[where] = name, why[where]
-    free = np.ones(len(out), bool)
+    comparable = np.ones(len(out), bool)
     for where, text, first, second in _obstacles(pairs, machines):
         where &= exists[0] & exists[1]
-        free &= ~where
+        comparable &= ~where
         where &= verdict == ""
         verdict[where] = "incomparable"
         reason[where] = [text.format(one, other) for one, other in zip(first[where], second[where], strict=True)]
@@ -140,17 +140,17 @@ def drafted(
     paired = np.logical_and.reduce([np.equal(*pairs.both(name)) for name in ("seed", "tier")])
     replicates = pairs.both("replicates")
     paired &= (replicates[0] == replicates[1]) | (np.isnan(replicates[0]) & np.isnan(replicates[1]))
-    open_ = np.flatnonzero(verdict == "")
+    untested = np.flatnonzero(verdict == "")
     tests = []
-    for rows in _chunks(pairs, open_):
+    for rows in _chunks(pairs, untested):
         base, head = (Estimates.of(pairs, pairs.places[rows, one]) for one in (0, 1))
         tests.append(tested(base, head, paired[rows], rules.iloc[rows], alpha).set_index(rows))
     for test in tests:
         for name in _TESTED:
             out.loc[test.index, name] = test[name]
-    later = _at_same_gain(out, pairs, rules, open_, free, paired, alpha)
+    found_at_gain = _at_same_gain(out, pairs, rules, untested, comparable, paired, alpha)
     kept = out["verdict"] != _SKIP
-    return out[kept], later.loc[later.index.isin(out.index[kept])]
+    return out[kept], found_at_gain.loc[found_at_gain.index.isin(out.index[kept])]
 
 
 def _chunks(pairs: Pairs, rows: np.ndarray) -> Iterator[np.ndarray]:
@@ -170,9 +170,7 @@ def _obstacles(pairs: Pairs, machines: tuple[Machine, Machine]) -> Iterator[tupl
     other = np.zeros(len(pairs.keys), bool)
     for name in SCORES:
         first, second = pairs.both(name)
-        with np.errstate(invalid="ignore"):
-            near = np.abs(first - second) <= np.maximum(1e-6 * np.maximum(np.abs(first), np.abs(second)), 1e-12)
-        other |= ~(near | (first == second) | (np.isnan(first) & np.isnan(second)))
+        other |= ~(is_close(first, second, relative=1e-6) | (np.isnan(first) & np.isnan(second)))
     first, second = pairs.both("seed")
     # Another seed gives built-in problems other scores. Other scores of the same seed are a change of the code, and are compared.
     yield (first != second) & other, "other scores: the seed is {:.0f} in the base and {:.0f} in the head", first, second
@@ -252,7 +250,7 @@ def tested(base: Estimates, head: Estimates, paired: np.ndarray, rules: pd.DataF
 
 
 def _at_same_gain(  # noqa: PLR0913, PLR0917 - all of them are columns of the same pairs
-    out: pd.DataFrame, pairs: Pairs, rules: pd.DataFrame, open_: np.ndarray, free: np.ndarray, paired: np.ndarray, alpha: float
+    out: pd.DataFrame, pairs: Pairs, rules: pd.DataFrame, untested: np.ndarray, comparable: np.ndarray, paired: np.ndarray, alpha: float
 ) -> pd.DataFrame:
     """Compare errors of ``ĝ / γ`` if the gain γ changed: a smaller estimate has smaller errors, and is not better.
 
@@ -262,48 +260,48 @@ def _at_same_gain(  # noqa: PLR0913, PLR0917 - all of them are columns of the sa
     place = [name for name in KEY if name != "metric"]
     metric = pairs.keys["metric"].to_numpy(object)
     shrinks = np.isin(metric, list(AT_GAIN)) & (rules["role"] != "stable").to_numpy()
-    gains = np.flatnonzero((metric == "gain") & (pairs.places >= 0).all(1) & free)
-    mine = open_[shrinks[open_]]
-    found = pairs.keys.loc[mine, place].assign(row=mine).merge(pairs.keys.loc[gains, place].assign(gain=gains), on=place)
-    later = []
+    gains = np.flatnonzero((metric == "gain") & (pairs.places >= 0).all(1) & comparable)
+    shrinking = untested[shrinks[untested]]
+    found = pairs.keys.loc[shrinking, place].assign(row=shrinking).merge(pairs.keys.loc[gains, place].assign(gain=gains), on=place)
+    found_at_gain = []
     for number in np.array_split(np.arange(len(found)), len(found) // _CHUNK + 1) if len(found) else ():
         row, gain = found["row"].to_numpy()[number], found["gain"].to_numpy()[number]
         sides = [(Estimates.of(pairs, pairs.places[row, one]), Estimates.of(pairs, pairs.places[gain, one])) for one in (0, 1)]
         sure = [size.known & (np.abs(size.value) > np.maximum(MIN_GAIN, MIN_GAIN_ERRORS * size.error)) for _, size in sides]
         both = sure[0] & sure[1]
         base, head = (error.at_gain(size, metric[row], both) for error, size in sides)
-        again = tested(base, head, paired[row], rules.iloc[row], alpha).set_index(row)
+        at_gain = tested(base, head, paired[row], rules.iloc[row], alpha).set_index(row)
         shown = [["missing" if np.isnan(value) else f"{value:.4g}" for value in size.value] for _, size in sides]
-        again["reason"] = [
+        at_gain["reason"] = [
             (f"at the same gain, which was {was} and is {now}" + (f"; {reason}" if reason else ""))
             if one
             else f"the gain was {was} and is {now}: errors cannot be compared at the same gain"
-            for was, now, reason, one in zip(*shown, again["reason"], both, strict=True)
+            for was, now, reason, one in zip(*shown, at_gain["reason"], both, strict=True)
         ]
         exact = sides[0][1].exact & sides[1][1].exact
         changed = ~is_close(sides[0][1].value, sides[1][1].value, rules["tolerance"].to_numpy()[gain])
         some = sure[0] | sure[1]
-        out.loc[row[some & exact & changed], _TESTED] = again[some & exact & changed]
-        rest = again[some & ~exact]
+        out.loc[row[some & exact & changed], _TESTED] = at_gain[some & exact & changed]
+        rest = at_gain[some & ~exact]
         out.loc[rest.index, "better"] = np.maximum(out.loc[rest.index, "better"], rest["better"])
-        later.append(rest)
-    return pd.concat(later) if later else out.iloc[:0]
+        found_at_gain.append(rest)
+    return pd.concat(found_at_gain) if found_at_gain else out.iloc[:0]
 
 
-def settled(out: pd.DataFrame, again: pd.DataFrame, alpha: float, others: Sequence[float] = ()) -> pd.DataFrame:
-    """The comparisons with their final verdicts.
+def adjust(out: pd.DataFrame, at_gain: pd.DataFrame, alpha: float, others: Sequence[float] = ()) -> pd.DataFrame:
+    """Correct uncorrected comparisons for many tests.
 
     Holm's correction covers all tests that can fail, and apart from them all tests that can improve. If the gain is found to have changed,
     its errors are compared again at the same gain. That adds no false alarm to unchanged code: a gain that changed is one.
 
     Args:
-        out: as `drafted` returns it.
-        again: as `drafted` returns it.
+        out: as `uncorrected` returns it.
+        at_gain: as `uncorrected` returns it.
         alpha: the level.
         others: p-values of other tests that share the level.
     """
 
-    def adjusted(frame: pd.DataFrame) -> pd.DataFrame:
+    def corrected(frame: pd.DataFrame) -> pd.DataFrame:
         stable = (frame["role"] == "stable").to_numpy()
         worse, better = holm_with(frame["worse"].to_numpy(), others), holm_with(frame["better"].to_numpy())
         verdict = frame["verdict"].to_numpy(object).copy()
@@ -313,13 +311,13 @@ def settled(out: pd.DataFrame, again: pd.DataFrame, alpha: float, others: Sequen
         return frame.assign(verdict=verdict, p_adjusted=worse)
 
     place = [name for name in KEY if name != "metric"]
-    first = adjusted(out)
+    first = corrected(out)
     gains = first.loc[first["metric"].eq("gain") & first["verdict"].eq("changed"), place]
-    hit = again.index[pd.MultiIndex.from_frame(out.loc[again.index, place]).isin(pd.MultiIndex.from_frame(gains))]
-    if len(hit):
+    replaced = at_gain.index[pd.MultiIndex.from_frame(out.loc[at_gain.index, place]).isin(pd.MultiIndex.from_frame(gains))]
+    if len(replaced):
         second = out.copy()
-        second.loc[hit, _TESTED] = again.loc[hit, _TESTED]
-        first.loc[hit] = adjusted(second).loc[hit]
+        second.loc[replaced, _TESTED] = at_gain.loc[replaced, _TESTED]
+        first.loc[replaced] = corrected(second).loc[replaced]
     cell = ["problem", "stage", "estimator"]
     wrong = first.loc[first["metric"].isin(_WRONG) & first["verdict"].isin(["regressed", "changed", "broken"]), cell]
     cost = first["metric"].isin([name for name in first["metric"].unique() if unit_of(name) != "1"]) & first["verdict"].eq("improved")
