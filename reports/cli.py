@@ -15,8 +15,23 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .verbs import audit, baseline, catalogue, compare, describe, export, gate, init, learn, options, recommend, replay, report, status
-from .verbs.doctor import command as doctor
+from .verbs import (
+    audit,
+    baseline,
+    catalogue,
+    compare,
+    describe,
+    doctor,
+    export,
+    gate,
+    init,
+    learn,
+    options,
+    recommend,
+    replay,
+    report,
+    status,
+)
 from .verbs.outcome import BAD_INPUT, OK, fail
 from .verbs.run import command as run
 from .verbs.run import merge

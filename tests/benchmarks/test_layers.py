@@ -17,7 +17,7 @@ from torch import Tensor
 
 from structgrad.estimators import Noise, PathwiseEstimator, make_estimator
 from structgrad.oracles import SpanningTree
-from structgrad.suites.speed.cases import CASES
+from tests.benchmarks.operations import CASES
 from tests.estimator_cases import PATHWISE
 
 pytestmark = pytest.mark.benchmark

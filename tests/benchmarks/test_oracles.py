@@ -1,4 +1,4 @@
-"""Every operation of every oracle beside every peer that is installed, grouped so that a ratio can be read off one run."""
+"""Time every operation of every oracle next to every installed peer library, in groups whose rows compare."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from structgrad.suites.speed.cases import CASES, OPERATIONS, operations
-from structgrad.suites.speed.peers import PEERS
+from tests.benchmarks.operations import CASES, OPERATIONS, operations
+from tests.benchmarks.peers import PEERS
 
 pytestmark = pytest.mark.benchmark
 BATCHES = (1, 64)
-"""Batch 256 is left to `python -m structgrad.suites.speed`, which times everything."""
 
 PAIRS = [(case.name, operation) for case in CASES.values() for operation in operations(case)]
 

@@ -178,7 +178,7 @@ def benchmarks() -> dict[str, Any]:
 
 def doctor() -> list[str]:
     """Names of the checks of a machine."""
-    from structgrad.reports.verbs.doctor.checks import checks
+    from structgrad.reports.verbs.machine import checks
 
     return [check.name for check in checks() if not check.name.startswith(("plugin", "cuda"))]
 

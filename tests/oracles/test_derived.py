@@ -1,4 +1,4 @@
-"""A structure that states its derivations is one file: problems, the speed table and benchmarks find it by its being there."""
+"""A structure that states its derivations is one file: problems and benchmarks find it."""
 
 from __future__ import annotations
 
@@ -66,8 +66,6 @@ from structgrad.suites.problems.score_files import counted_by
 from structgrad.suites.problems.regimes import REGIMES
 from structgrad.suites.problems.sized import sized_name, sized_regime
 from structgrad.suites.running.planning.presets import plan_of
-from structgrad.suites.speed.cases import CASES
-from structgrad.suites.speed.device import SMALL
 
 oracle = make_oracle("toy_tiles")
 print(json.dumps({
@@ -79,8 +77,6 @@ print(json.dumps({
     "standard": "toy_tiles_regimes" in plan_of("standard").problems,
     "counted": counted_by(oracle),
     "sized": [sized_name("toy_tiles[w=2,n=6]"), sized_regime("toy_tiles[n=6,w=2]").entropies],
-    "speed": {case.name: [list(case.event), case.multiply_adds] for case in CASES.values() if case.structure == "toy_tiles"},
-    "device": SMALL["toy_tiles"],
 }))
 """
 
@@ -93,7 +89,7 @@ def seen(folder: Path, declared: str) -> Any:
     return json.loads(told.stdout)
 
 
-def test_one_file_is_a_problem_a_speed_case_and_a_benchmark(tmp_path: Path) -> None:
+def test_one_file_is_a_problem_and_a_benchmark(tmp_path: Path) -> None:
     found = seen(tmp_path, DECLARED)
     assert found["registry"]
     assert found["standard"]
@@ -105,8 +101,6 @@ def test_one_file_is_a_problem_a_speed_case_and_a_benchmark(tmp_path: Path) -> N
     assert found["entropies"] == found["of chains"]
     assert found["counted"] == "places"
     assert found["sized"] == ["toy_tiles[n=6,w=2]", found["of chains"]]
-    assert found["speed"] == {"toy_tiles 40x3": [[40, 3], 1 + 2 + 38 * 3]}
-    assert found["device"] == [5, 2]
     assert cases.declared(tmp_path) == ({"toy_tiles 4x2": ("toy_tiles", (4, 2))}, {"toy_tiles 40x3": ("toy_tiles", (40, 3))})
 
 
@@ -116,7 +110,6 @@ def test_a_file_that_declares_nothing_has_sizes_by_its_axes(tmp_path: Path) -> N
     assert found["summary"] == "random scores of toy_tiles[length=6,width=2] to toy_tiles[length=8,width=2]"
     assert found["entropies"] == [0.95, 0.7, 0.1]
     assert found["counted"] == "parts along the first axis"
-    assert found["speed"] == {"toy_tiles 32x8": [[32, 8], sum(min(i + 1, 8) for i in range(32))]}
     assert cases.declared(tmp_path) == ({}, {})
 
 

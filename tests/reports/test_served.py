@@ -10,12 +10,12 @@ import torch
 from structgrad.oracles import DERIVED, ORACLES, DerivedOracle, Subset, kernels
 from structgrad.oracles.kernels import gpu, switch
 from structgrad.oracles.kernels.gpu import verdicts
-from structgrad.reports.verbs.doctor.served import NO_KERNEL, OPERATIONS, Served, lines, served
+from structgrad.reports.verbs.doctor import NO_KERNEL, OPERATIONS, KernelRow, kernel_rows, kernel_table
 from tests.reports.calling import call, refused
 
 
 def test_on_the_cpu_it_is_what_the_dispatch_finds() -> None:
-    found = {(row.structure, row.operation): row.by for row in served() if row.device == "cpu"}
+    found = {(row.structure, row.operation): row.by for row in kernel_rows() if row.device == "cpu"}
     assert {structure for structure, _ in found} == set(ORACLES)
     assert {operation for _, operation in found} == set(OPERATIONS)
     events = {"subset": (4,), "linear_chain": (2, 2, 2), "shift_reduce": (3, 3, 2)}
@@ -56,7 +56,7 @@ def _devices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_devices")
 def test_on_devices_it_depends_on_the_card_and_on_what_was_found_there() -> None:
     pytest.importorskip("triton", reason="Triton is offered for Linux alone")
-    rows = served()
+    rows = kernel_rows()
     found = {(row.device, row.structure, row.operation): (row.by, row.why) for row in rows}
     assert found["cuda:0", "linear_chain", "argmax"] == ("torch", "compute capability 6.1, below 7.0")
     assert found["cuda:1", "linear_chain", "argmax"] == ("kernel", "compared at 2 kinds of sizes")
@@ -67,7 +67,7 @@ def test_on_devices_it_depends_on_the_card_and_on_what_was_found_there() -> None
     assert found["cuda:1", "ctc", "argmax"] == ("kernel", "compared at 1 kinds of sizes")
     assert found["cuda:1", "semi_markov", "argmax"] == ("new", "not used yet")
     assert found["cuda:1", "ctc", "project"] == ("torch", NO_KERNEL)
-    shown = list(lines(rows))
+    shown = list(kernel_table(rows))
     assert "cuda:0: plain torch for everything, compute capability 6.1, below 7.0" in shown
     assert any(line.startswith("cuda:2, cuda:3 ") for line in shown)
     assert any(line.startswith("subset sample: plain torch, the kernel differs from plain torch") for line in shown)
@@ -76,7 +76,7 @@ def test_on_devices_it_depends_on_the_card_and_on_what_was_found_there() -> None
 @pytest.mark.usefixtures("_devices")
 def test_switched_off_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switch, "CHOSEN", "off")
-    assert list(lines(served())) == ["cpu, cuda:0, cuda:1, cuda:2, cuda:3: plain torch for everything, STRUCTGRAD_KERNELS=off"]
+    assert list(kernel_table(kernel_rows())) == ["cpu, cuda:0, cuda:1, cuda:2, cuda:3: plain torch for everything, STRUCTGRAD_KERNELS=off"]
 
 
 def test_a_machine_without_oracles_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,22 +84,22 @@ def test_a_machine_without_oracles_is_no_reason_to_stop(monkeypatch: pytest.Monk
         raise OSError("a library is missing")
 
     monkeypatch.setattr(torch.cuda, "is_available", broken)
-    assert served() == []
-    assert list(lines([])) == []
+    assert kernel_rows() == []
+    assert list(kernel_table([])) == []
 
 
 def test_a_wrong_wish_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "the environment variable STRUCTGRAD_KERNELS got 'no'; expected on"
 
-    def wrong() -> list[Served]:
+    def wrong() -> list[KernelRow]:
         raise ValueError(said)
 
-    monkeypatch.setattr("structgrad.reports.verbs.doctor.served.served", wrong)
+    monkeypatch.setattr("structgrad.reports.verbs.doctor.kernel_rows", wrong)
     assert said in refused("doctor")
 
 
 def test_tables_of_one_row() -> None:
-    assert list(lines([Served("cpu", "subset", "argmax", "kernel")])) == [
+    assert list(kernel_table([KernelRow("cpu", "subset", "argmax", "kernel")])) == [
         "cpu     argmax  log-partition  marginals  covariance  sample  project  enumerate",
         "subset  kernel",
     ]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from structgrad.oracles import Subset, make_oracle, plugins
+from structgrad.oracles import Categorical, Constituency, Subset, make_oracle, plugins
+from structgrad.reports.verbs import doctor, machine
 from structgrad.reports.verbs.describe import facts
-from structgrad.reports.verbs.doctor import checks
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.problems import load
 from structgrad.suites.tasks import make_task
@@ -105,9 +105,9 @@ def test_a_healthy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_would_fail_a_run_gives_exit_code_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checks, "_can_write", lambda folder: folder != tmp_path)
-    monkeypatch.setattr(checks, "_available_memory", lambda: 2**20)
-    monkeypatch.setattr(checks, "PACKAGES", ("torch", "no_such_package"))
+    monkeypatch.setattr(machine, "_can_write", lambda folder: folder != tmp_path)
+    monkeypatch.setattr(machine, "_available_memory", lambda: 2**20)
+    monkeypatch.setattr(machine, "PACKAGES", ("torch", "no_such_package"))
     monkeypatch.setenv("STRUCTGRAD_DATA", str(tmp_path / "nowhere"))
     result = call("doctor")
     assert result.exit_code == 3
@@ -126,20 +126,20 @@ def test_what_is_worth_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(checks, "_can_write", lambda folder: False)
-    monkeypatch.setattr(checks, "_nvidia_driver", lambda: "999.9")
-    found = {check.name: check for check in checks.checks()}
+    monkeypatch.setattr(machine, "_can_write", lambda folder: False)
+    monkeypatch.setattr(machine, "_nvidia_driver", lambda: "999.9")
+    found = {check.name: check for check in machine.checks()}
     assert found["threads"].advice.startswith("OMP_NUM_THREADS=8 is set; runs use 1 instead")
     assert "set NUMBA_CACHE_DIR to a writable folder" in found["compiled kernels"].advice
     assert found["gpu" if "gpu" in found else "cuda"].value
 
 
 def test_a_check_that_fails_itself_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    def _fans() -> list[checks.MachineCheck]:
+    def _fans() -> list[machine.MachineCheck]:
         raise RuntimeError("no fans")
 
-    monkeypatch.setattr(checks, "CHECKS", (_fans,))
-    (found,) = checks.checks()
+    monkeypatch.setattr(machine, "CHECKS", (_fans,))
+    (found,) = machine.checks()
     assert (found.name, found.value, found.verdict) == ("fans", "RuntimeError: no fans", "broken")
 
 
@@ -163,3 +163,29 @@ def test_sizes_of_a_structure_keep_their_own_names(project: Path) -> None:
     text = Path("my_structure.py").read_text().replace('("length",)', '("items",)')
     Path("renamed.py").write_text(text)
     assert load("./renamed.py:Spread[items=5,k=1]", "h=0.7", instances=1, data=None).instances[0].scores.shape == (5,)
+
+
+def test_oracles_are_tested_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = call("doctor", "--device", "cpu", "--only", "subset")
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines()[-1] == "0 of 1 oracles are wrong on cpu"
+    monkeypatch.setattr(Constituency, "argmax", lambda self, scores, **named: torch.ones_like(scores))
+    wrong = call("doctor", "--device", "cpu", "--only", "constituency", "--json")
+    assert wrong.exit_code == 1
+    record = json.loads(wrong.stdout)[0]
+    assert record["verdict"] == "wrong"
+    assert any(failure.startswith("argmax") for failure in record["failures"])
+    assert "expected part of the name of an oracle: categorical," in refused("doctor", "--device", "cpu", "--only", "parsnip")
+
+
+def test_arguments_go_to_the_device_and_results_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device `meta` stands in for a GPU: it has shapes and no numbers."""
+    seen: list[str] = []
+
+    def argmax(self: Categorical, scores: torch.Tensor, **named: object) -> torch.Tensor:
+        seen.append(scores.device.type)
+        return torch.zeros(scores.shape)
+
+    monkeypatch.setattr(Categorical, "argmax", argmax)
+    assert doctor.on_device(Categorical(), "meta").argmax(torch.zeros(5)).device.type == "cpu"
+    assert seen == ["meta"]

@@ -1,4 +1,4 @@
-"""Checks of a machine: what it offers to a run, and what is wrong with it; every check says what to do."""
+"""Checks of this machine for ``structgrad doctor``: each finds a value, and says how to repair it."""
 
 from __future__ import annotations
 
@@ -15,43 +15,46 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ....suites.text import gibibytes, number, whole
+from ...suites.text import gibibytes, number, whole
 
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "pyarrow", "numba", "pebble", "seaborn", "jinja2", "typer", "rich")
-"""What every run needs; `safetensors` and `ray` are asked for where they are used."""
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Packages that every run needs; `safetensors` and `ray` are checked where they are used."""
 
 GIB = 2**30
 WORKER_GIB = 0.45
-LEAST_DISK_GIB = 0.2
-COARSE_CLOCK = 1e-6
-"""Seconds; a clock that ticks more rarely cannot time small tensors."""
+MIN_DISK_GIB = 0.2
+
+Verdict = Literal["ok", "note", "broken"]
 
 
 @dataclass(frozen=True)
 class MachineCheck:
-    """One thing looked at.
+    """A check of the machine.
 
     Attributes:
-        name, value: what, and what was found.
-        verdict: ``ok``; ``note``, it makes numbers worse or runs slower; ``broken``, runs fail.
-        advice: what to do; empty where nothing is to be done.
+        name, value: the property and its value.
+        verdict: ``ok``; ``note``: numbers are noisier or runs are slower; ``broken``: runs fail.
+        advice: what to do; empty for ``ok``.
     """
 
     name: str
     value: str
-    verdict: Literal["ok", "note", "broken"] = "ok"
+    verdict: Verdict = "ok"
     advice: str = ""
+
+    @classmethod
+    def of(cls, name: str, value: str, wrong: bool, advice: str, verdict: Verdict = "note") -> MachineCheck:
+        """Make a check that has a verdict and advice only if something is wrong."""
+        return cls(name, value, verdict, advice) if wrong else cls(name, value)
 
 
 def checks() -> list[MachineCheck]:
-    """All of them; one that fails itself is broken."""
+    """Run all checks; a check that raises is broken."""
     found: list[MachineCheck] = []
     for look in CHECKS:
         try:
             found += look()
-        except Exception as error:  # whatever is wrong with the machine is what is asked for
+        except Exception as error:  # any fault of the machine
             name = look.__name__.strip("_").replace("_", " ")
             found.append(MachineCheck(name, f"{type(error).__name__}: {error}", "broken", "this check failed; repair the named package"))
     return found
@@ -59,9 +62,8 @@ def checks() -> list[MachineCheck]:
 
 def _versions() -> Iterator[MachineCheck]:
     yield MachineCheck("python", platform.python_version())
-    yield MachineCheck(
-        "structgrad", _version("structgrad") or "not installed", *_advice(_version("structgrad") is None, "note", "pip install -e .")
-    )
+    own = _version("structgrad")
+    yield MachineCheck.of("structgrad", own or "not installed", own is None, "pip install -e .")
     for package in PACKAGES:
         try:
             importlib.import_module(package)
@@ -78,39 +80,27 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _advice(wrong: bool, verdict: Literal["note", "broken"], advice: str) -> tuple[Literal["ok", "note", "broken"], str]:
-    return (verdict, advice) if wrong else ("ok", "")
-
-
 def _accelerator() -> Iterator[MachineCheck]:
     import torch
 
     driver = _nvidia_driver()
     if not torch.cuda.is_available():
-        yield MachineCheck(
-            "gpu", "none" if driver is None else f"driver {driver}, not used by torch", *_advice(driver is not None, "note", _CUDA)
-        )
+        advice = "install a torch that is built for this driver: https://pytorch.org/get-started/locally"
+        yield MachineCheck.of("gpu", "none" if driver is None else f"driver {driver}, not used by torch", driver is not None, advice)
         return
     yield MachineCheck("cuda", f"{torch.version.cuda}, driver {driver or 'not known'}")
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
         yield MachineCheck(f"cuda:{index}", f"{torch.cuda.get_device_name(index)}, {gibibytes(free)} of {gibibytes(total)} free")
     tf32 = torch.backends.cuda.matmul.allow_tf32
-    yield MachineCheck(
-        "TF32",
-        "on" if tf32 else "off",
-        *_advice(tf32, "note", "float32 products lose digits: torch.backends.cuda.matmul.allow_tf32 = False"),
-    )
-
-
-_CUDA = "install a torch that is built for this driver: https://pytorch.org/get-started/locally"
+    advice = "float32 products lose digits: torch.backends.cuda.matmul.allow_tf32 = False"
+    yield MachineCheck.of("TF32", "on" if tf32 else "off", tf32, advice)
 
 
 def _nvidia_driver() -> str | None:
-    """The version of the driver, where its own tool answers."""
     try:
-        words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        answer = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True).stdout
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        answer = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.split("\n")[0].strip() or None
@@ -119,29 +109,21 @@ def _nvidia_driver() -> str | None:
 def _processors() -> Iterator[MachineCheck]:
     import torch
 
-    from ....suites.running.planning.plan import CORES
-    from ...results import processor
+    from ...suites.running.planning.plan import CORES
+    from ..results import processor
 
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     yield MachineCheck("processor", processor())
     yield MachineCheck("cores", f"{CORES} workers by default, of {os.cpu_count()}")
-    busy = load > 0.5 * CORES
-    yield MachineCheck(
-        "load",
-        number(load, 2),
-        *_advice(busy, "note", "other programs use this machine: times will be noisy, other numbers are unaffected"),
-    )
-    several = [f"{name}={os.environ[name]}" for name in THREAD_VARIABLES if os.environ.get(name, "1") != "1"]
-    yield MachineCheck(
-        "threads", f"torch uses {torch.get_num_threads()} here, runs use 1", *_advice(bool(several), "note", _threads(several))
-    )
+    advice = "other programs use this machine: times will be noisy, other numbers are unaffected"
+    yield MachineCheck.of("load", number(load, 2), load > 0.5 * CORES, advice)
+    variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    several = [f"{name}={os.environ[name]}" for name in variables if os.environ.get(name, "1") != "1"]
+    advice = f"{', '.join(several)} is set; runs use 1 instead, choose more with --threads"
+    yield MachineCheck.of("threads", f"torch uses {torch.get_num_threads()} here, runs use 1", bool(several), advice)
     yield MachineCheck(
         "determinism", "on in torch" if torch.are_deterministic_algorithms_enabled() else "off in torch; runs do not need it"
     )
-
-
-def _threads(several: list[str]) -> str:
-    return f"{', '.join(several)} is set; runs use 1 instead, choose more with --threads"
 
 
 def _clock() -> Iterator[MachineCheck]:
@@ -151,23 +133,22 @@ def _clock() -> Iterator[MachineCheck]:
         while now == start:
             now = time.perf_counter()
         ticks.append(now - start)
-    coarse = _advice(min(ticks) > COARSE_CLOCK, "note", "times of small tensors are unreliable")
-    yield MachineCheck("clock", f"{whole(min(ticks) * 1e9)} ns", *coarse)
+    yield MachineCheck.of("clock", f"{whole(min(ticks) * 1e9)} ns", min(ticks) > 1e-6, "times of small tensors are unreliable")
 
 
 def _memory() -> Iterator[MachineCheck]:
-    from ....suites.running.planning.plan import CORES
+    from ...suites.running.planning.plan import CORES
 
     available = _available_memory()
     if available is None:
         return
     fit = int(available / (WORKER_GIB * GIB))
     advice = f"{CORES} workers take {gibibytes(CORES * WORKER_GIB * GIB)}: run with --jobs {max(fit, 1)}"
-    yield MachineCheck("memory", f"{gibibytes(available)} free", *_advice(fit < CORES, "note" if fit else "broken", advice))
+    yield MachineCheck.of("memory", f"{gibibytes(available)} free", fit < CORES, advice, "note" if fit else "broken")
 
 
 def _available_memory() -> int | None:
-    """Bytes that can be had without swapping, where the kernel says."""
+    """Bytes that are free without swapping; None if the system does not report them."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -179,14 +160,11 @@ def _available_memory() -> int | None:
 def _disk() -> Iterator[MachineCheck]:
     here = Path.cwd()
     free = shutil.disk_usage(here).free
-    yield MachineCheck(
-        "disk",
-        f"{gibibytes(free)} free",
-        *_advice(free < LEAST_DISK_GIB * GIB, "broken", "free some space, or run with --out on another disk"),
-    )
+    advice = "free some space, or run with --out on another disk"
+    yield MachineCheck.of("disk", f"{gibibytes(free)} free", free < MIN_DISK_GIB * GIB, advice, "broken")
     writable = _can_write(here)
-    yield MachineCheck(
-        "folder", f"{here}{'' if writable else ', not writable'}", *_advice(not writable, "broken", "run elsewhere, or with --out DIR")
+    yield MachineCheck.of(
+        "folder", f"{here}{'' if writable else ', not writable'}", not writable, "run elsewhere, or with --out DIR", "broken"
     )
 
 
@@ -199,66 +177,60 @@ def _can_write(folder: Path) -> bool:
 
 
 def _kernels() -> Iterator[MachineCheck]:
-    from ....suites.running.planning.compiling import cache_folders
+    from ...suites.running.planning.compiling import cache_folders
 
     folder, *others = cache_folders()
-    warm = sum(len(list(place.rglob("*.nbi"))) for place in (folder, *others) if place.is_dir())
-    writable = _can_write(folder if folder.is_dir() else folder.parent)
-    if not writable:
+    if not _can_write(folder if folder.is_dir() else folder.parent):
         advice = "every process compiles for minutes: set NUMBA_CACHE_DIR to a writable folder"
         yield MachineCheck("compiled kernels", f"{folder} is not writable", "note", advice)
-    else:
-        cold = "none yet: the first run compiles for a few minutes"
-        yield MachineCheck("compiled kernels", f"{warm} in {folder}" if warm else cold)
+        return
+    warm = sum(len(list(place.rglob("*.nbi"))) for place in (folder, *others) if place.is_dir())
+    cold = "none yet: the first run compiles for a few minutes"
+    yield MachineCheck("compiled kernels", f"{warm} in {folder}" if warm else cold)
 
 
 def _oracles_work() -> Iterator[MachineCheck]:
     import torch
 
-    from ....oracles import Categorical
+    from ...oracles import Categorical
 
-    scores = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    right = (
-        Categorical().argmax(scores).tolist() == [0.0, 1.0] and abs(float(Categorical().marginals(scores)[1]) - 0.7310585786300049) < 1e-12
-    )
-    yield MachineCheck("oracles", "correct" if right else "wrong results", *_advice(not right, "broken", "reinstall torch and numba"))
+    scores, oracle = torch.tensor([0.0, 1.0], dtype=torch.float64), Categorical()
+    right = oracle.argmax(scores).tolist() == [0.0, 1.0] and abs(float(oracle.marginals(scores)[1]) - 0.7310585786300049) < 1e-12
+    yield MachineCheck.of("oracles", "correct" if right else "wrong results", not right, "reinstall torch and numba", "broken")
 
 
 def _source() -> Iterator[MachineCheck]:
-    from ...results import commit_of_package
+    from ..results import commit_of_package
 
     commit, dirty = commit_of_package()
     advice = "results of uncommitted code are recorded under the commit: commit before an important run"
     value = "an installed copy, not a checkout" if commit is None else f"{commit[:10]}{', changed' if dirty else ''}"
-    yield MachineCheck("source", value, *_advice(bool(dirty), "note", advice))
+    yield MachineCheck.of("source", value, bool(dirty), advice)
 
 
 def _plugins() -> Iterator[MachineCheck]:
-    from .... import estimators  # noqa: F401 - registers its catalogue
-    from ....oracles.plugins import plugins
+    from ... import estimators  # noqa: F401 - registers its catalogue
+    from ...oracles.plugins import plugins
 
     found = plugins()
     if not found:
         yield MachineCheck("plugins", "none")
     for plugin in found:
         advice = f"update or remove {plugin.source}; everything else works without it"
-        yield MachineCheck(
-            f"plugin {plugin.name}", plugin.problem or f"{plugin.kind} of {plugin.source}", *_advice(bool(plugin.problem), "note", advice)
-        )
+        value = plugin.problem or f"{plugin.kind} of {plugin.source}"
+        yield MachineCheck.of(f"plugin {plugin.name}", value, bool(plugin.problem), advice)
 
 
 def _score_files() -> Iterator[MachineCheck]:
-    from ....suites.problems import available, default_data
+    from ...suites.problems import available, default_data
 
     try:
         folder = default_data()
     except ValueError as error:
         yield MachineCheck("score files", str(error), "broken", "or give the folder with --data")
         return
-    yield MachineCheck(
-        "score files",
-        f"{len(available(folder))} sets of trained models' scores in {folder}" if folder else "none found: built-in scores are used",
-    )
+    value = f"{len(available(folder))} sets of trained models' scores in {folder}" if folder else "none found: built-in scores are used"
+    yield MachineCheck("score files", value)
 
 
 CHECKS: tuple[Callable[[], Iterator[MachineCheck]], ...] = (
@@ -274,4 +246,4 @@ CHECKS: tuple[Callable[[], Iterator[MachineCheck]], ...] = (
     _plugins,
     _score_files,
 )
-"""In the order in which they are shown."""
+"""Checks, in the order of the output."""

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...oracles import LinearChain, TiedSemiMarkov
-from .cases import Case
+from structgrad.oracles import LinearChain, TiedSemiMarkov
+from tests.benchmarks.operations import Case
 
 FORBIDDEN = -1e5
 """For libraries that add to it."""

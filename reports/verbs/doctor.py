@@ -1,0 +1,247 @@
+"""``structgrad doctor``: check this machine, list compiled kernels, and test the oracles on a device."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import typer
+
+from .outcome import OK, REGRESSED, SOME_FAILED, sentences
+
+OPERATIONS = {
+    "argmax": "argmax",
+    "log_partition": "log-partition",
+    "marginals": "marginals",
+    "covariance_product": "covariance",
+    "sample": "sample",
+    "project": "project",
+    "enumerate": "enumerate",
+}
+"""Names of kernels, and their titles in the table."""
+
+NO_KERNEL = "no kernel"
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    device: Annotated[str | None, typer.Option(help="Test every oracle on this device, such as cuda.")] = None,
+    only: Annotated[str, typer.Option(help="With --device: only oracles whose names contain this text.")] = "",
+) -> None:
+    """Check versions, processor, GPU, clock, memory, disk, compiled kernels, plugins and score files, and suggest fixes.
+
+    A table shows which operations use compiled kernels and which use plain PyTorch, for each device.
+
+    With --device, test every operation of every oracle on that device against an enumeration of all structures, as `structgrad audit
+    --oracle` does on the CPU.
+
+    Exit codes: 0 runs work; 1 an operation on the device is wrong; 2 no such device; 3 a problem that would make runs fail.
+    """
+    import json
+
+    with sentences():
+        if device is not None:
+            _test_device(device, only, as_json=as_json)
+        if only:
+            raise ValueError(f"`doctor` got --only {only} without --device; expected both, or neither")
+        from .machine import checks
+
+        found, rows = checks(), kernel_rows()
+    broken = [check for check in found if check.verdict == "broken"]
+    if as_json:
+        page = {"broken": len(broken), "checks": [vars(check) for check in found], "served": [vars(row) for row in rows]}
+        typer.echo(json.dumps(page, indent=2, ensure_ascii=False))
+    else:
+        width = max(len(check.name) for check in found)
+        for check in found:
+            mark = {"ok": " ", "note": "!", "broken": "X"}[check.verdict]
+            typer.echo(f"{mark} {check.name:<{width}}  {check.value}" + (f"\n  {'':<{width}}  -> {check.advice}" if check.advice else ""))
+        for line in kernel_table(rows):
+            typer.echo(f"  {line}")
+        typer.echo(f"{len(broken)} broken: runs would fail" if broken else "runs work here")
+    raise typer.Exit(SOME_FAILED if broken else OK)
+
+
+def _test_device(device: str, only: str, *, as_json: bool) -> None:
+    """Test the laws of every oracle on a device, and print a line for each as it ends."""
+    import json
+
+    from ...oracles import ORACLES, Subset
+    from ...suites.audit.oracles import audit_oracle
+    from ...suites.running.planning.plan import check_device
+
+    check_device(device)
+    chosen = [name for name in ORACLES if only in name]
+    if not chosen:
+        raise ValueError(f"`doctor` got --only {only}; expected part of the name of an oracle: {', '.join(ORACLES)}")
+    records = []
+    for name in chosen:
+        audit = audit_oracle(on_device(Subset(2) if name == "subset" else ORACLES[name](), device), quick=True)
+        failures = [f"{check.law}, {check.where}: {check.detail}" for check in audit.checks if check.status in ("violated", "crashed")]
+        records.append({"oracle": name, "verdict": audit.verdict, "checks": len(audit.checks), "failures": failures})
+        if not as_json:
+            typer.echo(f"{name:<22}  {audit.verdict:<9}  {len(audit.checks):>3} checks on {device}")
+            for failure in failures:
+                typer.echo(f"  {failure}")
+    wrong = sum(record["verdict"] != "right" for record in records)
+    typer.echo(json.dumps(records, indent=2) if as_json else f"{wrong} of {len(records)} oracles are wrong on {device}")
+    raise typer.Exit(REGRESSED if wrong else OK)
+
+
+def on_device(oracle: Any, device: str) -> Any:
+    """Copy an oracle so that it computes on a device, with arguments and results on the CPU."""
+    import inspect
+
+    import torch
+
+    from ...oracles.active_set.solution import SparseSolution
+    from ...suites.oracle_proxy import hooked
+
+    def moved(value: Any, place: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(place)
+        if isinstance(value, torch.Generator):
+            return torch.Generator(place).manual_seed(value.initial_seed())
+        return _OnCpu(value) if isinstance(value, SparseSolution) else value
+
+    class _OnCpu:
+        def __init__(self, solution: SparseSolution) -> None:
+            self._solution = solution
+
+        def __getattr__(self, name: str) -> Any:
+            return moved(getattr(self._solution, name), "cpu")
+
+    depth = 0
+
+    def call(name: str, operation: Any, *args: Any, **named: Any) -> Any:
+        nonlocal depth
+        if depth:  # a call within a call has its arguments on the device
+            return operation(*args, **named)
+        depth += 1
+        try:
+            result = operation(*(moved(value, device) for value in args), **{key: moved(value, device) for key, value in named.items()})
+        finally:
+            depth -= 1
+        return moved(result, "cpu")
+
+    static = (staticmethod, classmethod)
+    methods = [
+        name
+        for name, _ in inspect.getmembers_static(type(oracle), inspect.isfunction)
+        if not name.startswith("_") and not isinstance(inspect.getattr_static(type(oracle), name), static)
+    ]
+    return hooked(oracle, methods, call)
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One operation of one structure on one device.
+
+    Attributes:
+        device, structure, operation: the place in the table.
+        by: ``kernel``, ``torch``, or ``new``: a kernel that is compared with plain PyTorch at its first use.
+        why: reason for plain PyTorch; for a kernel on a GPU, the number of compared sizes.
+    """
+
+    device: str
+    structure: str
+    operation: str
+    by: str
+    why: str = ""
+
+
+def kernel_rows() -> list[KernelRow]:
+    """List kernels on the CPU and on every CUDA device; nothing if the oracles cannot be imported, which a check reports.
+
+    Raises:
+        ValueError: an unknown value of STRUCTGRAD_KERNELS.
+    """
+    try:
+        import torch
+
+        devices = [-1, *range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
+        return [row for device in devices for row in _rows_of(device)]
+    except ValueError:
+        raise
+    except Exception:  # any fault of the machine; a check names it
+        return []
+
+
+def _rows_of(device: int) -> Iterator[KernelRow]:
+    """Rows of a device; a number below 0 is the CPU."""
+    from ...oracles import ORACLES
+    from ...oracles.capabilities import EnumerableOracle, MarginalOracle, ProjectionOracle, SamplingOracle
+    from ...oracles.kernels import gpu, switch
+    from ...oracles.kernels.gpu import verdicts
+
+    needed = {"argmax": object, "sample": SamplingOracle, "project": ProjectionOracle, "enumerate": EnumerableOracle}
+    cpu = device < 0
+    why = f"{switch.VARIABLE}=off" if switch.CHOSEN == "off" else "" if cpu else gpu.unserved(device)
+    compared = {} if cpu or why else verdicts.recorded(device)
+    for structure, oracle in ORACLES.items():
+        for operation in OPERATIONS:
+            if not issubclass(oracle, needed.get(operation, MarginalOracle)):
+                continue
+            row = KernelRow("cpu" if cpu else f"cuda:{device}", structure, operation, "torch", why or NO_KERNEL)
+            module, function = _kernel_of(structure, oracle, operation, cpu=cpu)
+            if why or not module:
+                yield row
+                continue
+            if cpu:
+                yield replace(row, by="kernel", why="")
+                continue
+            verdict = {kernel: fault for kernel, fault in compared.items() if kernel.startswith(f"{module}.{function} ")}
+            wrong = [f"{kernel} ({fault})" for kernel, fault in verdict.items() if fault]
+            if wrong:
+                yield replace(row, why=f"the kernel differs from plain torch: {', '.join(wrong)}")
+            elif verdict:
+                yield replace(row, by="kernel", why=f"compared at {len(verdict)} kinds of sizes")
+            else:
+                yield replace(row, by="new", why="not used yet")
+
+
+def _kernel_of(structure: str, oracle: Any, operation: str, *, cpu: bool) -> tuple[str, str]:
+    """Find the module and the function of a kernel; the module is empty if there is none."""
+    from ...oracles.derivations import DerivedOracle, StatedOracle, executor
+    from ...oracles.derivations import device as on_gpu
+    from ...oracles.kernels import modules
+
+    module, function = oracle.kernel or structure, operation
+    if operation == "enumerate":
+        module, function = "unranking", structure
+    elif operation == "project" and structure in ("categorical", "categories", "subset"):
+        module = "simplex"
+    elif operation == "project" and structure == "assignment" and cpu:
+        module, function = "birkhoff", "nearest"
+    name = modules.module_of(module, "cpu" if cpu else "gpu")
+    if name is not None and hasattr(importlib.import_module(name), function):
+        return module, function
+    stated = issubclass(oracle, StatedOracle) and operation in (*executor.OPERATIONS, "enumerate")
+    derived = issubclass(oracle, DerivedOracle) and operation in on_gpu.OPERATIONS
+    return (on_gpu.structure(structure), function) if (stated if cpu else derived) else ("", "")
+
+
+def kernel_table(rows: list[KernelRow]) -> Iterator[str]:
+    """Print one table for all devices with the same kernels, and the faults of kernels."""
+    equal: dict[tuple[KernelRow, ...], list[str]] = {}
+    for device in dict.fromkeys(row.device for row in rows):
+        equal.setdefault(tuple(replace(row, device="") for row in rows if row.device == device), []).append(device)
+    for own, devices in equal.items():
+        title = ", ".join(devices)
+        if all(row.by == "torch" for row in own) and len({row.why for row in own}) == 1:
+            yield f"{title}: plain torch for everything, {own[0].why}"
+            continue
+        by = {(row.structure, row.operation): row.by for row in own}
+        structures = list(dict.fromkeys(row.structure for row in own))
+        width = max(map(len, [title, *structures]))
+        yield f"{title:<{width}}  {'  '.join(OPERATIONS.values())}"
+        for structure in structures:
+            cells = (f"{by.get((structure, operation), ''):<{len(heading)}}" for operation, heading in OPERATIONS.items())
+            yield f"{structure:<{width}}  {'  '.join(cells)}".rstrip()
+        if "new" in by.values():
+            yield "new: a kernel, which is compared with plain torch when it is first used here"
+        for row in own:
+            if row.by == "torch" and row.why != NO_KERNEL:
+                yield f"{row.structure} {row.operation}: plain torch, {row.why}"

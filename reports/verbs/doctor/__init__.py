@@ -1,1 +1,0 @@
-"""``structgrad doctor``: checks of a machine and of a device."""
