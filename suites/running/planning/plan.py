@@ -161,16 +161,21 @@ def _check_names(device: str) -> None:
     names = device.split(",")
     if len(names) > 1 and not all(re.fullmatch(_OF_SEVERAL, name) for name in names):
         raise ValueError(f"the plan got device={device!r}; expected CUDA devices by their numbers where there are several: cuda:0,cuda:1")
-    if len(names) == 1 and not re.fullmatch(_ONE, device):
-        raise ValueError(f"the plan got device={device!r}; expected cpu, cuda, or cuda:1 and so on")
+    if len(names) == 1:
+        _check_name(device)
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"the plan got device={device!r}, which names {name} twice; expected every device once: more --jobs share one")
 
 
+def _check_name(name: str) -> None:
+    if not re.fullmatch(_ONE, name):
+        raise ValueError(f"the plan got device={name!r}; expected cpu, cuda, or cuda:1 and so on")
+
+
 def check_device(name: str) -> None:
     """Raise ValueError if torch has no such device."""
-    _check_names(name)
+    _check_name(name)
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
