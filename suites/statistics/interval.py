@@ -13,7 +13,7 @@ RARE, RARE_BESIDE = "rare events", "rare events orthogonal to the gradient"
 """The method of an interval that is absent, with its value: too few replicates carry the spread, or that of the direction."""
 
 EVENTS = 30
-"""Events that an interval needs: with 30, intervals of 95 % cover at least 93 % in `structgrad.suites.studies.simulations`."""
+"""Events that an interval needs: with 30, intervals of 95 % cover at least 93 %, see `docs/results/simulations.md`."""
 
 NO_MEAN = "no direction"
 """The method of a cosine that is absent: the mean of the estimates is not significantly different from 0."""

@@ -18,7 +18,7 @@ import importlib, pkgutil, sys
 for name in ("resource", "fcntl", "pwd", "grp", "termios"):
     sys.modules[name] = None
 import structgrad
-LEFT_OUT = ("structgrad.suites.studies", "structgrad.suites.benchmarks")
+LEFT_OUT = ("structgrad.suites.benchmarks",)
 waiting = [structgrad]
 while waiting:
     package = waiting.pop()

@@ -13,8 +13,7 @@ from structgrad.estimators import ConditionalMeanBaseline, Reinforce
 from structgrad.suites.measures.testing.bias_tests import ALPHA, FLAT, Evidence, bias_test, decide, partial_tests, predicted_replicates
 from structgrad.suites.statistics.moments import Moments
 from structgrad.suites.statistics.testing.equivalence import bias_bound, gain_bound
-from structgrad.suites.studies.simulations.errors import NAMES, needed_replicates, with_error
-from structgrad.suites.studies.simulations.instances import instance, law
+from tests.suites.studies.laws import NAMES, instance, law, needed_replicates, with_error
 
 FLAT_SPACE = ("subset10", 0.5)
 

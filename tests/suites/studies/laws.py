@@ -1,25 +1,30 @@
-"""The exact law of an estimate, and moments of replicates drawn from it: thousands of simulated measurements a minute.
+"""Exact laws of estimates on small instances, from which moments of many replicates are drawn at once, and planted errors.
 
-An estimator that draws structures through its oracle alone takes finitely many values. They come from the shipped code, dealt every tuple
-of samples; a sample of N replicates is then a multinomial draw of counts, and its moments are products of the counts with the table.
+An estimator that draws structures through its oracle alone takes finitely many values. They come from the shipped code, with every tuple
+of samples; a sample of N replicates is then a multinomial draw of counts.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from scipy import optimize, stats
 from torch import Tensor
 
-from ....estimators.base import Estimator
-from ...statistics.moments import BATCHES, Moments
-from ...truth import Target
-from ...truth.geometry import geometry
-from ...truth.replay import structures_and_probabilities
-from ...truth.replay_oracle import scripted, slots_of
+from structgrad.estimators.base import Estimator
+from structgrad.oracles import Assignment, Categorical, EnumerableOracle, SpanningTree, Subset
+from structgrad.suites.measures.testing.bias_tests import ALPHA, FILTER, FLAT, predicted_replicates
+from structgrad.suites.problems import make_loss
+from structgrad.suites.statistics.moments import BATCHES, Moments
+from structgrad.suites.truth import Target, Truth, exact_truth
+from structgrad.suites.truth.geometry import geometry
+from structgrad.suites.truth.replay import structures_and_probabilities
+from structgrad.suites.truth.replay_oracle import scripted, slots_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,3 +143,93 @@ class EstimateLaw:
             centred = self.errors - result.total_mean
             result.comoment = (centred * everything.unsqueeze(-1)).mT @ centred
         return result
+
+
+SPACES: dict[str, tuple[EnumerableOracle, tuple[int, ...]]] = {
+    "trees5": (SpanningTree(single_root=False), (6, 6)),
+    "categorical10": (Categorical(), (10,)),
+    "subset10": (Subset(3), (10,)),
+    "assignment5": (Assignment(), (5, 5)),
+}
+"""Spaces of 1296, 10, 120 and 120 structures."""
+
+
+@functools.lru_cache(maxsize=64)
+def instance(space: str, deviation: float) -> Target:
+    """Independent normal scores of a standard deviation, with a tanh network as the loss: it is of no degree in the parts."""
+    oracle, event = SPACES[space]
+    random = np.random.default_rng(list(SPACES).index(space))
+    direction = torch.from_numpy(random.standard_normal(event))
+    gold = oracle.argmax(torch.from_numpy(random.standard_normal(event)))
+    scores = deviation * torch.where(oracle.read_mask(event), direction, 0)
+    loss = make_loss("mlp", gold, oracle, seed=1)
+    return Target(oracle, loss, scores, exact_truth(loss, oracle, scores))
+
+
+@functools.lru_cache(maxsize=256)
+def law(estimator: Estimator[EnumerableOracle], space: str, deviation: float) -> EstimateLaw:
+    """The exact law of an estimator on an instance."""
+    return EstimateLaw.of(estimator, instance(space, deviation))
+
+
+NAMES = ("scale", "own sample in the baseline", "one part", "sign of the smallest part", "temperature", "two structures swapped")
+
+NOTHING = 1e-9
+"""A bias below this share of the standard deviation is none."""
+
+
+def with_error(law: EstimateLaw, name: str, size: float = 0.01) -> EstimateLaw:
+    """The law of an unbiased estimator with an error in it.
+
+    ``scale``: estimates too long by 1 %. ``own sample in the baseline``: too short by 1/64, the mean effect at 64 samples. ``one part``:
+    1 % of ‖g‖ is added to the part of the greatest gradient. ``sign of the smallest part``: flipped, of those parts where that matters by
+    1 %. ``temperature``: samples at 1.01. ``two structures swapped``: the sampler exchanges the two most probable ones.
+
+    Args:
+        law: of an unbiased estimator.
+        name: one of `NAMES`.
+        size: of the errors that are given as 1 % here.
+    """
+    estimates, weights, gradient = law.estimates.clone(), law.probabilities.copy(), law.gradient
+    if name == "scale":
+        estimates *= 1 + size
+    elif name == "own sample in the baseline":
+        estimates *= 63 / 64
+    elif name == "one part":
+        estimates[:, int(gradient.abs().argmax())] += size * gradient.norm()
+    elif name == "sign of the smallest part":
+        relevant = torch.where(2 * gradient.abs() >= size * gradient.norm(), gradient.abs(), torch.inf)
+        estimates[:, int(relevant.argmin())] *= -1
+    elif name == "temperature":
+        weights = weights ** (1 / (1 + size))
+    elif name == "two structures swapped":
+        first, second = np.argsort(weights)[-2:]
+        weights[[first, second]] = weights[[second, first]]
+    else:
+        raise ValueError(f"`with_error` got {name!r}; expected one of {', '.join(NAMES)}")
+    return law.changed(estimates, weights)
+
+
+def needed_replicates(law: EstimateLaw, truth: Truth) -> dict[str, int]:
+    """Replicates at which each of the three tests, which share the level, applies and finds the law's bias with power 0.9."""
+    along, deviation = float(law.bias @ law.direction), float((law.direction @ law.covariance @ law.direction).sqrt())
+    spread = law.covariance.diagonal().sqrt()
+    varying = spread > 1e-9 * spread.max()
+    ratios, kurtosis = (law.bias[varying] / spread[varying]).abs(), truth.kurtosis.flatten()[varying]
+    best = int(ratios.argmax())
+    values, vectors = torch.linalg.eigh(law.covariance)
+    kept = values > 1e-10 * values[-1]
+    distance = float(((vectors.mT @ law.bias)[kept].square() / values[kept]).sum())
+    needed = {
+        "along": predicted_replicates(deviation, max(abs(along), NOTHING * deviation), tests=3),
+        "parts": predicted_replicates(1.0, max(float(ratios[best]), NOTHING), tests=3 * len(ratios)),
+        "joint": math.ceil(_noncentrality(int(kept.sum())) / max(distance, NOTHING**2)),
+    }
+    least = {"along": FILTER * truth.kurtosis_along, "parts": FILTER * float(kurtosis[best]), "joint": FLAT * float(kurtosis.max())}
+    return {name: max(count, math.ceil(least[name])) for name, count in needed.items()}
+
+
+def _noncentrality(rank: int) -> float:
+    """Of the χ² distribution that exceeds the critical value with probability 0.9."""
+    critical = float(stats.chi2.isf(ALPHA / 3, rank))
+    return float(optimize.brentq(lambda distance: stats.ncx2.sf(critical, rank, distance) - 0.9, 1e-3, 1e4))

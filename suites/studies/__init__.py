@@ -1,1 +1,0 @@
-"""Studies of the suites themselves: simulations, false alarms, published toys."""

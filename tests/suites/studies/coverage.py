@@ -1,0 +1,108 @@
+"""Coverage of 95 % intervals: flat laws, peaked laws, and peaked laws that the rule of rare events was not chosen on.
+
+``python -m tests.suites.studies.coverage [REPETITIONS]`` prints the table; `docs/results/simulations.md` shows a run of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from structgrad.estimators import make_estimator
+from structgrad.oracles import Assignment, Categorical, EnumerableOracle, LinearChain, SpanningTree, Subset
+from structgrad.suites.measures.testing.bias_tests import resolved
+from structgrad.suites.problems import make_loss
+from structgrad.suites.statistics.metrics import estimated_metrics, exact_metrics
+from structgrad.suites.statistics.seeds import seed_sequence
+from structgrad.suites.truth import Target, exact_truth
+from structgrad.suites.truth.replay import replay
+from structgrad.suites.truth.replay_oracle import slots_of
+from tests.suites.studies.laws import EstimateLaw, instance
+
+SHARES = (0.2, 1e-2, 1e-3, 1e-4, 1e-6)
+"""Probability outside of the most probable structure."""
+
+METRICS = ("relative_variance", "relative_bias", "gain", "cosine", "rho")
+MIN_COVERAGE = 0.93
+EQUAL = 1e-6
+"""Distance from the exact value that is rounding."""
+
+ESTIMATORS = ("reinforce", "reinforce_constant", "rloo[num_samples=2]", "ste_sample", "simple")
+SPACES: dict[str, tuple[EnumerableOracle, tuple[int, ...], str]] = {
+    "categorical5": (Categorical(), (5,), "mlp"),
+    "subset10": (Subset(3), (10,), "mlp"),
+    "chain3": (LinearChain(), (2, 3, 3), "quadratic"),
+    "trees4": (SpanningTree(single_root=False), (5, 5), "squared_distance"),
+    "assignment4": (Assignment(), (4, 4), "exact_match"),
+}
+"""The rule of rare events was chosen on the first two."""
+
+Cell = tuple[str, float, str, int]
+"""A space, the probability outside of the mode, an estimator, and a number of replicates."""
+
+
+def cells() -> Iterator[Cell]:
+    """All cells of the table."""
+    for share in SHARES:
+        yield from ((space, share, name, 2**power) for space in SPACES for name in ESTIMATORS for power in (12, 16, 20))
+
+
+@functools.lru_cache(maxsize=32)
+def peaked_instance(space: str, share: float) -> Target:
+    """Normal scores, multiplied until so much of the law lies outside of its mode."""
+    oracle, event, loss_name = SPACES[space]
+    random = np.random.default_rng(list(SPACES).index(space))
+    direction, gold = torch.from_numpy(random.standard_normal(event)), oracle.argmax(torch.from_numpy(random.standard_normal(event)))
+    direction = torch.where(oracle.read_mask(event), direction, 0)
+    low, high = 0.0, 1000.0
+    for _ in range(80):
+        scale = (low + high) / 2
+        outside = -float(torch.expm1(oracle.log_prob(oracle.argmax(direction), scale * direction)))  # type: ignore[attr-defined]
+        low, high = (scale, high) if outside > share else (low, scale)
+    loss = make_loss(loss_name, gold, oracle, seed=1)
+    return Target(oracle, loss, low * direction, exact_truth(loss, oracle, low * direction))
+
+
+def covered(cell: Cell, repetitions: int) -> dict[str, tuple[int, int]]:
+    """Covered and given intervals by metric; a share of at least 1 is the standard deviation of a flat instance."""
+    space, share, name, replicates = cell
+    target, estimator = instance(space, share) if share >= 0.5 else peaked_instance(space, share), make_estimator(name)
+    slots = slots_of(estimator, target.oracle, target.loss, target.scores)
+    assert slots is not None, "every estimator here draws samples alone"
+    exact, law = exact_metrics(replay(estimator, target, slots)), EstimateLaw.of(estimator, target)
+    random, hits = np.random.default_rng(seed_sequence(0, "coverage", *map(str, cell))), dict.fromkeys(METRICS, (0, 0))
+    for _ in range(repetitions):
+        moments = law.moments(replicates, random)
+        known = resolved(moments, target.truth, torch.float64, unbiased=estimator.unbiased)
+        for metric, interval in estimated_metrics(moments, resolved=known).items():
+            value = exact[metric].value if metric in METRICS else None
+            if value is not None and interval.low is not None and interval.high is not None:
+                room, (right, given) = EQUAL * max(1.0, abs(value)), hits[metric]
+                hits[metric] = right + (interval.low - room <= value <= interval.high + room), given + 1
+    return hits
+
+
+def main(repetitions: int = 60) -> int:
+    """Print the table; 1 if a coverage is too low."""
+    totals: dict[tuple[float, str], list[tuple[int, int]]] = defaultdict(list)
+    every = list(cells())
+    for cell in every:
+        for metric, pair in covered(cell, repetitions).items():
+            totals[cell[1], metric].append(pair)
+    lines, low = [], False
+    for (share, metric), pairs in totals.items():
+        right, given = (sum(pair[side] for pair in pairs) for side in (0, 1))
+        rate = right / given if given else 1.0
+        low |= rate < MIN_COVERAGE
+        lines.append(f"| {share:g} | {metric} | {rate:.3f} | {given / (len(pairs) * repetitions):.0%} |")
+    sys.stdout.write("\n".join(["| 1 − max p | metric | coverage | given |", "|--:|---|--:|--:|", *lines]) + "\n")
+    return int(low)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))
