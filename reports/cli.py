@@ -56,7 +56,13 @@ VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
 }
 """In the order of the help; a verb with verbs of its own is an app."""
 
-TAKES = {"run": options.RunOptions, "learn": options.LearnOptions, "recommend": recommend.RecommendOptions}
+TAKES = {
+    "run": options.RunOptions,
+    "learn": options.LearnOptions,
+    "recommend": recommend.RecommendOptions,
+    "compare": compare.CompareOptions,
+    "gate": gate.GateOptions,
+}
 """Options of verbs that are functions of a dataclass."""
 
 _HELP = {"help_option_names": ["-h", "--help"]}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from .options import option
 from .outcome import NOTHING_TO_COMPARE, OK, REGRESSED, UNDECIDED, fail, sentences
 
 if TYPE_CHECKING:
@@ -17,27 +19,31 @@ if TYPE_CHECKING:
     from ...suites.comparison.timing import TimeComparison
 
 
-def gate(  # noqa: PLR0913 - one parameter per option
-    run: Annotated[str, typer.Argument(help="Run to test: its folder or its table.", metavar="RUN")],
-    *,
-    baseline: Annotated[str, typer.Option("--baseline", "-b", help="Baseline: a name, its file, or another run.", metavar="BASE")],
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="TOML file with level, margins and reactions.", metavar="FILE")
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 if any number is inconclusive or incomparable.")] = False,
-    timing_base: Annotated[
-        str | None,
-        typer.Option(
-            "--timing-base",
-            help="Python interpreter with the structgrad of the baseline. Times of both are then measured in turns on this machine.",
-            metavar="PYTHON",
-        ),
-    ] = None,
-    junit: Annotated[Path | None, typer.Option(help="Write a JUnit report for CI systems.", metavar="FILE")] = None,
-    github: Annotated[bool, typer.Option("--github", help="Annotate the GitHub job and add to its summary.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    baselines: Annotated[Path, typer.Option("--dir", help="Folder with the baselines.", metavar="DIR")] = Path("baselines"),
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class GateOptions:
+    """Options of `gate`."""
+
+    run: str = option(MISSING, None, "RUN")
+    """Run to test: its folder or its table."""
+    baseline: str = option(MISSING, "Options", "BASE", "--baseline", "-b")
+    """Baseline: a name, its file, or another run."""
+    config: Path | None = option(None, "Options", "FILE", "--config", "-c")
+    """TOML file with level, margins and reactions."""
+    strict: bool = option(False, "Options", None)
+    """Exit with 4 if any number is inconclusive or incomparable."""
+    timing_base: str | None = option(None, "Options", "PYTHON")
+    """Python interpreter with the structgrad of the baseline. Times of both are then measured in turns on this machine."""
+    junit: Path | None = option(None, "Options", "FILE")
+    """Write a JUnit report for CI systems."""
+    github: bool = option(False, "Options", None)
+    """Annotate the GitHub job and add to its summary."""
+    json: bool = option(False, "Options", None)
+    """Print JSON."""
+    dir: Path = option(Path("baselines"), "Options", "DIR")
+    """Folder with the baselines."""
+
+
+def gate(options: GateOptions) -> None:
     """Fail if a number is significantly worse than in a baseline, a declared property is violated, or a number is missing.
 
     Exact numbers are compared exactly. Sampled numbers are tested with one family-wise error rate. Times are compared only if both versions
@@ -54,26 +60,26 @@ def gate(  # noqa: PLR0913 - one parameter per option
         from ..analysis.loading import load
         from ..comparison import formats
 
-        results.check_output("gate", junit, run, baseline)
-        settings = load_settings(config)
-        head = load(run, baselines, COLUMNS)
+        results.check_output("gate", options.junit, options.run, options.baseline)
+        settings = load_settings(options.config)
+        head = load(options.run, options.dir, COLUMNS)
         try:
-            base = load(baseline, baselines, COLUMNS)
+            base = load(options.baseline, options.dir, COLUMNS)
         except OtherSchemaError as error:
             fail(f"no comparable baseline: {error}", NOTHING_TO_COMPARE)
         if base.is_published:
-            more = f"expected a baseline or a run (`structgrad compare` accepts {baseline})"
-            raise ValueError(f"--baseline got {baseline}, whose numbers are rounded; {more}")
-        times = _times(timing_base, base.frame, head.frame, settings) if timing_base else []
+            more = f"expected a baseline or a run (`structgrad compare` accepts {options.baseline})"
+            raise ValueError(f"--baseline got {options.baseline}, whose numbers are rounded; {more}")
+        times = _times(options.timing_base, base.frame, head.frame, settings) if options.timing_base else []
         result = decide(base.frame, head.frame, (base.machine, head.machine), settings, times)
-        undecided = UNDECIDED if strict else OK
+        undecided = UNDECIDED if options.strict else OK
         code = {"passed": OK, "failed": REGRESSED, "undecided": undecided, "nothing to compare": NOTHING_TO_COMPARE}[result.outcome]
         for override in result.idle:
             typer.echo(f"warning: {override} matches no compared number", err=True)
-        typer.echo(formats.gate_json(result, code) if as_json else formats.gate_text(result), nl=False)
-        if junit is not None:
-            results.write_whole(junit, formats.junit(result))
-        if github:
+        typer.echo(formats.gate_json(result, code) if options.json else formats.gate_text(result), nl=False)
+        if options.junit is not None:
+            results.write_whole(options.junit, formats.junit(result))
+        if options.github:
             for line in formats.github_lines(result):
                 typer.echo(line)
             summary = os.environ.get("GITHUB_STEP_SUMMARY")
