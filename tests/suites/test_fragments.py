@@ -5,20 +5,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from structgrad.estimators import make_estimator
-from structgrad.oracles import LinearChain, SpanningTree, Subset
+from structgrad.oracles import Subset
 from structgrad.suites import measure
 from structgrad.suites.frames import COLUMNS
 from structgrad.suites.measures.measurement import FRAME_COLUMNS, Measurement
-from structgrad.suites.problems.sized import size_text
 from structgrad.suites.running import notebook
 from structgrad.suites.running.progress import Busy, Snapshot
 from structgrad.suites.statistics.interval import Interval
-from structgrad.suites.statistics.selection import student_mean
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +52,6 @@ def test_the_frame_of_a_measurement(found: Measurement) -> None:
     assert one["value"] == found.metrics["gradient_nonzeros"].value
     assert one["log_count"] == pytest.approx(math.log(10))
     assert frame["low"].isna().all()
-
-
-def test_sizes_follow_from_shapes() -> None:
-    assert size_text(SpanningTree(), (6, 6)) == "n=5"
-    assert size_text(LinearChain(), (4, 2, 2)) == "n=4,t=2"
-    assert size_text(SimpleNamespace, (3, 3)) == "scores 3×3"
-
-
-def test_student_mean() -> None:
-    found = student_mean(np.array([1.0, math.nan, 3.0]))
-    assert found.value == 2.0
-    assert found.high == pytest.approx(2 + 12.7062, abs=1e-4)
-    assert student_mean(np.array([1.0])) == Interval(1.0)
-    assert student_mean(np.array([math.nan])) == Interval(None)
 
 
 # Progress.

@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from structgrad.estimators import ExactMarginalisation, LeaveOneOut, make_estimator
-from structgrad.oracles import Subset
 from structgrad.suites.measures.cost.step_time import StepTime
-from structgrad.suites.measures.draws import Draws
 from structgrad.suites.measures.parameter_bias import METRIC, ParameterBias
 from structgrad.suites.measures.suite import EFFORTS, Context
 from structgrad.suites.problems import load
@@ -21,7 +19,6 @@ from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.runner import run
 from structgrad.suites.tasks import make_task, references
-from structgrad.suites.tasks.clusters import Clusters
 from structgrad.suites.tasks.training import order
 from tests.suites.measures.test_learning import NAME
 
@@ -65,19 +62,6 @@ def test_a_plan_trains_nothing_if_cells_of_references_do(monkeypatch):
     with pytest.raises(KeyError):
         grid(Plan(suites=("bias",), problems=(fresh,), estimators=("ste",), instances=2))
     assert len(trained) == 1
-
-
-def test_the_path_of_an_estimator_is_its_own():
-    exact, own = (load(name, "final", instances=1, data=None) for name in (LEARNT, f"{LEARNT}@ste"))
-    assert not torch.equal(exact.instances[0].scores, own.instances[0].scores)
-    starts = [load(name, "init", instances=1, data=None).instances[0].scores for name in (LEARNT, f"{LEARNT}@ste")]
-    assert torch.equal(*starts)
-
-
-def test_too_many_structures_are_sampled(monkeypatch):
-    assert references.reference_estimator(TASK) == ExactMarginalisation()
-    monkeypatch.setattr(references, "LONGEST_LIST", 2)
-    assert references.reference_estimator(TASK) == LeaveOneOut(num_samples=16)
 
 
 def test_other_suites_run_unchanged(tmp_path: Path):
@@ -139,12 +123,6 @@ def test_a_sampled_reference_is_taken_off_the_bias(monkeypatch, felt):
     assert bias.high > 0
 
 
-def test_what_is_measured_along_a_run_needs_one():
-    plan = Plan(suites=("parameter_bias",), problems=("subset_regimes",), estimators=("ste",))
-    with pytest.raises(ValueError, match="the suite parameter_bias measures tasks along a run, and the plan has none; name one, such as"):
-        grid(plan)
-
-
 def test_a_step_is_timed_side_by_side():
     problem = load(NAME, "training", instances=1, data=None)
     contenders = {name: make_estimator(name) for name in ("ste", "rloo")}
@@ -168,17 +146,3 @@ def test_seconds_to_a_target_are_steps_times_their_cost(tmp_path: Path):
     ]
     assert (found[1].sampling, found[1].reason) == ("budget", "not reached")
     assert not list(derived.target_rows([reached]))
-
-
-def test_a_task_without_items_is_refused(monkeypatch):
-    monkeypatch.setattr(Clusters, "size", lambda self, split: 0 if split == "test" else 10)
-    with pytest.raises(ValueError, match=r"^the problem task:clusters cannot be had: test would have no items; choose other sizes$"):
-        load("task:clusters", "training", instances=1, data=None)
-
-
-def test_estimates_leave_padding_out_of_every_copy_of_a_batch():
-    scores, lengths = torch.zeros(2, 3), torch.tensor([3, 2])
-    draws = Draws(Subset(1), lambda z: z.sum(-1), scores, QUICK, ("padding",), lengths)
-    for rows in (scores, scores.expand(5, 2, 3)):
-        inside = draws.of_rows(rows).parts_within(torch.ones_like(rows, dtype=torch.bool), rows)
-        assert torch.equal(inside[..., -1], (lengths == 3).expand(rows.shape[:-1]))

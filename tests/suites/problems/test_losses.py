@@ -122,18 +122,6 @@ def points(event: tuple[int, ...], *leading: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(9).uniform(0.1, 1, (*leading, *event)))
 
 
-def test_every_registered_loss_has_a_case() -> None:
-    assert [case.loss.name for case in CASES] == list(LOSSES)
-    assert all(type(case.loss) is LOSSES[case.loss.name] for case in CASES)
-
-
-@each
-def test_a_loss_is_a_problem_loss(case: Case) -> None:
-    loss: ProblemLoss = case.loss
-    assert loss.event_ndim == len(case.event)  # type: ignore[attr-defined]
-    assert (loss.differentiable, loss.inside_hull) == ((False, False) if loss.name == "black_box" else (True, True))
-
-
 @each
 def test_values_equal_an_explicit_loop(case: Case) -> None:
     z = points(case.event, 6)
@@ -191,15 +179,6 @@ def test_gradients_equal_finite_differences(case: Case) -> None:
         behind[cell] -= step
         difference = (case.loss(ahead) - case.loss(behind)).sum() / (2 * step)
         assert float(gradient[cell]) == pytest.approx(float(difference), rel=1e-6, abs=1e-8)
-
-
-def test_a_black_box_has_no_gradient() -> None:
-    loss = BlackBox(NETWORK)
-    z = points(EVENT, 3).requires_grad_()
-    values = loss(z)
-    assert not values.requires_grad
-    torch.testing.assert_close(values, NETWORK(z).detach())
-    assert (loss.differentiable, loss.inside_hull, loss.vertex_degree) == (False, False, None)
 
 
 def vertices(oracle: Subset | LinearChain | Categorical, event: tuple[int, ...]) -> Tensor:
@@ -262,48 +241,6 @@ def test_ignored_entries_carry_no_weight(name: str) -> None:
         (gradient,) = torch.autograd.grad(loss(leaf := z.requires_grad_()).sum(), leaf)
         assert bool((gradient[:, ~PARTS] == 0).all())
         assert bool((gradient[:, PARTS] != 0).any())
-
-
-@pytest.mark.parametrize("name", ["quadratic", "hamming", "exact_match", "f1", "f1_multilinear"])
-def test_gold_has_loss_zero_and_no_structure_less(name: str) -> None:
-    loss = make_loss(name, GOLD, LinearChain(), seed=0)
-    values = loss(vertices(LinearChain(), EVENT))
-    golds = loss(GOLD.expand(64, *EVENT))
-    assert bool((golds == 0).all()) or (name == "f1_multilinear" and float(golds.abs().max()) < 1e-15)
-    assert int((values < 1e-12).sum()) == 1
-    assert float(values.min()) > -1e-12
-
-
-def test_the_label_of_a_network_is_its_class_of_gold() -> None:
-    for seed in range(20):
-        network = make_loss("mlp", GOLD, LinearChain(), seed=seed)
-        assert isinstance(network, MLP)
-        assert (network.first.shape, network.second.shape) == ((16, *EVENT), (5, 16))
-        assert float(network(GOLD)) < math.log(5)
-
-
-@pytest.mark.parametrize(("gold", "got"), [(torch.ones(2, 3), r"shape \(2, 3\) with 6"), (torch.zeros(4), r"shape \(4,\) with 0")])
-def test_gold_of_another_shape_or_without_parts_is_refused(gold: Tensor, got: str) -> None:
-    with pytest.raises(
-        ValueError, match=rf"`make_loss` got a gold structure of {got} part\(s\); expected 1 event dimension\(s\) and at least one"
-    ):
-        make_loss("linear", gold, Categorical(), seed=0)
-
-
-def test_names_of_extensions_say_how_a_loss_goes_on() -> None:
-    """Linear along every segment; quadratic with a constant second difference; multilinear in one part at a time."""
-    first, second = points(EVENT, 2)
-    for case in (case for case in CASES if len(case.event) == 3):
-        along = [float(case.loss(first + t * (second - first))) for t in (0.0, 0.25, 0.5, 0.75, 1.0)]
-        bend = np.diff(along, n=2)
-        linear, quadratic = bool(np.abs(bend).max() < 1e-12), bool(np.ptp(bend) < 1e-12)
-        assert linear == (case.loss.extension == "linear"), case
-        assert (quadratic and not linear) == (case.loss.extension == "quadratic"), case
-    one = []
-    for t in (0.0, 0.5, 1.0):
-        first[1, 0, 1] = t
-        one.append(float(MultilinearF1(GOLD, PARTS)(first)))
-    assert one[1] == pytest.approx((one[0] + one[2]) / 2, abs=1e-12)
 
 
 def test_multilinear_f1_is_f1_where_structures_differ_in_size() -> None:

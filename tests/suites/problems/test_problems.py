@@ -28,7 +28,7 @@ from structgrad.suites.problems import (
     stages_of,
     with_loss,
 )
-from structgrad.suites.problems.losses import Downstream, LowRankQuadratic
+from structgrad.suites.problems.losses import LowRankQuadratic
 from structgrad.suites.problems.regimes import entropy_scales
 from structgrad.suites.problems.score_files import ScoreFile
 
@@ -192,14 +192,6 @@ def test_sizes_and_names(name: str) -> None:
 
 
 @built_in
-def test_scores_are_float64_on_the_cpu_and_ignored_entries_are_zero(name: str) -> None:
-    problem = load_built_in(name, "final")
-    for instance in problem.instances:
-        assert (instance.scores.dtype, instance.scores.device.type) == (torch.float64, "cpu")
-        assert bool((instance.scores[~problem.oracle.read_mask(tuple(instance.scores.shape))] == 0).all())
-
-
-@built_in
 @pytest.mark.parametrize("stage", [*STAGES, "h=0.4"])
 def test_an_instance_does_not_depend_on_how_many_are_loaded(name: str, stage: str) -> None:
     four, eight = load_built_in(name, stage, 4), load_built_in(name, stage, 8)
@@ -221,17 +213,6 @@ def test_a_stage_changes_scores_alone(name: str) -> None:
 
 
 @built_in
-def test_seeds_and_instances_give_different_scores_and_losses(name: str) -> None:
-    first, second = load_built_in(name, "final", 5), load_built_in(name, "final", 5, seed=1)
-    z = all_structures(first, first.instances[0].scores)
-    one, other = first.instances[0], second.instances[0]
-    assert not torch.allclose(one.scores, other.scores)
-    assert not torch.allclose(one.loss(z), other.loss(z))
-    later = first.instances[len(SIZES[name])] if len(SIZES[name]) < 5 else one
-    assert later is one or not torch.allclose(one.scores, later.scores)
-
-
-@built_in
 def test_the_best_structure_is_gold_about_as_often_as_it_is_probable(name: str) -> None:
     problem = load_built_in(name, "final", 40, loss="hamming")
     hits = [float(instance.loss(problem.oracle.argmax(instance.scores))) == 0 for instance in problem.instances]
@@ -239,18 +220,6 @@ def test_the_best_structure_is_gold_about_as_often_as_it_is_probable(name: str) 
     deviation = math.sqrt(sum(p * (1 - p) for p in probable))
     assert abs(sum(hits) - sum(probable)) < 4 * deviation
     assert 0.3 < sum(probable) / 40 < (1 if "constituency" in name else 0.99)
-
-
-def test_the_built_in_classifier_is_shared_and_labels_gold() -> None:
-    problem, golds = load_built_in("subset_regimes", "final", 8), load_built_in("subset_regimes", "final", 8, loss="hamming")
-    losses = [instance.loss for instance in problem.instances]
-    for index, loss in enumerate(losses):
-        assert isinstance(loss, Downstream)
-        assert torch.equal(loss.weight, losses[0].weight)  # type: ignore[attr-defined]
-        z = all_structures(golds, golds.instances[index].scores)
-        gold = z[golds.instances[index].loss(z).argmin()]
-        assert int(loss.logits(gold).argmax()) == loss.label
-    assert len({loss.label for loss in losses}) > 2  # type: ignore[attr-defined]
 
 
 def test_scales_are_found_to_machine_precision() -> None:
@@ -278,15 +247,6 @@ def test_scores_do_not_depend_on_what_is_scaled_together(name: str, together: in
 # Names, folders and their messages.
 
 
-@pytest.mark.parametrize(("loss", "other"), [("squared_distance", "squared_distance_linear"), ("f1", "f1_multilinear")])
-def test_two_extensions_of_a_loss_are_one_discrete_loss(loss: str, other: str) -> None:
-    for one, two in zip(*(load_built_in("chain_regimes", "final", 4, loss=name).instances for name in (loss, other)), strict=True):
-        z = all_structures(load_built_in("chain_regimes", "final"), one.scores)
-        torch.testing.assert_close(one.loss(z), two.loss(z), rtol=1e-12, atol=1e-12)
-        middle = z.mean(0)
-        assert abs(float(one.loss(middle) - two.loss(middle))) > 1e-3
-
-
 def test_facts_of_an_instance() -> None:
     problem = load_built_in("assignment_regimes", "early", 1, loss="squared_distance", offset=-2.0)
     (instance,) = problem.instances
@@ -298,11 +258,6 @@ def test_facts_of_an_instance() -> None:
     assert facts.normalised_entropy == pytest.approx(entropy(problem, instance.scores) / math.log(120))
     assert facts.min_marginal == pytest.approx(float(marginals))
     assert (facts.vertex_degree, facts.extension, facts.offset) == (1, "quadratic", -2.0)
-
-
-def test_a_real_problem_in_the_wrong_folder_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"tagging_coarse5\.npz: no such file"):
-        load("tagging_coarse5", "init", instances=1, data=str(tmp_path))
 
 
 def test_a_real_file_with_other_arrays_is_refused(tmp_path: Path) -> None:
@@ -368,24 +323,6 @@ def test_exact_statistics_of_the_whole_sets(name: str) -> None:
 
 
 @needs_data
-def test_gold_of_speech_is_the_known_warping_where_there_is_one() -> None:
-    """The mean over these items is part of the published statistics; the others have a sample of the lowest temperature."""
-    for stage, expected in (("gamma=1", -4.2), ("gamma=0.1", -3.577)):
-        problem = load_real("dtw_speech", stage, 180, loss="hamming")
-        oracle: Any = problem.oracle
-        warped = [item for item in problem.instances if item.name.startswith("fsdd-warped:")]
-        found = [float(oracle.log_prob(item.loss.gold, item.scores)) for item in warped]  # type: ignore[attr-defined]
-        assert len(warped) == 40
-        assert np.mean(found) == pytest.approx(expected, abs=6e-4)
-
-
-@needs_data
-def test_speech_takes_any_temperature() -> None:
-    (one,), (half,) = (load_real("dtw_speech", stage, 1).instances for stage in ("gamma=1", "gamma=0.5"))
-    torch.testing.assert_close(half.scores, 2 * one.scores)
-
-
-@needs_data
 @pytest.mark.parametrize("name", REAL_PROBLEMS)
 def test_a_selection_of_a_real_set_is_spread_over_the_lengths(name: str) -> None:
     problem = load_real(name, stages_of(name)[-1], 10)
@@ -396,34 +333,6 @@ def test_a_selection_of_a_real_set_is_spread_over_the_lengths(name: str) -> None
     assert [instance.name for instance in load_real(name, stages_of(name)[0], 10).instances] == [
         instance.name for instance in problem.instances
     ]
-
-
-@needs_data
-def test_the_downstream_loss_of_the_real_subsets_is_that_of_the_file() -> None:
-    with np.load(DATA / "subset_fsdd_downstream.npz") as arrays:  # type: ignore[operator]
-        table = {key: arrays[key] for key in arrays.files}
-    position = {str(name): i for i, name in enumerate(table["small_id"])}
-    for stage in STAGES:
-        for instance in load_real("subset_fsdd_downstream", stage, 5).instances:
-            item = position[instance.name]
-            z = np.zeros(12)
-            z[[1, 4, 7]] = 1
-            frames = table["small_frames"][item].astype(float)
-            logits = table[f"small_clf_weight_{stage}"].astype(float) @ (z @ frames / 3) + table[f"small_clf_bias_{stage}"]
-            expected = math.log(sum(math.exp(logit) for logit in logits)) - logits[table["small_label"][item]]
-            assert float(instance.loss(torch.from_numpy(z))) == pytest.approx(expected)
-
-
-@needs_data
-@pytest.mark.parametrize(
-    ("name", "loss"), [("tagging_coarse5", "quadratic"), ("categorical_fsdd", "mlp"), ("subset_fsdd_downstream", "mlp")]
-)
-def test_real_losses_do_not_depend_on_stage_or_selection(name: str, loss: str) -> None:
-    init, final = load_real(name, "init", 4, loss=loss), load_real(name, "final", ITEMS[name], loss=loss)
-    by_name = {instance.name: instance for instance in final.instances}
-    for instance in init.instances:
-        z = all_structures(init, instance.scores)[:50]
-        assert torch.equal(instance.loss(z), by_name[instance.name].loss(z))
 
 
 # A user's own file.
@@ -460,24 +369,6 @@ def test_without_gold_a_sample_stands_in_that_is_always_the_same(tmp_path: Path)
         assert torch.equal(instance.loss(z), losses[instance.name])
     assert all(sorted(values.tolist()) == [0, 1, 1] for values in losses.values())
     assert len({tuple(values.tolist()) for values in losses.values()}) > 1
-
-
-def test_a_part_of_a_file_can_be_taken(tmp_path: Path) -> None:
-    path = saved(tmp_path, scores=UNARY)
-    assert [instance.name for instance in from_file(ScoreFile(path, instances=2)).instances] == ["1", "3"]
-    for instances in (0, 6):
-        with pytest.raises(ValueError, match=rf"mine\.npz: got instances={instances}; expected 1 to 5, the number of items in mine\.npz"):
-            from_file(ScoreFile(path, instances=instances))
-
-
-@pytest.mark.parametrize("name", ["chain_regimes", "subset[n=6,k=2]"])
-def test_a_name_says_the_loss(name: str) -> None:
-    own, other = load_built_in(name, "final"), load_built_in(f"{name}@f1", "final")
-    assert (other.name, {instance.loss.name for instance in other.instances}) == (f"{name}@f1", {"f1"})
-    for one, two in zip(own.instances, other.instances, strict=True):
-        assert one.name == two.name
-        assert torch.equal(one.scores, two.scores)
-    assert stages_of(f"{name}@f1") == stages_of(name)
 
 
 def test_a_file_takes_other_losses(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from structgrad.oracles import make_oracle
-from structgrad.suites.problems import from_file, score_files
+from structgrad.suites.problems import score_files
 from structgrad.suites.problems.score_files import Convention, PaddingWarning, ScoreFile, ScoreTables
 from tests.helpers import seeded
 
@@ -167,15 +167,3 @@ def test_an_array_that_is_called_lengths_is_named(more: dict[str, np.ndarray], s
 
 
 # Items without a structure.
-
-
-@pytest.mark.parametrize("oracle", ["categorical", "spanning_tree", "linear_chain", "shift_reduce[normalization=local]", "subset[k=3]"])
-def test_an_item_that_forbids_everything_is_named(oracle: str, tmp_path: Path) -> None:
-    shapes = {"categorical": (4,), "spanning_tree": (4, 4), "linear_chain": (3, 2, 2), "subset[k=3]": (4,)}
-    values = np.zeros((3, *shapes.get(oracle, (4, 4, 2))))
-    values[2] = -np.inf
-    np.savez(tmp_path / "a.npz", scores=values)
-    with pytest.raises(
-        ValueError, match=r"^\S*a\.npz: key 'scores\[2\]' forbids every structure of .*; expected an item with a structure of "
-    ):
-        from_file(ScoreFile(str(tmp_path / "a.npz"), oracle))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import builtins
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from structgrad.oracles import Constituency, LinearChain, SpanningTree
-from structgrad.suites.problems.score_files import Convention, ScoreFile, ScoreTables, as_scores, as_values, read_arrays
+from structgrad.suites.problems.score_files import Convention, ScoreFile, ScoreTables, as_scores, read_arrays
 
 RANDOM = np.random.default_rng(0)
 ARRAYS: dict[str, Any] = {"scores": RANDOM.standard_normal((3, 4)), "lengths": np.array([2, 3, 4]), "words": np.array(["a", "bc", "d"])}
@@ -100,30 +99,7 @@ def test_damaged_bytes_are_refused_in_one_sentence_or_harmless(tmp_path: Path) -
     assert sum(map(bool, complaints)) > len(complaints) // 2
 
 
-def test_a_missing_package_is_named_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.safetensors").write_bytes(b"")
-    ordinary = builtins.__import__
-
-    def without(name: str, *arguments: Any, **options: Any) -> Any:
-        if name.startswith("safetensors"):
-            raise ImportError(name)
-        return ordinary(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ValueError, match=r"a\.safetensors: reading it needs the package safetensors; .*`pip install 'structgrad\[data\]'`"):
-        read_arrays(tmp_path / "a.safetensors")
-
-
 # Conventions.
-
-
-def test_costs_are_negated_and_divided_by_the_temperature() -> None:
-    array = np.array([1.0, -2.0, np.inf], dtype=np.float32)
-    values = as_values(array, Convention(meaning="cost", temperature=4.0), key="costs")
-    assert values.dtype == torch.float64
-    assert values.tolist() == [-0.25, 0.5, -np.inf]
-    assert as_values(array[:2], Convention(temperature=0.5), key="scores").tolist() == [2.0, -4.0]
-    assert as_values(np.array([3, 4]), Convention(), key="scores").tolist() == [3.0, 4.0]
 
 
 def test_transitions_are_turned_to_previous_next() -> None:

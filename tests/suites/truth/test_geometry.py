@@ -7,9 +7,8 @@ import math
 import pytest
 import torch
 
-from structgrad.oracles import Assignment, Categorical, LinearChain, ShiftReduce, SpanningTree, Subset
+from structgrad.oracles import Categorical, LinearChain, ShiftReduce, SpanningTree, Subset
 from structgrad.suites.statistics.exact_moments import single
-from structgrad.suites.statistics.geometry import Geometry
 from structgrad.suites.statistics.metrics import exact_metrics
 from structgrad.suites.truth import exact_truth
 from structgrad.suites.truth.geometry import fisher_information, geometry
@@ -82,18 +81,6 @@ def test_rare_structures_count_in_the_natural_norm():
     assert geometry(oracle, scores, truth).natural == pytest.approx(truth.loss_variance, rel=1e-9)
 
 
-def test_a_constant_on_all_categories_is_a_null_bias():
-    target = target_of("categorical")
-    metric = geometry(target.oracle, target.scores, target.truth)
-    norm = float(target.truth.gradient.norm())
-    found = exact_metrics(single(target.truth.gradient + 0.5, target.truth.gradient, metric.information), metric)
-    for name in ("null_bias", "orthogonal_bias", "relative_bias"):
-        assert found[name].value == pytest.approx(0.5 * math.sqrt(6) / norm)
-    across = exact_metrics(single(2 * target.truth.gradient, target.truth.gradient, metric.information), metric)
-    assert across["null_bias"].value < 1e-12
-    assert across["relative_bias"].value == pytest.approx(1)
-
-
 def test_forbidden_parts_are_outside():
     scores = torch.tensor([0.3, -math.inf, 0.1, -0.5], dtype=torch.float64)
     information = fisher_information(Subset(2), scores)
@@ -103,16 +90,3 @@ def test_forbidden_parts_are_outside():
     null = geometry(Subset(2), scores, truth).null
     assert null.shape == (4, 2)
     assert float(null[1].norm()) == pytest.approx(1)
-
-
-def test_there_is_none_where_marginals_are_out_of_reach():
-    oracle, scores = Assignment(), torch.zeros(24, 24, dtype=torch.float64)
-    truth = target_of("subset").truth
-    assert geometry(oracle, scores, truth) is None
-
-
-def test_is_computed_once_for_a_truth(monkeypatch):
-    target = target_of("subset")
-    first = geometry(target.oracle, target.scores, target.truth)
-    monkeypatch.setattr(Geometry, "of", None)
-    assert geometry(target.oracle, target.scores.clone(), target.truth) is first

@@ -12,9 +12,7 @@ from torch import Tensor
 from structgrad.estimators import (
     ESTIMATORS,
     Gumbel,
-    ImplicitMLE,
     Normal,
-    PerturbAndMAP,
     SmoothNoise,
     StructuredAttention,
     SumOfGamma,
@@ -74,16 +72,6 @@ def test_normal_noise_on_a_category_by_quadrature(scale: float) -> None:
     assert_near(found, *by_normal_quadrature(SCORES, scale))
 
 
-def test_gumbel_noise_on_structures_is_not_the_expected_loss() -> None:
-    """The truth is at hand, and must not be taken for it."""
-    loss, scores = quadratic("subset"), scores_of("subset")
-    truth = exact_truth(loss, Subset(2), scores)
-    found = reference_gradient("perturbed", Subset(2), loss, scores, truth=truth)
-    assert found.method == "score-function"
-    assert found.noise > 0
-    assert not torch.equal(found.gradient, truth.gradient)
-
-
 @pytest.mark.parametrize("name", ["subset", "linear_chain"])
 @pytest.mark.parametrize("law", [Gumbel(), Normal(0.8)], ids=str)
 def test_the_stated_error_is_that_of_repetitions(name: str, law: SmoothNoise) -> None:
@@ -129,16 +117,6 @@ def test_deterministic_relaxations_are_held_against_their_own_point(name: str) -
     estimate = estimator.gradient(quadratic("categorical"), Categorical(), scores_of("categorical", 0.5), generator=seeded())
     torch.testing.assert_close(estimate, reference.gradient, rtol=1e-6, atol=1e-7)
     assert reference.method == "differences"
-
-
-def test_the_own_noise_is_taken() -> None:
-    options = {"replicates": 4096, "key": ("a",)}
-    found = reference_of(PerturbAndMAP(noise=Normal(0.7)), Categorical(), table, SCORES, **options)
-    assert found is not None
-    torch.testing.assert_close(
-        found.gradient, reference_gradient("perturbed", Categorical(), table, SCORES, noise=Normal(0.7), **options).gradient
-    )
-    assert reference_of(ImplicitMLE(noise=SumOfGamma(2)), Subset(2), quadratic("subset"), scores_of("subset")) is None
 
 
 def test_who_has_a_reference() -> None:

@@ -25,11 +25,9 @@ from structgrad.estimators import (
     SampledStraightThrough,
     Simple,
     SparseMAP,
-    StepReinforce,
-    StepSampled,
     VarGrad,
 )
-from structgrad.oracles import Assignment, LinearChain, SemiMarkov, ShiftReduce, Subset, TiedChain
+from structgrad.oracles import Assignment, Subset
 from structgrad.oracles.capabilities import EnumerableOracle
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.statistics.metrics import exact_metrics
@@ -103,28 +101,6 @@ def test_samples_are_dealt_slot_by_slot():
     assert torch.equal(first, script[:2])
     assert torch.equal(second, script[2])
     assert copy.hook.taken == 3
-
-
-def test_a_part_that_is_counted_weighs_as_often_as_it_is_there():
-    oracle, scores = TiedChain(), torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    loss = lambda z: (z[..., 1] - z[..., 2]).sum(-1) ** 2  # noqa: E731
-    target = Target(oracle, loss, scores, exact_truth(loss, oracle, scores))
-    assert replay(Reinforce(), target, 1).error.norm() < 1e-12 * target.truth.gradient.norm()
-
-
-def test_samples_of_other_scores_are_not_replayed():
-    """Their probabilities are others: completions of a prefix come from scores that forbid the rest."""
-    scores, loss = torch.zeros(4, 4, 2, dtype=torch.float64), lambda z: z[..., 2, 2, 1]
-    assert slots_of(StepReinforce(), ShiftReduce("local"), loss, scores) == 1
-    assert slots_of(StepSampled(), ShiftReduce("local"), loss, scores) is None
-
-
-@pytest.mark.parametrize(("real", "event"), [(SemiMarkov(), (4, 2, 2, 2)), (ShiftReduce(), (5, 5, 2)), (LinearChain(), (4, 3, 3))], ids=str)
-def test_a_scripted_oracle_is_served_as_the_real_one(real: Any, event: tuple[int, ...]) -> None:
-    scores = torch.randn(3, *event, generator=torch.Generator().manual_seed(0))
-    copy = scripted(real)
-    assert torch.equal(copy.marginals(scores), real.marginals(scores))
-    assert torch.equal(copy.argmax(scores), real.argmax(scores))
 
 
 AVERAGES = [
@@ -255,36 +231,13 @@ class OwnSample(LeaveOneOut):
 
 
 @dataclass(frozen=True)
-class NextLoss(LeaveOneOut):
-    def _weights(self, losses):
-        return losses.roll(1, 0) - losses.mean(0)
-
-
-@dataclass(frozen=True)
 class Clipped(LeaveOneOut):
     def _weights(self, losses):
         return super()._weights(losses).clamp(max=2.0)
 
 
-@dataclass(frozen=True)
-class Standardised(LeaveOneOut):
-    def _weights(self, losses):
-        return super()._weights(losses) / (losses.std(0) + 1)
-
-
-@dataclass(frozen=True)
-class Distinct(LeaveOneOut):
-    """Drops what was drawn before."""
-
-    def surrogate(self, loss, oracle, scores, *, generator):
-        samples = oracle.sample(scores, self.num_samples, generator=generator)
-        new = torch.stack([(samples[:i] != z).flatten(2).any(-1).all(0) for i, z in enumerate(samples)])
-        weights = torch.where(new, self._weights(loss(samples).detach()), 0)
-        return (weights * oracle.log_prob(samples, scores)).mean(0)
-
-
 @pytest.mark.parametrize("gap", [0.5, 16.2])
-@pytest.mark.parametrize(("fault", "gain"), [(OneWeighsLess, 0.995), (OwnSample, 0.75), (NextLoss, -0.25)])
+@pytest.mark.parametrize(("fault", "gain"), [(OneWeighsLess, 0.995), (OwnSample, 0.75)])
 def test_a_fault_of_the_weights_has_its_exact_bias(fault, gain, gap):
     target = peaked(gap)
     found = measure(fault(4), target.oracle, target.loss, target.scores, truth=target.truth)
@@ -293,11 +246,10 @@ def test_a_fault_of_the_weights_has_its_exact_bias(fault, gain, gap):
 
 
 @pytest.mark.parametrize("gap", [0.5, 16.2])
-@pytest.mark.parametrize("fault", [Clipped, Standardised, Distinct])
-def test_what_is_no_average_is_left_to_replicates(fault, gap):
+def test_what_is_no_average_is_left_to_replicates(gap):
     target = peaked(gap)
-    assert slots_of(fault(4), target.oracle, target.loss, target.scores) == 4
-    assert replay_samples(fault(4), target, 4, REPLAY_CAP) is None
+    assert slots_of(Clipped(4), target.oracle, target.loss, target.scores) == 4
+    assert replay_samples(Clipped(4), target, 4, REPLAY_CAP) is None
 
 
 def test_samples_that_are_no_average_or_too_many_are_left_to_replicates():

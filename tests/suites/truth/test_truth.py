@@ -10,31 +10,7 @@ import torch
 
 from structgrad.oracles import Categorical, LinearChain, ShiftReduce, SpanningTree, Subset
 from structgrad.suites.truth import exact_truth
-from tests.suites.cases import ORACLES, quadratic, scores_of
-
-
-@pytest.mark.parametrize("name", list(ORACLES))
-def test_does_not_depend_on_the_chunk(name):
-    oracle, _ = ORACLES[name]
-    scores, loss = scores_of(name, 5.0), quadratic(name)
-    one, many = (exact_truth(loss, oracle, scores, chunk=chunk) for chunk in (100_000, 4))
-    for field in ("gradient", "marginals"):
-        torch.testing.assert_close(getattr(one, field), getattr(many, field), rtol=1e-12, atol=1e-13)
-    assert one.entropy == pytest.approx(many.entropy, rel=1e-12)
-    assert one.loss_variance == pytest.approx(many.loss_variance, rel=1e-12)
-    torch.testing.assert_close(one.kurtosis, many.kurtosis, rtol=1e-9, atol=0)
-
-
-def test_kurtosis_is_that_of_the_score_function():
-    oracle, scores, loss = Subset(2), scores_of("subset"), quadratic("subset")
-    truth = exact_truth(loss, oracle, scores)
-    structures = oracle.enumerate((6,), dtype=torch.float64)
-    p = oracle.log_prob(structures, scores).exp()
-    estimates = (loss(structures) - truth.value).unsqueeze(-1) * (structures - truth.marginals) - truth.gradient
-    expected = (p @ estimates**4) / (p @ estimates**2) ** 2
-    torch.testing.assert_close(truth.kurtosis, expected)
-    along = estimates @ truth.gradient
-    assert truth.kurtosis_along == pytest.approx(float((p @ along**4) / (p @ along**2) ** 2))
+from tests.suites.cases import scores_of
 
 
 def test_kurtosis_of_a_policy_is_that_of_its_own_scores():
@@ -63,16 +39,6 @@ def test_refuses_a_space_beyond_the_cap():
     ) as caught:
         exact_truth(lambda z: z.sum(-1), Categorical(), torch.zeros(1220), cap=1000)
     assert re.search(r"structures a second they take .*; choose smaller sizes, raise cap=, or a loss whose", str(caught.value))
-
-
-def test_refuses_a_batch():
-    with pytest.raises(ValueError, match=r"got scores of shape \(2, 3\); expected one instance"):
-        exact_truth(lambda z: z.sum(-1), Categorical(), torch.zeros(2, 3))
-
-
-def test_refuses_scores_that_forbid_everything():
-    with pytest.raises(ValueError, match="forbid every structure; expected at least one feasible structure"):
-        exact_truth(lambda z: z.sum(-1), Categorical(), torch.full((3,), -math.inf))
 
 
 @pytest.mark.parametrize(

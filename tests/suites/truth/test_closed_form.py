@@ -1,0 +1,234 @@
+"""Analytic truths against enumeration, for every structure, form and scale, and beyond enumeration against derivatives."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.oracles import (
+    Alignment,
+    Assignment,
+    Categorical,
+    Constituency,
+    IndependentCategoricals,
+    LinearChain,
+    ProjectiveTree,
+    ShiftReduce,
+    SpanningTree,
+    Subset,
+)
+from structgrad.suites.problems.forms import CountForm, LinearForm, PointForm, QuadraticForm
+from structgrad.suites.problems.losses import ExactMatch, Hamming, LowRankQuadratic
+from structgrad.suites.truth import exact_truth
+from structgrad.suites.truth.closed_form import analytic_truth, known_truth
+from tests.derived_cases import DERIVED_CASES
+
+CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "categorical": (Categorical(), (9,)),
+    "categories": (IndependentCategoricals(), (5, 3)),
+    "subset": (Subset(4), (9,)),
+    "linear_chain": (LinearChain(), (5, 3, 3)),
+    "alignment": (Alignment(), (4, 5)),
+    "constituency": (Constituency(), (7, 7)),
+    "shift_reduce": (ShiftReduce(), (8, 8, 2)),
+    "local_policy": (ShiftReduce("local"), (7, 7, 2)),
+    "assignment": (Assignment(), (5, 5)),
+    "projective_single": (ProjectiveTree(), (6, 6)),
+    "projective": (ProjectiveTree(single_root=False), (6, 6)),
+    "spanning_single": (SpanningTree(), (6, 6)),
+    "spanning": (SpanningTree(single_root=False), (6, 6)),
+    **{row.oracle.name: (row.oracle, row.ragged) for row in DERIVED_CASES},
+}
+REGIMES = ("0.05", "1", "5", "50", "ties", "masked 1", "masked 50")
+
+
+def scores_of(name: str, regime: str, seed: int = 0) -> Tensor:
+    """Feasible scores; ties are whole numbers, of which few differ."""
+    oracle, event = CASES[name]
+    random = torch.Generator().manual_seed(seed)
+    scores = torch.randn(event, generator=random, dtype=torch.float64)
+    if regime == "ties":
+        return (2 * scores).round()
+    scores = scores * float(regime.split()[-1])
+    if not regime.startswith("masked"):
+        return scores
+    kept = oracle.sample(scores / 50, generator=random)
+    return torch.where((torch.rand(event, generator=random) < 0.3) & (kept == 0), -math.inf, scores)
+
+
+class Formed:
+    """A loss made of a form, evaluated as the form says."""
+
+    def __init__(self, form: Any, event_ndim: int) -> None:
+        self.form, self.event_ndim = form, event_ndim
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        rows, form = structure.flatten(structure.ndim - self.event_ndim), self.form
+        if isinstance(form, LinearForm):
+            return rows @ form.weights.flatten() + form.constant
+        if isinstance(form, QuadraticForm):
+            return (rows @ form.matrix.flatten(1).mT - form.target).square().sum(-1)
+        if isinstance(form, PointForm):
+            return torch.where((rows == form.structure.flatten()).all(-1), form.here, form.elsewhere).to(rows)
+        return form.function(*((rows @ count.flatten().to(rows)).round().long() for count in form.counts))
+
+
+KINDS = ("linear", "quadratic", "point", "squared_count", "threshold", "two_counts")
+
+
+def loss_of(kind: str, name: str, seed: int = 0) -> Formed:
+    """Losses that no simpler form describes."""
+    oracle, event = CASES[name]
+    random = torch.Generator().manual_seed(100 + seed)
+    mask = oracle.read_mask(event)
+    noise = torch.randn((3, *event), generator=random, dtype=torch.float64) * mask
+    gold = oracle.sample(noise[0], generator=random)
+    other = torch.randint(0, 3, event, generator=random) * mask
+    half = int(gold.sum()) // 2
+    forms: dict[str, Any] = {
+        "linear": LinearForm(noise[0], 0.5),
+        "quadratic": QuadraticForm(noise, noise.flatten(1) @ gold.flatten()),
+        "point": PointForm(gold, -1.0, 2.0),
+        "squared_count": CountForm((other,), lambda k: (k.double() - 1.5) ** 2),
+        "threshold": CountForm((gold,), lambda k: (k > half).double()),
+        "two_counts": CountForm((gold, other), lambda k, j: k / (1.0 + j)),
+    }
+    return Formed(forms[kind], oracle.event_ndim)
+
+
+def assert_same(found, expected, tolerance=1e-12):
+    """Gradients to 12 digits, and within the bound; the rest to what enumeration itself can tell."""
+    norm = float(expected.gradient.norm())
+    distance = float((found.gradient - expected.gradient).norm())
+    assert distance <= tolerance * norm + 1e-290
+    assert distance <= found.error + 1e-14 * norm
+    assert found.value == pytest.approx(expected.value, rel=1e-13, abs=1e-14)
+    assert found.log_partition == pytest.approx(expected.log_partition, rel=1e-13, abs=1e-13)
+    assert found.entropy == pytest.approx(expected.entropy, rel=1e-9, abs=1e-12)
+    assert (found.marginals - expected.marginals).abs().max() <= 1e-13
+    assert found.count == expected.count
+    if not math.isnan(found.loss_variance):
+        assert found.loss_variance == pytest.approx(expected.loss_variance, rel=1e-11, abs=1e-13)
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("name", list(CASES))
+def test_equals_enumeration(name, regime):
+    oracle, _ = CASES[name]
+    for kind in KINDS:
+        loss, scores = loss_of(kind, name), scores_of(name, regime, seed=len(kind))
+        found = analytic_truth(loss, oracle, scores)
+        # A transform only keeps to its bound where counts matter that are far rarer than both their neighbours.
+        transformed = found.method == "analytic:count" and isinstance(oracle, SpanningTree) and regime.endswith("50")
+        assert_same(found, exact_truth(loss, oracle, scores), tolerance=math.inf if transformed else 1e-12)
+
+
+@pytest.mark.parametrize("name", ["linear_chain", "alignment", "spanning_single"])
+def test_an_offset_costs_no_digits(name):
+    oracle, _ = CASES[name]
+    scores, gold = scores_of(name, "5"), loss_of("point", name).form.structure
+    # Values that stay exact under the offset.
+    plain, moved = (Formed(CountForm((gold,), lambda k, by=by: k.double() ** 2 / 4 + by), oracle.event_ndim) for by in (0.0, 1e6))
+    first, second = (analytic_truth(loss, oracle, scores) for loss in (plain, moved))
+    assert torch.equal(first.gradient, second.gradient)
+    assert second.value == pytest.approx(first.value + 1e6, rel=1e-15)
+    assert_same(second, exact_truth(moved, oracle, scores))
+
+
+def test_rare_counts_of_trees_stay_within_the_bound():
+    """Where only counts far below their neighbours matter, a transform loses digits, and says so."""
+    oracle, event = CASES["spanning"]
+    worst = 0.0
+    for seed in range(12):
+        random = torch.Generator().manual_seed(seed)
+        scores = (50 * torch.randn(event, generator=random, dtype=torch.float64)).round()
+        weights = torch.randint(0, 3, event, generator=random) * oracle.read_mask(event)
+        values = torch.randn(13, generator=random, dtype=torch.float64)
+        loss = Formed(CountForm((weights,), lambda k, values=values: values[k]), 2)
+        found, expected = analytic_truth(loss, oracle, scores), exact_truth(loss, oracle, scores)
+        distance = float((found.gradient - expected.gradient).norm())
+        assert distance <= found.error + 1e-13 * float(expected.gradient.norm())
+        worst = max(worst, distance / float(expected.gradient.norm()))
+    assert worst <= 1e-7
+
+
+def test_without_a_form_or_sums_there_is_no_truth():
+    assert analytic_truth(lambda z: z.sum(-1), Subset(3), torch.zeros(7)) is None
+    event = (60, 60)
+    counts = (torch.arange(3600).reshape(event), torch.ones(event))
+    assert analytic_truth(Formed(CountForm(counts, lambda k, j: k / j), 2), Alignment(), torch.zeros(event)) is None
+
+
+def test_infeasible_scores_and_batches_are_refused():
+    loss = Formed(LinearForm(torch.ones(4)), 1)
+    with pytest.raises(ValueError, match=r"`analytic_truth` got scores that forbid every structure; expected at least one"):
+        analytic_truth(loss, Subset(2), torch.full((4,), -math.inf))
+    with pytest.raises(ValueError, match=r"`analytic_truth` got scores of shape \(2, 4\); expected one instance"):
+        analytic_truth(loss, Subset(2), torch.zeros(2, 4))
+
+
+def test_known_truth_says_what_would_help():
+    with pytest.raises(ValueError, match=r"expected at most 10, .*; or take a loss that declares a form \(linear, low-rank quadratic"):
+        known_truth(lambda z: z.sum((-1, -2)), SpanningTree(), torch.zeros(5, 5), cap=10)
+    counts = (torch.arange(3600).reshape(60, 60), torch.ones(60, 60))
+    with pytest.raises(ValueError, match=r"expected at most .*; or take a smaller structure: the form of this loss"):
+        known_truth(Formed(CountForm(counts, lambda k, j: k / j), 2), Alignment(), torch.zeros(60, 60))
+
+
+LARGE = {
+    "subset": (Subset(12), (36,)),
+    "linear_chain": (LinearChain(), (24, 4, 4)),
+    "alignment": (Alignment(), (12, 12)),
+    "constituency": (Constituency(), (16, 16)),
+    "shift_reduce": (ShiftReduce(), (16, 16, 2)),
+    "assignment": (Assignment(), (10, 10)),
+    "projective": (ProjectiveTree(), (12, 12)),
+    "spanning": (SpanningTree(single_root=False), (16, 16)),
+    "spanning_single": (SpanningTree(), (16, 16)),
+}
+"""Of a million structures and far more."""
+
+
+def instance(name):
+    oracle, event = LARGE[name]
+    random = torch.Generator().manual_seed(7)
+    scores, direction = torch.randn((2, *event), generator=random, dtype=torch.float64)
+    gold = oracle.sample(scores, generator=random)
+    return oracle, scores, direction, gold
+
+
+def losses(gold, event_ndim):
+    """One of every kind."""
+    size = int(gold.sum())
+    matrix = torch.randn((3, *gold.shape), generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+    yield Hamming(gold)
+    yield LowRankQuadratic(matrix / size, gold)
+    yield Formed(CountForm((gold,), lambda k: (size - k).double().sqrt()), event_ndim)
+
+
+@pytest.mark.parametrize("name", list(LARGE))
+def test_the_gradient_is_the_derivative_of_the_value(name):
+    oracle, scores, direction, gold = instance(name)
+    step = 1e-5
+    for loss in losses(gold, oracle.event_ndim):
+        plus, minus = (analytic_truth(loss, oracle, scores + sign * step * direction).value for sign in (1, -1))
+        slope = float((analytic_truth(loss, oracle, scores).gradient * direction).sum())
+        assert (plus - minus) / (2 * step) == pytest.approx(slope, rel=1e-7)
+
+
+@pytest.mark.parametrize("name", ["spanning", "spanning_single", "projective", "linear_chain"])
+def test_a_count_finds_the_probability_of_gold(name):
+    """That all parts are right has probability p(gold), here below 1e-6, by another way."""
+    oracle, scores, _, gold = instance(name)
+    size = int(gold.sum())
+    point = analytic_truth(ExactMatch(gold), oracle, scores)
+    counted = analytic_truth(Formed(CountForm((gold,), lambda k: (k < size).double()), oracle.event_ndim), oracle, scores)
+    assert counted.method == "analytic:count"
+    assert 0 < float(point.gradient.norm()) < 1e-6
+    # Over trees, a Fourier transform keeps an absolute precision.
+    allowed = counted.error if name.startswith("spanning") else 1e-11 * float(point.gradient.norm())
+    assert float((counted.gradient - point.gradient).norm()) <= allowed
