@@ -69,7 +69,9 @@ def compare(options: CompareOptions) -> None:
         from ..comparison.groups import CHANGED, ordered
 
         settings = load_settings(options.config)
-        base, *others = [*([] if options.with_ is None else [options.with_]), options.base, *options.heads]
+        base, others = options.base, list(options.heads)
+        if options.with_ is not None:
+            base, others = options.with_, [base, *others]
         if not others:
             raise ValueError(f"`compare` got only {base}; expected a second run, or a base with --with BASE")
         results.check_output("compare", output, base, *others)
