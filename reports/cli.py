@@ -10,28 +10,12 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .verbs import (
-    audit,
-    baseline,
-    catalogue,
-    compare,
-    describe,
-    doctor,
-    export,
-    gate,
-    init,
-    learn,
-    options,
-    recommend,
-    replay,
-    report,
-    status,
-)
+from .verbs import audit, baseline, catalogue, compare, describe, doctor, export, gate, init, options, recommend, replay, report, status
 from .verbs.outcome import BAD_INPUT, OK, fail
 from .verbs.run import command as run
 from .verbs.run import merge
@@ -42,7 +26,7 @@ VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
     "init": init.init,
     "doctor": doctor.doctor,
     "run": run.run,
-    "learn": learn.learn,
+    "learn": run.learn,
     "recommend": recommend.recommend,
     "status": status.status,
     "merge": merge.merge,
@@ -54,16 +38,7 @@ VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
     "audit": audit.audit,
     "replay": replay.replay,
 }
-"""In the order of the help; a verb with verbs of its own is an app."""
-
-TAKES = {
-    "run": options.RunOptions,
-    "learn": options.LearnOptions,
-    "recommend": recommend.RecommendOptions,
-    "compare": compare.CompareOptions,
-    "gate": gate.GateOptions,
-}
-"""Options of verbs that are functions of a dataclass."""
+"""In the order of the help: functions of a dataclass of options, or of typer's parameters, and an app for a verb with verbs of its own."""
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -124,7 +99,8 @@ class _Verbs(TyperGroup):
         if not isinstance(app, typer.Typer):
             app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_HELP)
             text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(verb) or "")  # one line per paragraph
-            app.command(cmd_name, help=text)(options.takes(TAKES[cmd_name], verb) if cmd_name in TAKES else verb)
+            kind = get_type_hints(verb).get("options")
+            app.command(cmd_name, help=text)(options.takes(kind, verb) if kind else verb)
         command = typer.main.get_command(app)
         command.name = cmd_name
         return command

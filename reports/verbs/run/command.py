@@ -1,14 +1,13 @@
-"""``structgrad run``: measure a plan."""
+"""``structgrad run`` and ``structgrad learn``: the plan of the options, and its measurement."""
 
 from __future__ import annotations
 
 import dataclasses
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..options import RunOptions
+from ..options import LearnOptions, RunOptions
 from ..outcome import code_of, sentences
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ FILE_ORACLE = "linear_chain"
 """Structure of a score file without --oracle."""
 
 EXCLUSIVE = (*(("file", name) for name in ("problem", "stage", "data", "builtin")), ("data", "builtin"), ("fresh", "rerun"))
+"""Pairs of options of `run` that exclude each other."""
 
 
 def run(options: RunOptions) -> None:
@@ -28,10 +28,9 @@ def run(options: RunOptions) -> None:
 
     Exit codes: 0 success, 1 an estimator returned NaN, 2 bad input, 3 failed cells or a full disk, 130 interrupted.
     """
-    with sentences(), ExitStack() as stack:
+    with sentences():
         from ....suites.running.planning.plan import Machine, Scope, Shard, default_jobs
         from ....suites.running.planning.presets import PRESETS
-        from ...terminal import Verbosity
         from . import launch
 
         options.check_together(*EXCLUSIVE, needs=(("field", "file"),))
@@ -39,24 +38,58 @@ def run(options: RunOptions) -> None:
             raise ValueError("`run` got --address without --engine ray; expected both, or neither")
         if options.quick and options.preset not in (None, "quick"):
             raise ValueError(f"`run` got both --quick and --preset {options.preset}; give one of them")
-        part = None if options.shard is None else Shard.parsed(options.shard)
+        shard = None if options.shard is None else Shard.parsed(options.shard)
         preset, plan = plan_from(options)
         jobs = default_jobs(plan) if options.jobs is None else options.jobs
         machine = Machine(jobs, options.timeout, options.memory_limit, options.engine, options.address, options.gpus_per_cell)
         scope = Scope(options.rerun, options.budget, options.fail_fast, options.longest_cell or PRESETS[preset].longest)
         launch.pin_threads(options.threads)
-        verbosity = Verbosity(options.quiet, options.verbose, options.json)
-        stack.enter_context(verbosity.compiling())
         plan = plan if options.seconds else within_budget(plan, jobs, options.budget)
-        repeated = dataclasses.replace(
-            options,
-            preset=preset,
-            quick=False,
-            seconds=plan.effort.seconds if options.budget else options.seconds,
-            builtin=options.builtin or (plan.data is None and plan.file is None),
-        )
-        counts = launch.launched(plan, repeated, machine=machine, scope=scope, verbosity=verbosity, preset=preset, shard=part)
+        seconds = plan.effort.seconds if options.budget else options.seconds
+        builtin = options.builtin or (plan.data is None and plan.file is None)
+        repeated = dataclasses.replace(options, preset=preset, quick=False, seconds=seconds, builtin=builtin)
+        counts = launch.launched(plan, repeated, machine=machine, scope=scope, preset=preset, shard=shard)
     raise typer.Exit(code_of(counts))
+
+
+def learn(options: LearnOptions) -> None:
+    """Train models with every estimator, and compare accuracy, cost and the quality of the gradient.
+
+    Repeat the command to continue, even within a training run.
+
+    Exit codes: 0 success, 1 an estimator returned NaN, 2 bad input, 3 failed cells or a full disk, 130 interrupted.
+    """
+    with sentences():
+        from ....suites.base import LEARNT, TASK
+        from ....suites.running.planning.plan import Machine, Scope, default_jobs
+        from ....suites.running.planning.presets import STUDY, learning_plan
+        from . import launch
+
+        options.check_together(("quick", "study"))
+        plan = learning_plan(
+            with_encoder(options.task or (STUDY if options.study else ()), options.encoder),
+            estimators=options.estimator,
+            seeds=options.seeds,
+            quick=options.quick,
+            study=options.study,
+            plugins=tuple(map(str, options.plugin)),
+        )
+        if options.gradients or (options.gradients is None and not options.quick):
+            learnt = tuple(f"{LEARNT}{name.removeprefix(TASK)}" for name in plan.problems)
+            plan = dataclasses.replace(plan, suites=(*plan.suites, "bias", "parameter_bias"), problems=(*plan.problems, *learnt))
+        machine = Machine(default_jobs(plan) if options.jobs is None else options.jobs, options.timeout)
+        launch.pin_threads()
+        preset = "study" if options.study else "quick" if options.quick else "standard"
+        counts = launch.launched(plan, options, machine=machine, scope=Scope(fail_fast=options.fail_fast), preset=preset)
+    raise typer.Exit(code_of(counts))
+
+
+def with_encoder(tasks: tuple[str, ...], encoder: str | None) -> tuple[str, ...]:
+    """Name tasks with another encoder."""
+    if encoder is None:
+        return tasks
+    names = tasks or ("clusters",)
+    return tuple(f"{name.removesuffix(']')}{',' if name.endswith(']') else '['}encoder={encoder}]" for name in names)
 
 
 def plan_from(options: RunOptions) -> tuple[str, Plan]:

@@ -1,4 +1,4 @@
-"""One run of a plan: announced, measured, stored, summarised; whatever ends it, what is kept and how to go on is said."""
+"""One run of a plan: it is laid out, measured, stored and summarised, and any end of it says how to continue."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from ..options import RUNS, Options, command
 from ..outcome import INTERRUPTED, SOME_FAILED, fail
 from .outline import as_json, check_affordable, limits_lines, lines, outline, skips_lines
 
-_ERRORS_SHOWN = 5
+ERRORS_SHOWN = 5
 
 
 def pin_threads(threads: int = 1) -> None:
-    """One thread per process, unless more are asked for: on a shared machine more make small tensors slower, and times incomparable."""
+    """Limit the threads of this process, by default to one: more make small tensors slower and times incomparable on a shared machine."""
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[variable] = str(threads)
     import torch
@@ -56,102 +56,78 @@ def pin_threads(threads: int = 1) -> None:
     torch.set_num_threads(threads)
 
 
-def planned(plan: Plan, machine: Machine) -> Grid:
-    """The cells of a plan that can be measured on a machine.
-
-    Raises:
-        ValueError: one sentence on what cannot be.
-    """
-    machine.checked(ENGINES, plan)
-    with compiling.shared(plan, machine.jobs):
-        return grid(plan)
-
-
-def prepare(plan: Plan, out: str | None, shard: Shard | None = None) -> Path:
-    """Make the output folder, and check that it can be written; by default it is named after the plan.
-
-    Raises:
-        ValueError: a folder with results of a newer version.
-        OSError: a folder that cannot be written.
-    """
-    name = results.plan_hash(dataclasses.asdict(plan)) + ("" if shard is None else f"-shard-{shard.number}-of-{shard.of}")
-    folder = Path(out) if out else RUNS / name
-    results.check_not_newer(folder)
-    store.check_writable(folder)
-    return folder
-
-
 def launched(  # noqa: PLR0913
-    plan: Plan,
-    options: Options,
-    *,
-    machine: Machine,
-    scope: Scope,
-    verbosity: Verbosity,
-    preset: str,
-    shard: Shard | None = None,
+    plan: Plan, options: Options, *, machine: Machine, scope: Scope, preset: str, shard: Shard | None = None
 ) -> dict[str, int] | None:
     """Lay a plan out, refuse it if this machine cannot afford it, and measure it, or a shard of it.
 
     The options are those that repeat the run. The counts of cells by status are returned; None for a dry run.
 
     Raises:
-        ValueError: a plan or a machine that cannot be, such as a folder that another process is writing.
+        ValueError: a plan or a machine that cannot be, or a folder with results of a newer version.
+        OSError: a folder that cannot be written.
         typer.Exit: as `Launch.perform` does.
     """
-    repeat = command(options)
-    whole = planned(plan, machine)
-    scope.check_names(whole.cells)
-    cells = whole if shard is None else shard.of_plan(whole)
-    part = {} if shard is None else {"shard": {**vars(shard), "cells": len(whole.cells)}}
-    found = outline(plan, cells, machine, preset, sum(verbosity.compiled))
-    if options.dry_run and options.json:
-        typer.echo(json.dumps(as_json(found, cells, plan, repeat), ensure_ascii=False))
-    elif options.dry_run:
-        structures = f"structures to enumerate: about {text.number(found.structures)}"
-        for line in (*lines(found, plan, machine), structures, *skips_lines(cells)):
-            verbosity.say(line, important=True)
-    check_affordable(found, plan, machine, scope.longest or math.inf)
-    if options.dry_run:
-        return None
-    with opened(plan, options, shard) as (folder, mirror):
-        if options.fresh:
-            store.discard(folder)
-        return Launch(plan, cells, folder, machine, preset, repeat, scope, verbosity, part, mirror).perform()
+    verbosity, repeat = Verbosity(options.quiet, options.verbose, options.json), command(options)
+    with verbosity.compiling():
+        machine.checked(ENGINES, plan)
+        with compiling.shared(plan, machine.jobs):
+            whole = grid(plan)
+        scope.check_names(whole.cells)
+        work = whole if shard is None else shard.of_plan(whole)
+        found = outline(plan, work, machine, preset, sum(verbosity.compiled))
+        if options.dry_run and options.json:
+            typer.echo(json.dumps(as_json(found, work, plan, repeat), ensure_ascii=False))
+        elif options.dry_run:
+            structures = f"structures to enumerate: about {text.number(found.structures)}"
+            for line in (*lines(found, plan, machine), structures, *skips_lines(work)):
+                verbosity.say(line, important=True)
+        check_affordable(found, plan, machine, scope.longest or math.inf)
+        if options.dry_run:
+            return None
+        part = {} if shard is None else {"shard": {**vars(shard), "cells": len(whole.cells)}}
+        with opened(plan, options, shard) as (folder, mirror):
+            if options.fresh:
+                store.discard(folder)
+            for line in (*lines(found, plan, machine), *limits_lines(work)):
+                verbosity.say(line)
+            return Launch(plan, work, folder, machine, preset, repeat, scope, verbosity, part, mirror).perform()
 
 
 @contextmanager
 def opened(plan: Plan, options: Options, shard: Shard | None) -> Iterator[tuple[Path, Mirror | None]]:
-    """The locked folder of a run, and its mirror if it lies under a URL.
+    """The locked folder of a run, by default named after the plan, and its mirror if it lies under a URL.
 
     Raises:
-        ValueError, OSError: as `prepare` does, and for a URL that cannot be had.
+        ValueError: a folder with results of a newer version, or a URL that cannot be used.
+        OSError: a folder that cannot be written.
     """
-    if options.out is None or not is_url(options.out):
-        folder = prepare(plan, options.out, shard)
-        with locked(folder):
-            yield folder, None
+    if options.out is not None and is_url(options.out):
+        with mirrored(options.out) as mirror:
+            results.check_not_newer(mirror.folder)
+            if options.fresh:
+                mirror.discard()
+            yield mirror.folder, mirror
         return
-    with mirrored(options.out) as mirror:
-        results.check_not_newer(mirror.folder)
-        if options.fresh:
-            mirror.discard()
-        yield mirror.folder, mirror
+    name = results.plan_hash(dataclasses.asdict(plan)) + ("" if shard is None else f"-shard-{shard.number}-of-{shard.of}")
+    folder = Path(options.out) if options.out else RUNS / name
+    results.check_not_newer(folder)
+    store.check_writable(folder)
+    with locked(folder):
+        yield folder, None
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """One run of a plan into a folder, told to a person.
+    """One run of a plan into a folder, with its output.
 
     Args:
-        plan: what to measure. ``work``: its cells.
-        folder: where to.
-        machine: how. ``scope``: how far.
-        preset: what the plan began as.
-        repeat: the command that repeats it.
-        verbosity: how much is told.
-        part: what the manifest says of a shard; nothing of a whole plan.
-        mirror: of the folder under a URL, if it has one.
+        plan: the measurements. ``work``: their cells.
+        folder: local folder of the results. ``mirror``: its copy under a URL.
+        machine: workers. ``scope``: cells to measure again, and limits.
+        preset: name of the plan's preset. ``repeat``: the command that repeats the run.
+        verbosity: amount of output.
+        part: entry of the manifest for a shard.
     """
 
     plan: Plan
@@ -160,23 +136,18 @@ class Launch:
     machine: Machine
     preset: str
     repeat: str
-    scope: Scope = dataclasses.field(default_factory=Scope)
-    verbosity: Verbosity = dataclasses.field(default_factory=Verbosity)
-    part: results.Manifest = dataclasses.field(default_factory=dict)
-    mirror: Mirror | None = None
+    scope: Scope
+    verbosity: Verbosity
+    part: results.Manifest
+    mirror: Mirror | None
 
     @property
     def place(self) -> str:
-        """Where results are looked for."""
+        """The folder or URL of the results."""
         return str(self.folder) if self.mirror is None else self.mirror.remote.url
 
     def announce(self) -> None:
-        """What will be measured, before it is."""
-        for line in (
-            *lines(outline(self.plan, self.work, self.machine, self.preset, sum(self.verbosity.compiled)), self.plan, self.machine),
-            *limits_lines(self.work),
-        ):
-            self.verbosity.say(line)
+        """Print the place of the results, and the fate of other results there."""
         self.verbosity.say(f"results go to {self.place}" + (f", by way of {self.folder}" if self.mirror is not None else ""))
         if behind := self._left_behind():
             self.verbosity.say(behind, "yellow", important=True)
@@ -219,7 +190,7 @@ class Launch:
 
     @contextmanager
     def _sentence(self) -> Iterator[None]:
-        """What ended a run, as one sentence on what is kept and how to go on; ``run.json`` says it too, where that can still be written."""
+        """End an interrupted or broken run with one sentence, and with its status in ``run.json`` if that can still be written."""
         try:
             yield
         except KeyboardInterrupt:
@@ -231,12 +202,10 @@ class Launch:
             fail(f"cannot write{where} ({error.strerror or error}); {self._kept()}", SOME_FAILED)
 
     def _mark(self, status: str) -> None:
-        try:
+        with suppress(OSError):
             results.write_manifest(self.folder, {**self._manifest(started=_now()), "status": status, "finished": _now()})
-            if status != "broken":  # where the store itself may be what is broken, one wait for it is enough
+            if status != "broken":  # the store itself may be broken, and one wait for it is enough
                 self._mirror_documents()
-        except OSError:
-            return
 
     def _mirror_documents(self) -> None:
         if self.mirror is not None:
@@ -267,57 +236,48 @@ class Launch:
         }
 
     def _finish(self, left: int) -> dict[str, int]:
+        """Write the page, print the summary, and return the counts of cells by status."""
         frame, manifest = results.read(self.folder)
         results.write_whole(self.folder / PAGE, page.to_html(frame, {**manifest, "folder": self.place}).encode())
-        self._summarise(frame, manifest)
-        counts, verbosity = {**tables.counts(frame), "left": left}, self.verbosity
+        learnt, measured, verbosity = page.learning_of(frame), tables.by_loss(page.of_gradients(frame)), self.verbosity
+        sentences = learnt.sentences if learnt else []
+        for position, sentence in enumerate(sentences):
+            verbosity.say(sentence, important=position == 0, apart=position == 0)
+        overviews = terminal.summary(measured)
+        if overviews:
+            verbosity.say(page.headline(measured, manifest), apart=True)
+        for table in [*learnt.overviews, *overviews]:
+            verbosity.table(table)
+        for kind, legend in ((True, terminal.ANSWER_LEGEND), (False, terminal.LEGEND)):
+            if any(("of" in table) == kind for table in overviews):
+                verbosity.say(legend, "dim", apart=True)
+        for line in terminal.compared(measured):
+            verbosity.say(line, apart=True)
+        for line in page.contradictions(tables.claims(frame)):
+            verbosity.say(f"! {line}", "red")
+        for row in tables.records(tables.errors(frame).head(ERRORS_SHOWN)):
+            where = ", ".join(filter(None, (row.problem, row.stage, row.instance)))
+            verbosity.say(f"{row.status}: {row.estimator} on {where}: {row.reason}", "red")
+        counts = {**tables.counts(frame), "left": left}
         verbosity.say(text.cells_line(counts), important=True, apart=True)
         self._mirror_documents()
-        verbosity.say(f"results: {self._path(results.TABLE)}\nreport:  {self._path(PAGE, absolute=True)}", important=True)
-        verbosity.say(f"{_again(counts)}: {self.repeat}", important=True)
+        places = {name: self.folder / name for name in (results.TABLE, PAGE)}
+        shown = {name: f"{self.place}/{name}" if self.mirror else str(path.resolve()) for name, path in places.items()}
+        stored = shown[results.TABLE] if self.mirror else places[results.TABLE]
+        verbosity.say(f"results: {stored}\nreport:  {shown[PAGE]}", important=True)
+        again = f"{left} cells left, continue with" if left else "again, failed cells only" if counts["failed"] else "repeat"
+        verbosity.say(f"{again}: {self.repeat}", important=True)
         if self.preset == DEFAULT and not left:
             deeper = self.repeat.partition(" --out ")[0].replace(f"--preset {DEFAULT}", "--preset standard").replace(" --quick", "")
             verbosity.say(f"for conclusions, with more instances or steps: {deeper}")
-        learnt = page.learning_of(frame)
-        verbosity.outcome(self._outcome(counts, manifest, learnt.sentences if learnt else []))
-        return counts
-
-    def _path(self, name: str, *, absolute: bool = False) -> str:
-        """Of a file of the run, or the run itself, for people and programs."""
-        if self.mirror is not None:
-            return f"{self.place}/{name}".rstrip("/")
-        return str((self.folder / name).resolve() if absolute else self.folder / name)
-
-    def _summarise(self, frame: Any, manifest: results.Manifest) -> None:
-        learnt, measured = page.learning_of(frame), tables.by_loss(page.of_gradients(frame))
-        for position, sentence in enumerate(learnt.sentences if learnt else ()):
-            self.verbosity.say(sentence, important=position == 0, apart=position == 0)
-        overviews = terminal.summary(measured)
-        if overviews:
-            self.verbosity.say(page.headline(measured, manifest), apart=True)
-        for table in [*learnt.overviews, *overviews]:
-            self.verbosity.table(table)
-        for kind, legend in ((True, terminal.ANSWER_LEGEND), (False, terminal.LEGEND)):
-            if any(("of" in table) == kind for table in overviews):
-                self.verbosity.say(legend, "dim", apart=True)
-        for line in terminal.compared(measured):
-            self.verbosity.say(line, apart=True)
-        for line in page.contradictions(tables.claims(frame)):
-            self.verbosity.say(f"! {line}", "red")
-        for row in tables.records(tables.errors(frame).head(_ERRORS_SHOWN)):
-            self.verbosity.say(
-                f"{row.status}: {row.estimator} on {', '.join(filter(None, (row.problem, row.stage, row.instance)))}: {row.reason}", "red"
-            )
-
-    def _outcome(self, counts: dict[str, int], manifest: results.Manifest, answer: list[str]) -> dict[str, Any]:
-        paths = {"folder": "", "results": results.TABLE, "report": PAGE}
-        return {
-            "status": manifest["status"],
-            **({"answer": answer} if answer else {}),
-            **counts,
-            **{name: self._path(file, absolute=True) for name, file in paths.items()},
-            "command": self.repeat,
+        paths = {
+            "folder": self.place if self.mirror else str(self.folder.resolve()),
+            "results": shown[results.TABLE],
+            "report": shown[PAGE],
         }
+        answer = {"answer": sentences} if sentences else {}
+        verbosity.outcome({"status": manifest["status"], **answer, **counts, **paths, "command": self.repeat})
+        return counts
 
 
 def conclude(folder: Path, work: Grid, manifest: results.Manifest, shards: list[str], left: int) -> dict[str, int]:
@@ -378,15 +338,9 @@ def _sizes(plan: Plan, facts: Facts) -> dict[str, str]:
     return found
 
 
-def _again(counts: dict[str, int]) -> str:
-    if counts["left"]:
-        return f"{counts['left']} cells left, continue with"
-    return "again, failed cells only" if counts["failed"] else "repeat"
-
-
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """A request to end, as schedulers send it, is an interruption like Ctrl-C."""
+    """Treat SIGTERM, which schedulers send, as Ctrl-C."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -72,7 +72,7 @@ def test_an_encoder_is_for_every_task_of_the_study(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("structgrad.suites.running.planning.presets.STUDY", (SMALL, "clusters[steps=30]"))
     asked = []
-    monkeypatch.setattr("structgrad.reports.verbs.learn.with_encoder", lambda tasks, encoder: asked.append((tasks, encoder)) or tasks)
+    monkeypatch.setattr("structgrad.reports.verbs.run.command.with_encoder", lambda tasks, encoder: asked.append((tasks, encoder)) or tasks)
     call("learn", "--study", "--encoder", "./mine.py:Mine", "-e", "ste", "--no-gradients", "--dry-run")
     assert asked == [((SMALL, "clusters[steps=30]"), "./mine.py:Mine")]
 

@@ -315,7 +315,7 @@ def test_a_dry_run_counts_what_is_still_to_be_compiled(tmp_path: Path, monkeypat
 
 
 def test_compiling_while_planning_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    ordinary = launch.planned
+    ordinary = launch.grid
 
     def compiling_twice(*given: Any) -> Any:
         for _ in range(2):
@@ -328,7 +328,7 @@ def test_compiling_while_planning_is_said_once(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("structgrad.reports.verbs.run.outline.uncompiled", lambda structures: 0)
 
-    monkeypatch.setattr(launch, "planned", compiling_twice)
+    monkeypatch.setattr(launch, "grid", compiling_twice)
     result = call("run", "--dry-run", "--json", *SMALL[1:])
     assert result.stderr == f"{terminal.COMPILING} ...\n"
     assert 0.2 <= json.loads(result.stdout)["compiling"] < 10

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from structgrad.estimators import make_estimator
 from structgrad.oracles import Assignment, Subset
-from structgrad.reports.verbs.learn import with_encoder as named
+from structgrad.reports.verbs.run.command import with_encoder as named
 from structgrad.suites.tasks import ModuleTask, make_task, with_encoder
 from structgrad.suites.tasks.check import check_task
 from structgrad.suites.tasks.training import train
