@@ -48,7 +48,7 @@ class StructureLoss(abc.ABC):
 
     @property
     def form(self) -> LossForm | None:
-        """What the loss is on structures, for an exact gradient at any size; None where nothing is claimed."""
+        """The loss as a formula on structures, for an exact gradient at any size; None where none is declared."""
         return None
 
     def _rows(self, structure: Tensor) -> Tensor:
@@ -107,30 +107,16 @@ class SquaredDistance(StructureLoss):
 
 
 @dataclass(frozen=True, eq=False)
-class LinearSquaredDistance(StructureLoss):
-    """``⟨1 − 2b, z⟩ + ‖b‖²``: `SquaredDistance` on the structures, where ``z² = z``, and linear between them.
-
-    Args:
-        target: b, [*event].
-        parts: boolean [*event], the entries that count; all when None.
-    """
-
-    target: Tensor
-    parts: Tensor | None = None
+class LinearSquaredDistance(SquaredDistance):
+    """``⟨1 − 2b, z⟩ + ‖b‖²``: `SquaredDistance` on the structures, where ``z² = z``, and linear between them."""
 
     name = "squared_distance_linear"
-    event_of = "target"
-    vertex_degree = 1
     extension = "linear"
     discrete = SquaredDistance.name
 
     def __call__(self, structure: Tensor) -> Tensor:
         counted, target = _weights(self.parts, self.target).to(structure), self.target.to(structure).flatten()
         return _inner(self._rows(structure), counted * (1 - 2 * target)) + _inner(target.square(), counted)
-
-    @property
-    def form(self) -> LossForm:
-        return SquaredDistance(self.target, self.parts).form
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,19 +224,13 @@ class F1(StructureLoss):
 
 
 @dataclass(frozen=True, eq=False)
-class MultilinearF1(StructureLoss):
+class MultilinearF1(F1):
     """The expectation of `F1` over independent parts, part i taken with probability ``z_i``: linear in every part.
 
     With ``|gold| = g``, ``E[1 / (g + 1 + S)] = ∫₀¹ t^g E[t^S] dt``, where ``E[t^S] = ∏ (1 − z_j (1 − t))`` runs over the parts but i:
     Gauss–Legendre of 2g nodes, which is exact where at most 3g − 1 parts are taken. O(d g) for a structure of d parts.
 
-    Args:
-        gold: [*event] of 0/1, not all 0.
-        parts: boolean [*event], the entries that count; all when None.
     """
-
-    gold: Tensor
-    parts: Tensor | None = None
 
     name = "f1_multilinear"
     extension = "multilinear"
@@ -267,10 +247,6 @@ class MultilinearF1(StructureLoss):
             missed = 1 - chances * (1 - t)
             total = total + float(weight) / 2 * t**size * missed.prod(-1) * ((gold * chances) / missed).sum(-1)
         return 1 - 2 * total
-
-    @property
-    def form(self) -> LossForm:
-        return F1(self.gold, self.parts).form
 
 
 @dataclass(frozen=True, eq=False)
@@ -444,7 +420,7 @@ def make_loss(name: str, gold: Tensor, oracle: Oracle, *, seed: np.random.SeedSe
 
 @dataclass(frozen=True, eq=False)
 class _Tie:
-    """What a random loss is made of: gold at the entries that count, the structure that it is of, these entries, and a random stream."""
+    """The inputs of a random loss: gold at the entries that count, the whole structure, these entries, and a random stream."""
 
     gold: Tensor
     structure: Tensor

@@ -25,6 +25,7 @@ class RealItems(FoundItems):
 
     stages: ClassVar[tuple[str, ...]] = STAGES
     id_key: ClassVar[str] = "small_id"
+    default_loss = "quadratic"
 
     def __init__(self, name: str, seed: int, file: str, arrays: Arrays) -> None:
         self.name, self.seed, self.arrays, self.source = name, seed, arrays, f"{file}.npz"
@@ -50,8 +51,10 @@ class RealItems(FoundItems):
         """The same as int64."""
         return torch.from_numpy(self.array(key).astype(np.int64))
 
-    def read(self, values: Tensor) -> Tensor:
-        """Scores [*event] with ignored entries, which the files fill with -inf, at 0."""
+    def square(self, key: str, index: int, more: int = 0) -> Tensor:
+        """The entries [size, size, ...] of an item, with ignored ones, which the files fill with -inf, at 0."""
+        size = int(self.lengths()[index]) + more
+        values = self.double(key)[index, :size, :size]
         return torch.where(self.oracle.read_mask(tuple(values.shape)), values, 0)
 
 
@@ -59,7 +62,6 @@ class Tagging(RealItems):
     """Sentences and their parts of speech or names: scores of a linear-chain CRF."""
 
     oracle = LinearChain()
-    default_loss = "quadratic"
 
     def scores(self, stage: str, index: int) -> Tensor:
         unary = self.double(f"small_unary_{stage}")[index, : self.lengths()[index]]
@@ -110,11 +112,9 @@ class Dependency(RealItems):
     """Arcs of a parser that was trained on trees with a single root."""
 
     oracle: DependencyTree = SpanningTree()
-    default_loss = "quadratic"
 
     def scores(self, stage: str, index: int) -> Tensor:
-        size = int(self.lengths()[index]) + 1
-        return self.read(self.double(f"small_arc_{stage}")[index, :size, :size])
+        return self.square(f"small_arc_{stage}", index, 1)
 
     def gold(self, index: int) -> Tensor:
         return self.oracle.structure(self.integers("small_gold_heads")[index, : self.lengths()[index]], torch.float64)
@@ -135,30 +135,22 @@ class BinaryTrees(RealItems):
     """Spans of nested list operations, unlabelled; gold is the annotated tree, binarised to the right."""
 
     oracle = Constituency()
-    default_loss = "quadratic"
 
     def scores(self, stage: str, index: int) -> Tensor:
-        return self.read(self._square(self.double(f"small_span_{stage}"), index))
+        return self.square(f"small_span_{stage}", index)
 
     def gold(self, index: int) -> Tensor:
         """The file leaves out the spans of one token, which are in every tree."""
-        brackets = self._square(self.double("small_gold_binary"), index)
-        return brackets.clone().fill_diagonal_(1)
-
-    def _square(self, arrays: Tensor, index: int) -> Tensor:
-        length = self.lengths()[index]
-        return arrays[index, :length, :length]
+        return self.square("small_gold_binary", index).fill_diagonal_(1)
 
 
 class DerivationItems(RealItems):
     """Log-probabilities of the actions of a policy that builds such trees."""
 
     oracle = ShiftReduce("local")
-    default_loss = "quadratic"
 
     def scores(self, stage: str, index: int) -> Tensor:
-        size = self.lengths()[index] + 1
-        return self.read(self.double(f"small_action_{stage}")[index, :size, :size])
+        return self.square(f"small_action_{stage}", index, 1)
 
     def gold(self, index: int) -> Tensor:
         return ShiftReduce.structure(self.integers("small_gold_actions")[index, : 2 * self.lengths()[index] - 1], torch.float64)
@@ -168,11 +160,9 @@ class Assignments(RealItems):
     """Which word of a sentence translates which, where the links are one to one."""
 
     oracle = Assignment()
-    default_loss = "quadratic"
 
     def scores(self, stage: str, index: int) -> Tensor:
-        length = self.lengths()[index]
-        return self.double(f"small_score_{stage}")[index, :length, :length]
+        return self.square(f"small_score_{stage}", index)
 
     def gold(self, index: int) -> Tensor:
         length = self.lengths()[index]
@@ -187,7 +177,6 @@ class SpeechAlignment(RealItems):
     """
 
     oracle = Alignment()
-    default_loss = "quadratic"
     stages = ("gamma=1", "gamma=0.1")
 
     def lengths(self) -> np.ndarray:
@@ -207,28 +196,19 @@ class SpeechAlignment(RealItems):
 
 
 REAL: dict[str, tuple[str, str, type[RealItems]]] = {
-    "tagging_coarse5": ("tagging_coarse5", "English sentences of 2 to 6 words, 5 coarse tags: scores of a linear-chain CRF", Tagging),
-    "tagging_upos17": ("tagging_upos17", "English sentences of 2 to 4 words, 17 parts of speech: scores of a linear-chain CRF", Tagging),
-    "tagging_ner_bio3": ("tagging_ner_bio3", "sentences of 2 to 8 words, names as B, I, O: scores of a linear-chain CRF", Tagging),
-    "subset_fsdd_downstream": (
-        "subset_fsdd_downstream",
-        "3 of 12 frames of a spoken digit: scores and classifier of a model trained end to end",
-        SpokenSubset,
-    ),
-    "categorical_fsdd": ("categorical_fsdd", "spoken digits: logits of a classifier of 10 classes", SpokenDigitItems),
-    "dependency_en_ewt": ("dependency_en_ewt", "English sentences of 2 to 6 words: arcs of a parser of single-root trees", Dependency),
-    "dependency_en_ewt_projective": (
-        "dependency_en_ewt",
-        "the same arcs over projective trees, where the gold tree is one",
-        ProjectiveDependency,
-    ),
-    "binary_trees_listops": ("binary_trees_listops", "nested list operations of 4 to 8 tokens: spans of binary trees", BinaryTrees),
-    "shift_reduce_listops": ("shift_reduce_listops", "the same expressions: the policy of a shift-reduce parser", DerivationItems),
-    "assignment_alibi_fr_en": ("assignment_alibi_fr_en", "3 to 7 words and their translations, French and English", Assignments),
-    "dtw_speech": (
-        "dtw_speech",
-        "two recordings of a digit, 4 to 8 segments each: costs of alignments at two temperatures",
-        SpeechAlignment,
-    ),
+    name: (name.removesuffix("_projective"), summary, kind)
+    for name, summary, kind in (
+        ("tagging_coarse5", "English sentences of 2 to 6 words, 5 coarse tags: scores of a linear-chain CRF", Tagging),
+        ("tagging_upos17", "English sentences of 2 to 4 words, 17 parts of speech: scores of a linear-chain CRF", Tagging),
+        ("tagging_ner_bio3", "sentences of 2 to 8 words, names as B, I, O: scores of a linear-chain CRF", Tagging),
+        ("subset_fsdd_downstream", "3 of 12 frames of a spoken digit: scores and classifier of a model trained end to end", SpokenSubset),
+        ("categorical_fsdd", "spoken digits: logits of a classifier of 10 classes", SpokenDigitItems),
+        ("dependency_en_ewt", "English sentences of 2 to 6 words: arcs of a parser of single-root trees", Dependency),
+        ("dependency_en_ewt_projective", "the same arcs over projective trees, where the gold tree is one", ProjectiveDependency),
+        ("binary_trees_listops", "nested list operations of 4 to 8 tokens: spans of binary trees", BinaryTrees),
+        ("shift_reduce_listops", "the same expressions: the policy of a shift-reduce parser", DerivationItems),
+        ("assignment_alibi_fr_en", "3 to 7 words and their translations, French and English", Assignments),
+        ("dtw_speech", "two recordings of a digit, 4 to 8 segments each: costs of alignments at two temperatures", SpeechAlignment),
+    )
 }
-"""By name: the file without its suffix, one line, and what reads it."""
+"""By name: the file without its suffix, one line, and the class that reads it."""

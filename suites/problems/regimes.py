@@ -236,82 +236,42 @@ def _shares(nats: tuple[float, float, float], log_count: float) -> tuple[float, 
 
 # Means over the items of the real sets; 4.065 is the mean length of the tagged sentences.
 _TAGGING = _shares((6.516, 5.884, 0.973), 4.065 * math.log(5))
-_DEPENDENCY = _shares((4.631, 4.351, 0.779), 4.6329)
-_PROJECTIVE = _shares((3.616, 3.285, 0.543), 3.6189)
-_BINARY_TREES = _shares((4.919, 1.732, 0.001), 4.9209)
 _DERIVATIONS = _shares((4.548, 4.639, 0.128), 4.9209)
-_ASSIGNMENT = _shares((4.804, 4.791, 0.738), 4.8322)
 # Speech is aligned at γ = 1 and γ = 0.1, which stand for init and final; early lies in the middle.
 _ALIGNMENT = _shares((5.934, 3.496, 1.058), 6.8979)
+_LOSSES = {"categorical": "mlp", "categories": "mlp", "subset": Downstream.name}
+_LEAVES, _SHAPES = "derivations of 7 to 9 leaves, normalised", ((8, 8, 2), (9, 9, 2), (10, 10, 2))
 
-_DERIVATION_SHAPES = ((8, 8, 2), (9, 9, 2), (10, 10, 2))
+_BUILT_IN: tuple[tuple[str, str, str, MarginalOracle, Draw, tuple[float, float, float]], ...] = (
+    ("categorical", "10 classes", "categorical_fsdd", Categorical(), normal((10,)), (0.990, 0.957, 0.112)),
+    ("categories", "4 to 6 categories with 4 parts", "tagging_coarse5", IndependentCategoricals(),
+     normal((4, 4), (5, 4), (6, 4)), _TAGGING),
+    ("subset", "3 of 12 with a random downstream classifier", "subset_fsdd_downstream", Subset(3), normal((12,)), (0.995, 0.931, 0.347)),
+    ("chain", "chains of 3 to 6 with 5 tags", "tagging_coarse5", LinearChain(), _chain, _TAGGING),
+    ("alignment", "alignments of 5×5 to 7×6", "dtw_speech", Alignment(), normal((5, 5), (5, 6), (6, 6), (7, 6)), _ALIGNMENT),
+    ("constituency", "binary trees of 7 to 9 leaves", "binary_trees_listops", Constituency(), normal((7, 7), (8, 8), (9, 9)),
+     _shares((4.919, 1.732, 0.001), 4.9209)),
+    ("projective_tree", "projective trees of 5 to 7 words", "dependency_en_ewt_projective", ProjectiveTree(),
+     normal((6, 6), (7, 7), (8, 8)), _shares((3.616, 3.285, 0.543), 3.6189)),
+    ("spanning_tree", "dependency trees of 4 to 6 words", "dependency_en_ewt", SpanningTree(), normal((5, 5), (6, 6), (7, 7)),
+     _shares((4.631, 4.351, 0.779), 4.6329)),
+    ("assignment", "permutations of 5 to 7", "assignment_alibi_fr_en", Assignment(), normal((5, 5), (6, 6), (7, 7)),
+     _shares((4.804, 4.791, 0.738), 4.8322)),
+    ("shift_reduce", f"{_LEAVES} globally", "shift_reduce_listops", ShiftReduce(), normal(*_SHAPES), _DERIVATIONS),
+)  # fmt: skip
+"""Name, what the scores are of, the real problem with the same entropies, oracle, draws, and entropies at init, early and final."""
 
 REGIMES: dict[str, Regime] = {
-    "categorical_regimes": Regime(
-        "random scores of 10 classes, as peaked as those of categorical_fsdd", Categorical(), normal((10,)), (0.990, 0.957, 0.112), "mlp"
-    ),
-    "categories_regimes": Regime(
-        "random scores of 4 to 6 categories with 4 parts, as peaked as those of tagging_coarse5",
-        IndependentCategoricals(),
-        normal((4, 4), (5, 4), (6, 4)),
-        _TAGGING,
-        "mlp",
-    ),
-    "subset_regimes": Regime(
-        "random scores of 3 of 12 with a random downstream classifier, as peaked as those of subset_fsdd_downstream",
-        Subset(3),
-        normal((12,)),
-        (0.995, 0.931, 0.347),
-        Downstream.name,
-    ),
-    "chain_regimes": Regime(
-        "random scores of chains of 3 to 6 with 5 tags, as peaked as those of tagging_coarse5", LinearChain(), _chain, _TAGGING
-    ),
-    "alignment_regimes": Regime(
-        "random scores of alignments of 5×5 to 7×6, as peaked as those of dtw_speech",
-        Alignment(),
-        normal((5, 5), (5, 6), (6, 6), (7, 6)),
-        _ALIGNMENT,
-    ),
-    "constituency_regimes": Regime(
-        "random scores of binary trees of 7 to 9 leaves, as peaked as those of binary_trees_listops",
-        Constituency(),
-        normal((7, 7), (8, 8), (9, 9)),
-        _BINARY_TREES,
-    ),
-    "projective_tree_regimes": Regime(
-        "random scores of projective trees of 5 to 7 words, as peaked as those of dependency_en_ewt_projective",
-        ProjectiveTree(),
-        normal((6, 6), (7, 7), (8, 8)),
-        _PROJECTIVE,
-    ),
-    "spanning_tree_regimes": Regime(
-        "random scores of dependency trees of 4 to 6 words, as peaked as those of dependency_en_ewt",
-        SpanningTree(),
-        normal((5, 5), (6, 6), (7, 7)),
-        _DEPENDENCY,
-    ),
-    "assignment_regimes": Regime(
-        "random scores of permutations of 5 to 7, as peaked as those of assignment_alibi_fr_en",
-        Assignment(),
-        normal((5, 5), (6, 6), (7, 7)),
-        _ASSIGNMENT,
-    ),
-    "shift_reduce_regimes": Regime(
-        "random scores of derivations of 7 to 9 leaves, normalised globally, as peaked as those of shift_reduce_listops",
-        ShiftReduce(),
-        normal(*_DERIVATION_SHAPES),
-        _DERIVATIONS,
-    ),
-    "policy_regimes": Regime(
-        "the same with a policy: derivations of 7 to 9 leaves, normalised at every state",
-        ShiftReduce("local"),
-        normal(*_DERIVATION_SHAPES),
-        _DERIVATIONS,
-        origin=_uniform_policy,
-    ),
+    f"{name}_regimes": Regime(
+        f"random scores of {kind}, as peaked as those of {like}", oracle, draw, entropies, _LOSSES.get(name, "quadratic")
+    )
+    for name, kind, like, oracle, draw, entropies in _BUILT_IN
 }
 """By name."""
+
+REGIMES["policy_regimes"] = Regime(
+    f"the same with a policy: {_LEAVES} at every state", ShiftReduce("local"), normal(*_SHAPES), _DERIVATIONS, origin=_uniform_policy
+)
 
 
 def peaked_like(structure: str) -> Regime | None:
@@ -323,13 +283,12 @@ def _of_derivations(oracle: DerivedOracle) -> Regime:
     """What an oracle says of itself, and the entropies of the structure that it names."""
     examples = oracle.examples
     like = peaked_like(examples.like)
-    first, last = (f"{oracle.name}[{_sizes(oracle, size)}]" for size in (examples.small[0], examples.small[-1]))
+    first, last = (
+        f"{oracle.name}[{','.join(f'{name}={number}' for name, number in zip(oracle.size_names, size, strict=True))}]"
+        for size in (examples.small[0], examples.small[-1])
+    )
     summary = f"random scores of {first} to {last}" + (f", as peaked as those of {like.oracle.name}" if like else "")
     return Regime(summary, oracle, normal(*map(oracle.event_of, examples.small)), like.entropies if like else USUAL_ENTROPIES)
-
-
-def _sizes(oracle: DerivedOracle, size: tuple[int, ...]) -> str:
-    return ",".join(f"{name}={number}" for name, number in zip(oracle.size_names, size, strict=True))
 
 
 REGIMES |= {f"{name}_regimes": _of_derivations(kind()) for name, kind in DERIVED.items()}

@@ -94,58 +94,51 @@ class Convention:
 def read_arrays(path: str | Path) -> Arrays:
     """All arrays of a `.npz` or `.safetensors` file by key. Pickles are refused: loading one can run any code.
 
-    Half precision of a `.safetensors` file comes as float32, for NumPy knows no bfloat16.
+    Half precision of a `.safetensors` file comes as float32, because NumPy has no bfloat16.
 
     Raises:
         ValueError: one sentence that names the file: missing, of another kind, damaged, or with pickled objects.
     """
     file = Path(path)
-    readers = {".npz": _read_npz, ".safetensors": _read_safetensors}
+    readers = {".npz": (_read_npz, "numpy.savez"), ".safetensors": (_read_safetensors, "safetensors")}
     if file.suffix not in readers:
         raise ValueError(f"{file}: got a file of kind {file.suffix or 'none'!r}; expected .npz or .safetensors")
     if not file.is_file():
         raise ValueError(f"{file}: no such file; expected the path of an .npz or .safetensors file")
-    return readers[file.suffix](file)
+    read, library = readers[file.suffix]
+    try:
+        return read(file)
+    except _RefusedFileError as error:
+        raise ValueError(f"{file}: {error}") from error.__cause__
+    except _CORRUPT as error:
+        raise ValueError(f"{file}: damaged or cut off ({error}); save it again with {library}") from error
+
+
+class _RefusedFileError(ValueError):
+    """A file that is whole, and is not read."""
 
 
 def _read_npz(file: Path) -> Arrays:
     if not zipfile.is_zipfile(file):
-        raise ValueError(f"{file}: not an .npz archive, or cut off; save it again with numpy.savez")
-    try:
-        with file.open("rb") as stream:
-            check_archive(stream)
-            with np.load(stream, allow_pickle=False) as archive:
-                _check_keys(file, archive.files)
-                return {key: _entry(file, archive, key) for key in archive.files}
-    except _EntryError:
-        raise
-    except _CORRUPT as error:
-        raise ValueError(f"{file}: damaged or cut off ({error}); save it again with numpy.savez") from error
-
-
-def _check_keys(file: Path, keys: Sequence[str]) -> None:
-    """Refuse a key that is there twice: which array was meant?"""
-    if twice := [key for key, count in Counter(keys).items() if count > 1]:
-        raise _EntryError(f"{file}: has the key {twice[0]!r} twice; expected each key once, save it again")
-
-
-class _EntryError(ValueError):
-    """An entry of an archive that is no array of numbers or text."""
-
-
-def _entry(file: Path, archive: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
-    try:
-        value = archive[key]
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        raise _EntryError(
-            f"{file}: {key!r} is an object array, a pickle, and pickles are refused since loading one can run any code; "
-            "pad the items to one shape and save them as a float array beside an integer array of lengths"
-        ) from None
-    if not isinstance(value, np.ndarray):
-        raise _EntryError(f"{file}: {key!r} is not an array; expected an archive that numpy.savez wrote")
-    return value
+        raise _RefusedFileError("not an .npz archive, or cut off; save it again with numpy.savez")
+    arrays: Arrays = {}
+    with file.open("rb") as stream:
+        check_archive(stream)
+        with np.load(stream, allow_pickle=False) as archive:
+            _refuse_repeated(archive.files)
+            for key in archive.files:
+                try:
+                    arrays[key] = archive[key]
+                except ValueError as error:
+                    if "allow_pickle" not in str(error):
+                        raise
+                    raise _RefusedFileError(
+                        f"{key!r} is an object array, a pickle, and pickles are refused since loading one can run any code; "
+                        "pad the items to one shape and save them as a float array beside an integer array of lengths"
+                    ) from None
+                if not isinstance(arrays[key], np.ndarray):
+                    raise _RefusedFileError(f"{key!r} is not an array; expected an archive that numpy.savez wrote")
+    return arrays
 
 
 def _read_safetensors(file: Path) -> Arrays:
@@ -153,23 +146,25 @@ def _read_safetensors(file: Path) -> Arrays:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
     except ImportError as error:
-        raise ValueError(f"{file}: reading it needs the package safetensors; install it with `pip install 'structgrad[data]'`") from error
+        raise _RefusedFileError("reading it needs the package safetensors; install it with `pip install 'structgrad[data]'`") from error
+    check_size(file, LARGEST_ARRAYS)
     try:
-        check_size(file, LARGEST_ARRAYS)
         tensors = load_file(file)  # which also checks the length of the header
-        with file.open("rb") as stream:
-            header = stream.read(int.from_bytes(stream.read(8), "little"))
-        json.loads(header, object_pairs_hook=lambda pairs: _check_keys(file, [key for key, _ in pairs]))
-    except _EntryError:
-        raise
-    except (SafetensorError, *_CORRUPT) as error:
-        raise ValueError(f"{file}: damaged or cut off ({error}); save it again with safetensors") from error
-    return {key: _as_array(tensor) for key, tensor in tensors.items()}
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+    with file.open("rb") as stream:
+        header = stream.read(int.from_bytes(stream.read(8), "little"))
+    json.loads(header, object_pairs_hook=lambda pairs: _refuse_repeated([key for key, _ in pairs]))
+    kept = (torch.float32, torch.float64)
+    return {
+        key: np.asarray((tensor.float() if tensor.is_floating_point() and tensor.dtype not in kept else tensor).numpy())
+        for key, tensor in tensors.items()
+    }
 
 
-def _as_array(tensor: Tensor) -> np.ndarray:
-    narrow = tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.float64)
-    return np.asarray((tensor.float() if narrow else tensor).numpy())
+def _refuse_repeated(keys: Sequence[str]) -> None:
+    if twice := [key for key, count in Counter(keys).items() if count > 1]:
+        raise _RefusedFileError(f"has the key {twice[0]!r} twice; expected each key once, save it again")
 
 
 def as_values(array: np.ndarray, convention: Convention, *, key: str) -> Tensor:
@@ -222,18 +217,13 @@ def _reoriented(scores: Tensor, convention: Convention, absent: float = -math.in
     if convention.transition_axes == "next_previous":
         scores = scores.mT.contiguous()
     if convention.root == "diagonal":
-        scores = _with_root(scores, absent)
+        arcs = torch.nn.functional.pad(scores, (1, 0, 1, 0), value=absent)
+        arcs[..., 0, 1:] = scores.diagonal(dim1=-2, dim2=-1)
+        arcs.diagonal(dim1=-2, dim2=-1).fill_(absent)
+        scores = arcs
     if convention.spans == "exclusive":
         scores = scores[..., :-1, 1:].contiguous()
     return scores
-
-
-def _with_root(scores: Tensor, absent: float) -> Tensor:
-    """[*batch, n, n] with the root scores on the diagonal -> [*batch, n + 1, n + 1] with the root first."""
-    arcs = torch.nn.functional.pad(scores, (1, 0, 1, 0), value=absent)
-    arcs[..., 0, 1:] = scores.diagonal(dim1=-2, dim2=-1)
-    arcs.diagonal(dim1=-2, dim2=-1).fill_(absent)
-    return arcs
 
 
 COUNTED = {
@@ -381,9 +371,14 @@ class ScoreTables:
             )
         self._check_potentials(unary, array.shape[-1])
         self._event = (*array.shape[1:], array.shape[-1]) if unary else file.convention.event(array.shape[1:])
-        self._check_event(array.shape)
+        try:
+            self.oracle.check_event("ScoreFile", self._event)
+        except ValueError as error:
+            raise ValueError(f"key {file.scores!r} has shape {array.shape}: {error}") from error
         self.lengths = self._read_lengths(len(array))
-        self._check_gold(len(array))
+        gold = None if file.gold is None else self._array(file.gold)
+        if gold is not None and (gold.dtype.kind not in "fiub" or gold.shape[:1] != (len(array),)):
+            raise ValueError(f"key {file.gold!r} has shape {gold.shape} and dtype {gold.dtype}; expected {len(array)} entries of numbers")
         if file.lengths is None and array.dtype.kind in "fiu":
             self._warn_of_padding(array, unary=unary)
 
@@ -409,7 +404,10 @@ class ScoreTables:
         if self._dims > self.oracle.event_ndim:
             return as_scores(_corner(self._array(file.scores)[index], file.convention.stored(size)), self.oracle, file.convention, key=key)
         unary = as_values(self._array(file.scores)[index, : size[0]], file.convention, key=key)
-        transition, start, end = (None if name is None else self._values(name) for name in (file.transition, file.start, file.end))
+        transition, start, end = (
+            None if name is None else as_values(self._array(name), file.convention, key=name)
+            for name in (file.transition, file.start, file.end)
+        )
         if transition is not None and file.convention.transition_axes == "next_previous":
             transition = transition.mT
         return LinearChain.from_potentials(unary, transition, start=start, end=end)
@@ -419,8 +417,6 @@ class ScoreTables:
         if self.file.gold is None:
             return None
         stored = np.asarray(self._array(self.file.gold)[index])
-        if stored.dtype.kind in "ui":  # torch compares no unsigned integers but bytes
-            stored = stored.astype(np.int64)
         event = self._size(index)
         # Of any dtype and byte order; torch compares no unsigned integers of more than 8 bits.
         structure = self._structure(torch.from_numpy(stored.astype(np.float64 if stored.dtype.kind == "f" else np.int64)), event)
@@ -456,13 +452,6 @@ class ScoreTables:
         laid_out = cut if own else _reoriented(cut, convention, 0.0)
         return laid_out if tuple(laid_out.shape) == event else None
 
-    def _check_gold(self, items: int) -> None:
-        if self.file.gold is None:
-            return
-        gold = self._array(self.file.gold)
-        if gold.dtype.kind not in "fiub" or gold.shape[:1] != (items,):
-            raise ValueError(f"key {self.file.gold!r} has shape {gold.shape} and dtype {gold.dtype}; expected {items} entries of numbers")
-
     def _array(self, key: str) -> np.ndarray:
         if key in self.arrays:
             return self.arrays[key]
@@ -474,9 +463,6 @@ class ScoreTables:
             f"(`ScoreFile({option}=...)` in Python)"
         )
 
-    def _values(self, key: str) -> Tensor:
-        return as_values(self._array(key), self.file.convention, key=key)
-
     def _check_potentials(self, unary: bool, tags: int) -> None:
         """Transition, start and end go with unary scores, and have one entry per tag."""
         file = self.file
@@ -485,12 +471,6 @@ class ScoreTables:
                 raise ValueError(f"`ScoreFile` got {name}={key!r}; expected it only with unary scores [items, n, t] of a linear chain")
             if key is not None and self._array(key).shape != shape:
                 raise ValueError(f"key {key!r} has shape {self._array(key).shape}; expected {shape}")
-
-    def _check_event(self, shape: tuple[int, ...]) -> None:
-        try:
-            self.oracle.check_event("ScoreFile", self._event)
-        except ValueError as error:
-            raise ValueError(f"key {self.file.scores!r} has shape {shape}: {error}") from error
 
     def _size(self, index: int) -> tuple[int, ...]:
         """The event shape of an item."""
