@@ -41,7 +41,7 @@ def path_of(name: str, folder: Path) -> Path:
 
 
 def names(folder: Path) -> list[str]:
-    """Of all baselines of a folder."""
+    """The names of all baselines of a folder."""
     return sorted(path.stem for path in folder.glob("*.parquet")) if folder.is_dir() else []
 
 
@@ -58,12 +58,14 @@ def save(path: Path, frame: pd.DataFrame, manifest: results.Manifest, **about: A
         path: the file.
         frame: the table of a run.
         manifest: of that run.
-        **about: stored beside: the name, and why it was saved although the gate was red.
+        **about: also stored: the name, and why it was saved although the gate fails.
 
     Returns:
-        How many rows it holds.
+        The number of its rows.
     """
-    kept = needed(frame).assign(traceback="", seconds=np.nan, source="").astype(COLUMNS)
+    kept = needed(frame).assign(traceback="", seconds=np.nan, source="").astype(COLUMNS).reset_index(drop=True)
+    for name in kept.select_dtypes("category"):
+        kept[name] = kept[name].cat.remove_unused_categories()
     note = {"saved": datetime.now(UTC).isoformat(timespec="seconds"), "rows": len(kept), **about}
     with tempfile.TemporaryDirectory() as folder:
         written = results.write(kept, Path(folder), {**manifest, "baseline": note})

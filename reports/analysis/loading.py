@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,6 @@ class Loaded:
     name: str
     frame: pd.DataFrame
     manifest: results.Manifest
-
-    @cached_property
-    def rows(self) -> list[Row]:
-        """All of it."""
-        return rows_of(self.frame)
 
     @property
     def machine(self) -> dict[str, Any]:

@@ -79,11 +79,9 @@ def bare(row: Row) -> Row:
 def own_baseline(change: Callable[[int, Row], Row | None] = lambda number, row: row) -> list[Row]:
     """Some rows of the baseline of this repository, each changed or left out."""
     names = ("ste", "rloo", "st_gumbel", "sparsemap_marginalisation")
-    rows = [
-        row
-        for row in load(str(FOLDER.parents[1] / ".ci" / "baseline.parquet")).rows
-        if row.estimator in names and row.problem == "subset_regimes"
-    ]
+    frame = load(str(FOLDER.parents[1] / ".ci" / "baseline.parquet")).frame
+    frame = frame[frame["estimator"].isin(names) & frame["problem"].eq("subset_regimes")].astype(object)
+    rows = [Row(**record) for record in frame.where(frame.notna(), None).to_dict("records")]  # type: ignore[misc]
     return [found for number, row in enumerate(rows) if (found := change(number, row)) is not None]
 
 

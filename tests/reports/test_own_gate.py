@@ -32,7 +32,7 @@ def baseline() -> Loaded:
 
 def test_every_estimator_has_bias_variance_and_sparsity_in_the_baseline(baseline: Loaded) -> None:
     for metric in ("relative_bias", "gain", "relative_variance", "support", "gradient_nonzeros"):
-        found = {row.family for row in baseline.rows if row.metric == metric and row.status == "ok"}
+        found = set(baseline.frame.loc[baseline.frame["metric"].eq(metric) & baseline.frame["status"].eq("ok"), "family"])
         assert found == set(ESTIMATORS), f"{metric}: renew the baseline with {RENEW}"
 
 
@@ -53,7 +53,8 @@ def measured(folder: Path) -> list[Row]:
 
 
 def judged(baseline: Loaded, rows: list[Row]) -> GateResult:
-    part = [row for row in baseline.rows if row.estimator in NAMES and row.problem == "categorical_regimes"]
+    frame = baseline.frame
+    part = frame[frame["estimator"].isin(NAMES) & frame["problem"].eq("categorical_regimes")]
     return gate(part, rows, (baseline.machine, baseline.machine), load_settings(FOLDER / "gate.toml"))
 
 
