@@ -114,7 +114,7 @@ METRICS: dict[str, Metric] = {
     ),
     "relative_bias_squared": Metric("b², estimated without bias by a U-statistic; may be negative", _SQUARE, paired=True),
     "relative_variance": Metric(
-        "V = E‖ĝ − E ĝ‖² / ‖g‖², of one estimate",
+        "V = E‖ĝ − E ĝ‖² / ‖g‖² of one estimate ĝ: 0 for a deterministic estimator",
         _GATED,
         range="0 to ∞",
         title="rel. variance",
@@ -123,7 +123,7 @@ METRICS: dict[str, Metric] = {
         paired=True,
     ),
     "relative_mse": Metric(
-        "E‖ĝ − g‖² / ‖g‖² = b² + V; of the mean of N estimates b² + V/N",
+        "E‖ĝ − g‖² / ‖g‖² = b² + V; the average of N estimates has b² + V/N",
         _GATED,
         range="0 to ∞",
         title="rel. MSE",
@@ -146,10 +146,10 @@ METRICS: dict[str, Metric] = {
         range="0 to ∞",
         title="orthogonal bias",
     ),
-    "null_bias": Metric("norm of the bias along directions that change no probability / ‖g‖", _NORM),
-    "mean_cosine": Metric("mean cosine between one estimate and g, 0 for an estimate of 0: bias and variance together", _SHARE, mean=True),
+    "null_bias": Metric("‖bias along directions that change no probability‖ / ‖g‖", _NORM),
+    "mean_cosine": Metric("E[⟨ĝ, g⟩ / (‖ĝ‖ ‖g‖)], with 0 for ĝ = 0: depends on bias and variance", _SHARE, mean=True),
     "snr": Metric(
-        "‖E ĝ‖² / trace of the covariance of one estimate; not defined without variance",
+        "‖E ĝ‖² / tr Cov(ĝ) of one estimate; undefined without variance",
         Rule("higher"),
         width=(0.05, 0.002),
         undirected=True,
@@ -164,17 +164,17 @@ METRICS: dict[str, Metric] = {
     ),
     "rho_16": Metric("rho of the average of 16 estimates", _SHARE, label="ρ of 16 estimates"),
     "fisher_rho": Metric(
-        "rho in the metric of the Fisher information: usefulness as a step of fixed divergence, 1 for the natural gradient", _SHARE
+        "rho in the metric of the Fisher information, for a step of fixed KL divergence: 1 for the natural gradient", _SHARE
     ),
     "fisher_rho_16": Metric("fisher_rho of the average of 16 estimates", _SHARE),
-    "descent_probability": Metric("share of estimates along which the loss decreases: ⟨ĝ, g⟩ > 0", _SHARE),
-    "sign_agreement": Metric("share of the non-zero parts of estimates whose sign is that of g, over parts where g is not 0", _SHARE),
+    "descent_probability": Metric("P(⟨ĝ, g⟩ > 0): share of estimates along which a small step decreases the loss", _SHARE),
+    "sign_agreement": Metric("share of non-zero parts of ĝ with the sign of g, over parts where g is not 0", _SHARE),
     "kurtosis": Metric(
-        "E‖ĝ‖⁴ / (E‖ĝ‖²)²: 1 where all estimates are equally long, large where few carry the variance", Rule("lower"), undirected=True
+        "E‖ĝ‖⁴ / (E‖ĝ‖²)²: 1 if all estimates have the same norm, large if a few dominate the variance", Rule("lower"), undirected=True
     ),
     # Where there is no gradient to compare with.
-    "absolute_bias": Metric("‖E ĝ − g‖, where g is too small to compare with", _NORM),
-    "absolute_variance": Metric("trace of the covariance of one estimate, where g is not known, or too small to compare with", _GATED),
+    "absolute_bias": Metric("‖E ĝ − g‖, reported if g is too small for a relative bias", _NORM),
+    "absolute_variance": Metric("tr Cov(ĝ) of one estimate, reported if g is unknown or too small for a relative variance", _GATED),
     "zero_gradient_rate": Metric(
         "share of estimates that are exactly 0", replace(_SHARE_LOST, gated=True), title="zero gradients", undirected=True
     ),
@@ -196,17 +196,19 @@ METRICS: dict[str, Metric] = {
         label="structures in the support",
     ),
     "forward_nonzeros": Metric(
-        "mean number of non-zero parts of the structure that the loss is evaluated at",
+        "mean number of non-zero parts of the structures at which the loss is evaluated",
         _GATED,
         unit="count",
         title="parts, structure",
         label="parts in the structure",
     ),
     # Times and bytes. Absolute times, and what is made of them, are never compared between runs; ratios are paired within a run.
-    "forward_time": Metric("median seconds of the structure and the loss, or of the surrogate, for one batch of 32 rows", _NEVER, unit="s"),
-    "backward_time": Metric("median seconds of the backward for the batch of `forward_time`", _NEVER, unit="s"),
+    "forward_time": Metric(
+        "median seconds of the forward pass (structure and loss, or surrogate) for a batch of 32 rows", _NEVER, unit="s"
+    ),
+    "backward_time": Metric("median seconds of the backward pass for a batch of 32 rows", _NEVER, unit="s"),
     "peak_memory": Metric(
-        "most bytes that tensors and kernels held at one time for the same batch, forward and backward",
+        "peak bytes of tensors and kernels in a forward and backward pass for a batch of 32 rows",
         _BYTES,
         unit="B",
         title="peak bytes",
@@ -214,53 +216,51 @@ METRICS: dict[str, Metric] = {
     ),
     "time_ratio": Metric("seconds per estimate relative to `reinforce`, paired in interleaved rounds", _BETWEEN_RUNS, title="time ratio"),
     "variance_seconds": Metric(
-        "relative variance × seconds of one estimate: what an unbiased estimator is to be judged by", _NEVER, unit="s"
+        "relative variance × seconds of one estimate: compares unbiased estimators at equal time, lower is better", _NEVER, unit="s"
     ),
-    "loss_evaluations": Metric("evaluations of the loss behind one estimate; the backward of one counts as two", _GATED, unit="count"),
+    "loss_evaluations": Metric("evaluations of the loss per estimate; a backward pass of the loss counts as two", _GATED, unit="count"),
     "break_even_seconds": Metric(
-        "seconds from which on `reinforce`, averaged over as many estimates as they allow, has the smaller error", _NEVER, unit="s"
+        "seconds after which the average of all `reinforce` estimates in that time has a smaller error", _NEVER, unit="s"
     ),
-    "break_even_evaluations": Metric("the same in evaluations of the loss; the backward of one counts as two", _NEVER, unit="count"),
-    "oracle_share": Metric("share of the forward + backward time that is spent inside the oracle, in a run under a stopwatch", _NEVER),
+    "break_even_evaluations": Metric(
+        "evaluations of the loss after which the average of `reinforce` estimates has a smaller error", _NEVER, unit="count"
+    ),
+    "oracle_share": Metric("share of the forward and backward time spent inside the oracle", _NEVER),
     "seconds_per_estimate": Metric(
-        "median seconds of one launch of many rows (how many is its size), forward and backward, per row; on a CPU, processor time",
+        "median seconds per row of forward and backward passes over a large batch; on a CPU, processor time",
         _NEVER,
         unit="s",
     ),
-    "threads": Metric("threads that torch computed with while times were taken", _NEVER, unit="count"),
-    "forward_memory": Metric(
-        "most bytes that tensors and kernels held at one time for a batch of 32 rows, forward alone", _BYTES, unit="B"
-    ),
-    "memory_per_row": Metric(
-        "bytes by which the peak memory of 16 rows grows where each of them is there twice, per row", _BYTES, unit="B"
-    ),
+    "threads": Metric("number of torch threads during the timings", _NEVER, unit="count"),
+    "forward_memory": Metric("peak bytes of tensors and kernels in a forward pass for a batch of 32 rows", _BYTES, unit="B"),
+    "memory_per_row": Metric("peak bytes per additional row, measured with 16 and 32 rows", _BYTES, unit="B"),
     "total_time": Metric("median seconds of forward and backward at one point of a sweep", _NEVER, unit="s", label="seconds"),
     "time_exponent": Metric("exponent e of time ∝ sizeᵉ, over the upper part of a sweep", _NEVER),
     "memory_exponent": Metric("exponent e of peak memory ∝ sizeᵉ, over the upper part of a sweep", _NEVER),
     "variance_exponent": Metric("exponent e of variance ∝ samplesᵉ: −1 for independent samples", replace(_SHARE_LOST, minimum_change=0.0)),
     # Of steps of equal size, and of training.
     "kl_decrease": Metric(
-        "decrease of E L by a step of the estimate relative to one of the exact gradient, both of the same mean KL divergence", _SHARE
+        "decrease of E L by a step along the estimate relative to a step along g with the same mean KL divergence", _SHARE
     ),
-    "kl_decrease_natural": Metric("kl_decrease of a step along the natural gradient: the ceiling", _SHARE),
+    "kl_decrease_natural": Metric("kl_decrease of a step along the natural gradient, which is the maximum", _SHARE),
     "regret": Metric(
         "(E L − min L) / (E L at the start − min L) after training for the same loss evaluations, with the best of 6 step sizes",
         _SHARE_LOST,
     ),
-    "steps": Metric("training steps that the loss evaluations allowed", _NEVER, unit="count"),
+    "steps": Metric("number of training steps within the budget of loss evaluations", _NEVER, unit="count"),
     "accuracy": Metric(
-        "share of the test items that are predicted correctly from the best structures, after training",
+        "share of test items that are predicted correctly with the argmax structures, after training",
         _LEARNT,
         label="final accuracy",
     ),
-    "structure_accuracy": Metric("agreement of the best structures with the true ones, by the measure of the task", _SHARE),
-    "relaxed_accuracy": Metric("accuracy with marginals instead of the best structures", _SHARE),
+    "structure_accuracy": Metric("agreement of the argmax structures with the true structures, by the metric of the task", _SHARE),
+    "relaxed_accuracy": Metric("accuracy with marginals instead of argmax structures", _SHARE),
     "curve_mean": Metric(
-        "mean accuracy over the points of a learning curve: high where learning is fast", _SHARE, label="mean of the learning curve"
+        "mean accuracy over the points of a learning curve: higher if learning is faster", _SHARE, label="mean of the learning curve"
     ),
-    "curve_accuracy": Metric("accuracy after so many steps of training", _SHARE),
+    "curve_accuracy": Metric("accuracy after the given number of training steps", _SHARE),
     "steps_to_target": Metric(
-        "training steps until the accuracy is .95 of the ceiling; censored if it is not reached",
+        "training steps until the accuracy is 95 % of the ceiling; censored if it is not reached",
         Rule("lower"),
         unit="count",
         label="steps to the target",

@@ -1,5 +1,4 @@
-"""Verbs of the command line: a file or a folder each.
+"""Verbs of the command line, gathered by `structgrad.reports.cli`.
 
-Each is a function whose signature is its options; `structgrad.reports.cli` gathers them. A verb imports what it needs when it runs, so that
-help and completion stay quick.
+A verb is a function of a dataclass of options, or of typer's parameters. It imports heavy modules when it runs, so that help stays quick.
 """

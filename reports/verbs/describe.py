@@ -52,8 +52,8 @@ def facts(name: str) -> list[Record]:
     """All facts of a name: one record for each kind that has it.
 
     Args:
-        name: of an estimator, supervised training, oracle, problem, task, suite, metric, loss, noise or preset, the first five with
-            options too; or a class as ``module:Class`` or ``file.py:Class``.
+        name: any name of `list`, for estimators, oracles, problems and tasks also with options; or a class as ``module:Class`` or
+            ``file.py:Class``.
 
     Raises:
         ValueError: an unknown name, with the nearest names of all kinds, or an unknown option.

@@ -1,4 +1,4 @@
-"""Outcomes of a command: exit codes, and one sentence for what was wrong with the input."""
+"""Exit codes of a command, and one sentence for each error."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def fail(message: object, code: int = BAD_INPUT) -> NoReturn:
 
 
 def code_of(counts: Mapping[str, int] | None) -> int:
-    """The exit code of a run with so many cells that failed, and estimators among them that are broken."""
+    """The exit code of a run with these counts of cells by status."""
     counts = counts or {}
     return REGRESSED if counts.get("broken") else SOME_FAILED if counts.get("failed") else OK
 
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Bad input ends with one sentence and exit code 2, an interruption with code 130; warnings of this package are sentences too."""
+    """End bad input with one sentence and exit code 2, an interruption with 130; warnings of this package are sentences too."""
     try:
         with _warnings():
             yield
@@ -54,7 +54,7 @@ def sentences() -> Iterator[None]:
 
 @contextmanager
 def _warnings() -> Iterator[None]:
-    """What this package warns of goes to standard error as a sentence, without the line of code that said it."""
+    """Print warnings of this package as sentences on standard error, without the line of code."""
     ordinary = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:

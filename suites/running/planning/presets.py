@@ -100,7 +100,7 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "quick": Preset(
-        "a first look at four structures, three entropy levels and three losses, about two minutes",
+        "a first look at four structures, three entropy levels and three losses in about two minutes",
         ("bias", "sparsity", "memory", "wall_clock"),
         FIRST_ESTIMATORS,
         FIRST_ENTROPIES,
@@ -114,7 +114,7 @@ PRESETS: dict[str, Preset] = {
         problems=FIRST_PROBLEMS,
     ),
     "standard": Preset(
-        "all suites on every structure at four entropies, 32 instances each: for conclusions",
+        "all suites on every structure at four entropy levels, 32 instances each, for conclusions",
         (),
         CORE,
         ENTROPIES,
@@ -128,7 +128,7 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "thorough": Preset(
-        "all estimators, all problems and their stages of training, 60 instances each: for a paper",
+        "all estimators and problems at all entropy levels and stages of training, 60 instances each, for a paper",
         (),
         (),
         (),
