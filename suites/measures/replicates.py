@@ -76,8 +76,6 @@ def extend_moments(  # noqa: PLR0913
 ) -> None:
     """Add the replicates from the last one so far, which ended a block, to ``stop`` (exclusive)."""
     for first, estimates in launches(estimator, target, sampling, (moments.total, stop), slot):
-        if estimates.device.type != "cpu" and _add_rounds(moments, estimates, first, sampling):
-            continue
         moments.add_blocks(estimates, list(_blocks(first, len(estimates), sampling)))
 
 
@@ -87,16 +85,6 @@ def _blocks(first: int, number: int, sampling: Sampling) -> Iterator[tuple[int, 
         size, end = sampling.piece(first + start), min(start + BLOCK, number)
         for place in range(start, end, size):
             yield place, min(place + size, end), ((first + place) // size) % BATCHES
-
-
-def _add_rounds(moments: Moments, estimates: Tensor, first: int, sampling: Sampling) -> bool:
-    """Add the estimates of a launch, `BATCHES` pieces at a time, if all its pieces have one size."""
-    size = sampling.piece(first)
-    if len(estimates) % size or sampling.piece(first + len(estimates) - 1) != size:
-        return False
-    for number, pieces in enumerate(estimates.unflatten(0, (-1, size)).split(BATCHES)):
-        moments.add_round(pieces, first // size + number * BATCHES)
-    return True
 
 
 def launches_of(name: str, batch_size: int, scores: Tensor) -> Launches:

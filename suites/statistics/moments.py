@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...oracles import kernels
 from .interval import BATCHES as BATCHES
 
 """Accumulators per cell. Intervals are delete-one-batch jackknives over them; 32 lose about 1 % of width against many more."""
+
+CACHED_NUMBERS = 2**15
+"""Numbers that are added at a time on a CPU: larger tensors leave its cache."""
 
 FULL_COVARIANCE = 256
 """Up to this many parts the whole covariance is accumulated; above, what needs it is estimated from the batch means."""
@@ -96,155 +98,67 @@ class Moments:
         self.add_blocks(estimates, [(0, len(estimates), batch)])
 
     def add_blocks(self, estimates: Tensor, blocks: Sequence[tuple[int, int, int]]) -> None:
-        """Take blocks of replicates ``[r, *event]``: the first row of each, the end of its rows, and its batch."""
-        flat = estimates.reshape(estimates.shape[0], -1)
-        if kernels.enabled(flat[:0].double()):
-            self._add_compiled(flat, blocks)
-        else:
-            for first, end, batch in blocks:
-                self._add(flat[first:end].double(), batch)
+        """Add blocks of replicates ``[r, *event]``: the first row of each, the end of its rows, and its batch."""
+        flat = estimates.reshape(estimates.shape[0], -1).double()
+        limit = CACHED_NUMBERS // flat.shape[1] if flat.device.type == "cpu" else len(flat)
+        group: list[tuple[int, int, int]] = []
+        for block in blocks:
+            # Blocks that follow one another, of one size, and of different batches are added at once.
+            if group:
+                size, end = group[0][1] - group[0][0], group[-1][1]
+                fits = block[1] - group[0][0] <= limit and block[2] not in [batch for *_, batch in group]
+                if block[0] != end or block[1] - block[0] != size or not fits:
+                    self._add(flat[group[0][0] : end].unflatten(0, (len(group), size)), [batch for *_, batch in group])
+                    group = []
+            group.append(block)
+        if group:
+            rows = flat[group[0][0] : group[-1][1]]
+            self._add(rows.unflatten(0, (len(group), -1)), [batch for *_, batch in group])
 
-    def _add_compiled(self, flat: Tensor, blocks: Sequence[tuple[int, int, int]]) -> None:
-        """What `_add` does on the CPU, in a fraction of the time; parts that are never anything but 0 are left out."""
-        from .kernels import block_moments  # here, because it loads the compiler
-
-        size, most = flat.shape[1], max(end - first for first, end, _ in blocks)
-        sums = [self.count, self.mean, self.square, self.nonzero, self.signs]
-        sums += [self.along, self.zero, self.descents, self.cosines, self.quartics, self.total_mean]
-        centred, products = self._space("centred", most * size), self._space("products", 0 if self.comoment is None else size * size)
-        moving, mean, nothing = np.empty(size, np.int64), np.empty(size), np.empty((0, 0))
-        given = (nothing if self.information is None else self.information.numpy(), self.informed.numpy())
-        comoment = nothing if self.comoment is None else self.comoment.numpy()
-        fixed = (self._exact.numpy(), *(each.numpy() for each in sums), *given, comoment, moving, mean, centred.numpy(), products.numpy())
-        estimates = flat.detach().double().contiguous().numpy()
-        table, done = np.array(blocks, np.int64), 0
-        while done < len(blocks):
-            before = self.total
-            reached, parts = block_moments.add_blocks(estimates, table, done, before, *fixed)
-            self.total += sum(end - first for first, end, _ in blocks[done:reached])
-            done = reached
-            if reached < len(blocks):
-                self._add_products(estimates, blocks[reached], moving[:parts], mean[:parts])
-                done += 1
-
-    def _add_products(self, estimates: np.ndarray, block: tuple[int, int, int], moving: np.ndarray, mean: np.ndarray) -> None:
-        """Add what takes products of parts, of a block of few parts or of many; its centred errors lie in their space."""
-        from .kernels import block_moments
-
-        (first, end, batch), parts, total_mean = block, len(moving), self.total_mean.numpy()
-        rows = end - first
-        if self.comoment is None:
-            if self.information is not None:
-                self.informed[batch] += _informed(self.information, torch.from_numpy(estimates[first:end]), torch.from_numpy(mean), None)
-            block_moments.add_mean(moving, mean, rows, self.total, total_mean)
-        else:
-            errors, products = self._spaces["centred"][: rows * parts].view(rows, parts), self._spaces["products"]
-            torch.mm(errors.mT, errors, out=products[: parts * parts].view(parts, parts))
-            information = np.empty((0, 0)) if self.information is None else self.information.numpy()
-            block_moments.add_block(
-                products.numpy(), self._exact.numpy(), moving, mean, rows, self.total, batch, information, self.informed.numpy(),
-                self.comoment.numpy(), total_mean,
-            )  # fmt: skip
-        self.total += rows
-
-    @functools.cached_property
-    def _exact(self) -> Tensor:
-        """The gradient, and its direction: [2, d]."""
-        return torch.stack([self.gradient, self.direction])
-
-    def _space(self, name: str, numbers: int) -> Tensor:
-        """Memory that the last block has used: pages that were never touched before take longer than what is done with them."""
-        known: Tensor | None = self._spaces.get(name)
-        if known is None or len(known) < numbers:
-            known = self._spaces[name] = self.gradient.new_empty(numbers)
-        return known
-
-    @functools.cached_property
-    def _spaces(self) -> dict[str, Tensor]:
-        return {}
-
-    def _add(self, flat: Tensor, batch: int) -> None:
-        errors = flat - self.gradient
-        rows = errors.shape[0]
-        mean = errors.mean(0)
-        centred = errors - mean
-        old = self.count[batch].clone()
-        step = mean - self.mean[batch]
-        weight = old * rows / (old + rows)
-        self.count[batch] += rows
-        self.mean[batch] += step * (rows / (old + rows))
-        self.square[batch] += centred.square().sum(0) + step.square() * weight
-        self.along[batch] += (centred @ self.direction).square().sum() + (step @ self.direction).square() * weight
-        self._add_signs(flat, batch)
-        self._add_estimates(flat, batch)
-        products = centred.mT @ centred if self.comoment is not None else None
-        if self.information is not None:
-            self.informed[batch] += _informed(self.information, flat, mean + self.gradient, products)
-        self._add_comoment(products, mean, rows)
-
-    def add_round(self, blocks: Tensor, first: int) -> None:
-        """Take blocks ``[m, r, *event]``, at most one per batch, into the batches from ``first`` on: what `add` does, in one pass.
-
-        A GPU takes as long for one block as for all of them. The last digits are those of a merge, not those of `add`.
-        """
-        flat = blocks.flatten(2).double()
-        number, rows = flat.shape[:2]
-        places = torch.arange(first, first + number, device=flat.device) % BATCHES
-        errors = flat - self.gradient
+    def _add(self, blocks: Tensor, batches: list[int]) -> None:
+        """Add blocks ``[m, r, d]`` to different batches."""
+        rows, index = blocks.shape[1], torch.tensor(batches, device=blocks.device)
+        errors = blocks - self.gradient
         mean = errors.mean(1)
         centred = errors - mean.unsqueeze(1)
-        along, square, signs = flat @ self.direction, torch.linalg.vecdot(flat, flat), flat.sign()
+        along, square, signs = blocks @ self.direction, torch.linalg.vecdot(blocks, blocks), blocks.sign()
         moving = signs.abs()
-        found = {
-            "count": torch.full_like(mean[:, 0], rows),
-            "mean": mean,
-            "square": centred.square().sum(1),
-            "along": (centred @ self.direction).square().sum(1),
-            "zero": (moving.sum(-1) == 0).sum(1).double(),
-            "nonzero": moving.sum(1),
-            "signs": signs.sum(1),
-            "descents": (along > 0).sum(1).double(),
-            "cosines": torch.where(square > 0, along / square.sqrt(), 0).sum(1),
-            "quartics": square.square().sum(1),
-        }
-        if self.information is not None:
-            found["informed"] = torch.linalg.vecdot(flat @ self.information, flat).sum(1)
-        other = Moments.empty(self.gradient, self.information)
-        for name, values in found.items():
-            getattr(other, name)[places] = values
-        other.total, other.total_mean = number * rows, mean.mean(0)
-        if other.comoment is not None:
-            spread = errors.flatten(0, 1) - other.total_mean
-            other.comoment = spread.mT @ spread
-        vars(self).update(vars(self.merged(other)))
+        before, step = self.count[index], mean - self.mean[index]
+        share = rows / (before + rows)
+        cross = before * share
+        self.count[index] += rows
+        self.mean[index] += step * share.unsqueeze(-1)
+        self.square[index] += centred.square().sum(1) + step.square() * cross.unsqueeze(-1)
+        self.along[index] += (centred @ self.direction).square().sum(1) + (step @ self.direction).square() * cross
+        self.zero[index] += (moving.sum(-1) == 0).sum(1)
+        self.nonzero[index] += moving.sum(1)
+        self.signs[index] += signs.sum(1)
+        self.descents[index] += (along > 0).sum(1)
+        self.cosines[index] += torch.where(square > 0, along / square.sqrt(), 0).sum(1)
+        self.quartics[index] += square.square().sum(1)
+        products = None if self.comoment is None else centred.mT @ centred
+        if self.information is None:
+            pass
+        elif products is None:
+            self.informed[index] += torch.linalg.vecdot(blocks @ self.information, blocks).sum(1)
+        else:
+            middle = mean + self.gradient
+            self.informed[index] += (self.information * products).sum((1, 2)) + rows * torch.linalg.vecdot(
+                middle @ self.information, middle
+            )
+        number, whole = len(blocks) * rows, mean.mean(0)
+        jump, between = whole - self.total_mean, mean - whole
+        if self.comoment is not None and products is not None:
+            self.comoment += products.sum(0)
+            self.comoment.addmm_(between.mT, between, alpha=rows).addr_(jump, jump, alpha=self.total * number / (self.total + number))
+        self.total_mean = self.total_mean + jump * (number / (self.total + number))
+        self.total += number
 
-    @property
+    @functools.cached_property
     def direction(self) -> Tensor:
         """``g / ‖g‖``, 0 where there is no gradient."""
         unit: Tensor = self.gradient / self.gradient.norm().clamp(min=1e-300)
         return unit
-
-    def _add_signs(self, flat: Tensor, batch: int) -> None:
-        """Signs as numbers: sums of these are several times faster than counts of comparisons."""
-        signs = flat.sign()
-        moving = signs.abs()
-        self.signs[batch] += signs.sum(0)
-        self.nonzero[batch] += moving.sum(0)
-        self.zero[batch] += (moving.sum(-1) == 0).sum()
-
-    def _add_estimates(self, flat: Tensor, batch: int) -> None:
-        along, square = flat @ self.direction, torch.linalg.vecdot(flat, flat)
-        self.descents[batch] += (along > 0).sum()
-        self.cosines[batch] += torch.where(square > 0, along / square.sqrt(), 0).sum()
-        self.quartics[batch] += square.square().sum()
-
-    def _add_comoment(self, products: Tensor | None, mean: Tensor, rows: int) -> None:
-        step = mean - self.total_mean
-        if self.comoment is not None and products is not None:
-            self.comoment += products
-            self.comoment.addr_(step, step, alpha=self.total * rows / (self.total + rows))
-        self.total_mean = self.total_mean + step * (rows / (self.total + rows))
-        self.total += rows
 
     def merged(self, other: Moments) -> Moments:
         """The moments of both sets of replicates."""
@@ -309,12 +223,3 @@ class Moments:
 
 _SUMS = ("count", "zero", "nonzero", "signs", "descents", "cosines", "quartics", "informed")
 """What merging adds up."""
-
-
-def _informed(information: Tensor, flat: Tensor, mean: Tensor, products: Tensor | None) -> Tensor:
-    """``Σ ĝ'Fĝ`` over rows; where the products of centred rows are there anyway, at the price of one of them."""
-    if products is None:
-        total: Tensor = torch.linalg.vecdot(flat @ information, flat).sum()
-    else:
-        total = (information * products).sum() + len(flat) * (mean @ information @ mean)
-    return total

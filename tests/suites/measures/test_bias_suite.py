@@ -20,7 +20,6 @@ from structgrad.oracles import Subset
 from structgrad.suites import METRICS
 from structgrad.suites.base import Instance, Problem
 from structgrad.suites.measures import bias
-from structgrad.suites.measures import replicates as replicates_module
 from structgrad.suites.measures.bias import Bias, Sampling, draw_moments, measure
 from structgrad.suites.measures.replicates import extend_moments
 from structgrad.suites.measures.suite import Context, Effort
@@ -210,18 +209,3 @@ def test_a_vanishing_gradient_is_flagged_by_its_absolute_metrics():
     assert metrics["relative_bias"] == Interval(None)
     assert metrics["absolute_bias"].value < 1e-12
     assert metrics["absolute_variance"].value > 0.1
-
-
-@pytest.mark.parametrize(("replicates", "stop"), [(64, 64), (256, 300), (4096, 4096), (4096, 8192 + 256)])
-def test_rounds_of_a_gpu_give_the_same_moments(replicates: int, stop: int) -> None:
-    target, sampling = target_of("subset"), Sampling(replicates=replicates)
-    plain, rounds = (Moments.empty(target.truth.gradient) for _ in range(2))
-    extend_moments(plain, ImplicitMLE(), target, sampling, stop=stop)
-    add, taken = replicates_module._add_rounds, []
-    for first, estimates in replicates_module.launches(ImplicitMLE(), target, sampling, (0, stop), "replicates"):
-        taken.append(add(rounds, estimates, first, sampling))
-    assert taken[0] == (stop != 300)
-    if all(taken):
-        torch.testing.assert_close(rounds.mean, plain.mean, rtol=1e-12, atol=1e-14)
-        torch.testing.assert_close(rounds.comoment, plain.comoment, rtol=1e-12, atol=1e-12)
-        assert torch.equal(rounds.count, plain.count)

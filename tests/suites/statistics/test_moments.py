@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from structgrad.oracles import kernels
 from structgrad.suites.statistics.exact_moments import ExactMoments, single
-from structgrad.suites.statistics.kernels import symmetric
 from structgrad.suites.statistics.metrics import summarise
 from structgrad.suites.statistics.moments import BATCHES, FULL_COVARIANCE, Moments
 
@@ -145,119 +143,46 @@ def test_a_state_is_not_used_for_another_gradient_or_version(monkeypatch):
         Moments.from_state(state, torch.ones(3))
 
 
-@pytest.mark.parametrize("information", [None, INFORMATION], ids=["plain", "informed"])
-@pytest.mark.parametrize(("number", "first"), [(1, 0), (BATCHES, 0), (7, BATCHES - 3)])
-def test_a_round_is_the_same_as_its_blocks(number, first, information, device):
-    gradient = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64, device=device)
-    information = None if information is None else information.to(device)
-    blocks = [drawn(number * 16, 3, seed).reshape(number, 16, 3).to(device) for seed in range(2)]
-    one, many = Moments.empty(gradient, information), Moments.empty(gradient, information)
-    for start, pieces in zip((first, first + number), blocks, strict=True):
-        many.add_round(pieces, start)
-        for offset, piece in enumerate(pieces):
-            one.add(piece, (start + offset) % BATCHES)
-    for name in (*ARRAYS, "comoment"):
-        torch.testing.assert_close(getattr(many, name), getattr(one, name), rtol=1e-12, atol=1e-12, msg=name)
-    assert many.total == one.total == 2 * number * 16
-
-
-def rare(rows: int, size: int) -> torch.Tensor:
-    """Estimates that are mostly 0, one part of them always."""
-    estimates = drawn(rows, size)
-    estimates *= torch.rand(rows, size, generator=torch.Generator().manual_seed(1)) < 0.02
-    estimates[:, 0] = 0
-    return estimates
-
-
-def positive(size: int) -> torch.Tensor:
-    root = drawn(size, size, 2)
-    return root.mT @ root
-
-
-@pytest.mark.parametrize("size", [1, 7, FULL_COVARIANCE + 1])
-@pytest.mark.parametrize("scale", [0.0, 1.0, 1e6])
-def test_compiled_steps_give_what_plain_ones_do(size: int, scale: float) -> None:
-    """Of parts that move in some blocks alone, too, and of gradients that no estimate comes near."""
-    gradient = scale * torch.linspace(0, 1, size, dtype=torch.float64)
-    information = positive(size)
-    compiled, plain = Moments.empty(gradient, information), Moments.empty(gradient, information)
-    for i, block in enumerate(rare(70 * 16, size).split(16)):
-        compiled.add(block, i % BATCHES)
-        with kernels.disabled():
-            plain.add(block, i % BATCHES)
-    close = {"rtol": 1e-11, "atol": 1e-12} if scale <= 1 else {"rtol": 1e-8, "atol": 1e-8}
-    for field in ARRAYS:
-        torch.testing.assert_close(getattr(compiled, field), getattr(plain, field), **close)
-    assert compiled.total == plain.total
-    if plain.comoment is not None:
-        torch.testing.assert_close(compiled.comoment, plain.comoment, **close)
-
-
 def test_what_is_shared_by_all_rows_is_counted_row_by_row() -> None:
     moments = streamed(torch.zeros(2), [torch.tensor([1.0, 0.0]).expand(8, 2)])
     assert moments.signs[0].tolist() == [8, 0]
 
 
-@pytest.mark.parametrize("size", [7, 13])
-@pytest.mark.parametrize("scale", [0.0, 1.0, 1e6])
-def test_compiled_outcomes_give_what_plain_ones_do(scale: float, size: int) -> None:
-    gradient, information = scale * torch.linspace(0, 1, size, dtype=torch.float64), positive(size)
-    weights = torch.rand(900, generator=torch.Generator().manual_seed(3), dtype=torch.float64) / 450
-    compiled, plain = ExactMoments(gradient, information), ExactMoments(gradient, information)
-    for block, shares in zip(rare(900, size).split(300), weights.split(300), strict=True):
-        compiled.add(block, shares)
-        with kernels.disabled():
-            plain.add(block, shares)
-    for field in ("error", "products", "sums"):
-        torch.testing.assert_close(getattr(compiled, field), getattr(plain, field), rtol=1e-11, atol=1e-15)
-
-
-@pytest.mark.parametrize("size", [8, 9, 13, 17])
-def test_half_of_a_product_gives_all_of_it(size: int) -> None:
-    rows, weights = drawn(50, size), torch.rand(50, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    out = torch.empty(size, size, dtype=torch.float64)
-    symmetric.product(rows.flatten().numpy(), (weights * rows).flatten().numpy(), 50, size, out.view(-1).numpy())
-    torch.testing.assert_close(out, rows.mT @ (weights * rows), rtol=1e-12, atol=1e-12)
-    assert torch.equal(out, out.mT)
-
-
-@pytest.mark.parametrize("still", [(), (1, 4)])
-def test_one_outcome_has_the_moments_of_plain_sums(still: tuple[int, ...]) -> None:
-    gradient, estimate = drawn(2, 6, seed=1)[1], drawn(2, 6, seed=2)[1]
-    gradient[list(still)] = estimate[list(still)] = 0.0
-    found = single(estimate, gradient, positive(6))
-    with kernels.disabled():
-        plain = single(estimate, gradient, positive(6))
-    assert found.covariance is None
-    for name in ("error", "trace", "zero", "nonzero"):
-        torch.testing.assert_close(getattr(found, name), getattr(plain, name), rtol=1e-12, atol=1e-14)
-    assert found.estimates is not None
-    assert plain.estimates is not None
-    for value, expected in zip(vars(found.estimates).values(), vars(plain.estimates).values(), strict=True):
-        torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_blocks_of_a_launch_give_the_bits_of_blocks_that_are_added_alone(dtype: torch.dtype) -> None:
-    stream = torch.Generator().manual_seed(0)
-    gradient, estimates = torch.randn(5, generator=stream), torch.randn(12, 5, generator=stream, dtype=torch.float64).to(dtype)
-    together, alone = (Moments.empty(gradient, torch.eye(5, dtype=torch.float64)) for _ in range(2))
-    blocks = [(0, 4, 3), (4, 8, 0), (8, 11, 3)]
+@pytest.mark.parametrize("size", [1, 7, FULL_COVARIANCE + 1])
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_blocks_at_once_are_blocks_one_by_one(size: int, offset: float, device: torch.device) -> None:
+    """Blocks of several sizes, with gaps, twice in a batch, more than the cache holds, and estimates that are mostly 0."""
+    gradient = (torch.linspace(0, 1, size, dtype=torch.float64) + offset).to(device)
+    root = drawn(size, size, 2).to(device)
+    estimates = drawn(40_000, size).to(device) * (drawn(40_000, size, 1).to(device) > 1) + offset
+    blocks = [(start, start + 128, start // 128 % BATCHES) for start in range(0, 39_000, 128)] + [(39_100, 39_104, 3), (39_104, 39_300, 3)]
+    together, apart = (Moments.empty(gradient, root.mT @ root) for _ in range(2))
     together.add_blocks(estimates, blocks)
     for first, end, batch in blocks:
-        alone.add(estimates[first:end].clone(), batch)
-    assert together.state() == alone.state()
-    assert together.count.tolist()[:4] == [4, 0, 0, 7]
-
-
-@pytest.mark.parametrize("parts", [5, 20, FULL_COVARIANCE + 4])
-def test_blocks_of_a_launch_are_those_of_calls_of_their_own(parts: int) -> None:
-    stream = torch.Generator().manual_seed(parts)
-    estimates = torch.randn(300, parts, generator=stream, dtype=torch.float64)
-    estimates[:128, 4:] = 0  # too few parts that move for the product of symmetric matrices
-    factor = torch.randn(parts, parts, generator=stream, dtype=torch.float64)
-    together, apart = (Moments.empty(torch.eye(parts, dtype=torch.float64)[0], factor @ factor.mT) for _ in range(2))
-    together.add_blocks(estimates, [(0, 128, 3), (128, 256, 4), (256, 300, 3)])
-    for first, end, batch in ((0, 128, 3), (128, 256, 4), (256, 300, 3)):
         apart.add(estimates[first:end], batch)
-    assert together.state() == apart.state()
+    for name in (*ARRAYS, *(() if apart.comoment is None else ("comoment",))):
+        torch.testing.assert_close(getattr(together, name), getattr(apart, name), rtol=1e-9, atol=1e-9, msg=name)
+    assert together.total == apart.total == sum(end - first for first, end, _ in blocks)
+
+
+@pytest.mark.parametrize("size", [1, 13, FULL_COVARIANCE + 1])
+def test_exact_moments_are_weighted_sums(size: int) -> None:
+    gradient, information = torch.linspace(0, 1, size, dtype=torch.float64), drawn(size, size, 2)
+    information = information.mT @ information
+    weights, outcomes = torch.rand(900, generator=torch.Generator().manual_seed(3), dtype=torch.float64), drawn(900, size)
+    found = ExactMoments(gradient, information)
+    for block, shares in zip(outcomes.split(300), weights.split(300), strict=True):
+        found.add(block, shares)
+    summary, shares = found.summary(), weights / weights.sum()
+    errors = outcomes - gradient
+    torch.testing.assert_close(summary.error, shares @ errors)
+    centred = errors - shares @ errors
+    torch.testing.assert_close(summary.trace, shares @ centred.square().sum(1))
+    assert (summary.covariance is None) == (size > FULL_COVARIANCE)
+    if summary.covariance is not None:
+        torch.testing.assert_close(summary.covariance, (centred * shares.unsqueeze(1)).mT @ centred)
+    assert summary.estimates is not None
+    assert summary.estimates.informed is not None
+    torch.testing.assert_close(summary.estimates.informed, shares @ ((outcomes @ information) * outcomes).sum(1))
+    torch.testing.assert_close(summary.zero, shares @ (outcomes == 0).all(1).double())
+    assert float(single(outcomes[1], gradient).trace) < 1e-9
