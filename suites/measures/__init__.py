@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from .bias import Bias
 from .cost.scaling import ScalingSuite
-from .cost.step_time import StepTime
-from .cost.wall_clock import WallClock
+from .cost.wall_clock import StepTime, WallClock
 from .descent import Descent
 from .learning import LearningSuite
 from .memory import Memory

@@ -17,7 +17,7 @@ from ...estimators.base import Estimator, Loss, check_call
 from ...oracles import SeedBlocks, kernels
 from ..base import Problem
 from ..statistics import seeds
-from .cost.timing import forward_pass, single_thread, timing_batch
+from .cost.timer import forward_pass, single_thread, timing_batch
 from .suite import Context, Finding, Suite
 
 

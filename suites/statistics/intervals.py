@@ -13,8 +13,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import scipy
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .interval import BATCHES, EVENTS, NO_MEAN, RARE, RARE_BESIDE
@@ -241,6 +243,20 @@ def clustered_wilson(share: float, without: Tensor, n: float) -> Interval:
     spread, error = share * (1 - share), half / _quantile(LEVEL)
     trials = spread / error**2 if spread > 0 and error > 0 else n
     return wilson(share, max(trials, 1.0), quantile=_quantile(LEVEL))
+
+
+def median_interval(values: ArrayLike) -> Interval:
+    """Median with its order-statistic interval, which needs at least 6 values.
+
+    Example:
+        >>> median_interval(np.arange(1.0, 32.0))
+        Interval(value=16.0, low=10.0, high=22.0)
+    """
+    ordered = np.sort(np.asarray(values, dtype=float))
+    rank = int(scipy.stats.binom.ppf((1 - LEVEL) / 2, len(ordered), 0.5))
+    if rank == 0:
+        return Interval(float(np.median(ordered)))
+    return Interval(float(np.median(ordered)), float(ordered[rank - 1]), float(ordered[len(ordered) - rank]))
 
 
 @functools.cache

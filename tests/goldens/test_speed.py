@@ -148,8 +148,8 @@ def statistics_of_numbers() -> dict[str, Any]:
 
 def costs() -> dict[str, Any]:
     """Medians and exponents."""
-    from structgrad.suites.measures.cost.exponents import exponent_of_counts, exponent_of_jackknife, exponent_of_rounds
-    from structgrad.suites.measures.cost.interleaving import median_interval
+    from structgrad.suites.measures.cost.scaling import exponent_of_counts, exponent_of_jackknife, exponent_of_rounds
+    from structgrad.suites.statistics.intervals import median_interval
 
     random = np.random.default_rng(1)
     sizes = [4.0, 8.0, 16.0, 32.0, 64.0]

@@ -1,14 +1,21 @@
-"""Scaling of time, memory and variance of estimators with the length, the batch and the number of samples."""
+"""Scaling of time, memory and variance of estimators with the length, the batch and the number of samples.
+
+Small sizes cost as much as a call, whatever their size. So an exponent is fitted to the upper half of the sizes, at least three: the median
+of the slopes of all pairs of points (Theil 1950, Sen 1968), which one disturbed point does not move.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+import scipy
 import torch
 from torch import Tensor
 
@@ -17,15 +24,179 @@ from ....oracles.capabilities import Oracle
 from ...base import Instance, Problem
 from ...problems.losses import make_loss
 from ...statistics import seeds
-from ...statistics.metrics import Interval
+from ...statistics.intervals import LEVEL, Interval, median_interval
 from ...statistics.moments import BATCHES
+from ...text import reason_of
 from ..draws import Draws, estimates
 from ..memory import peak_memory
 from ..suite import Context, Finding, Suite
-from .exponents import FEWEST_POINTS, exponent_of_counts, exponent_of_jackknife, exponent_of_rounds
-from .interleaving import median_interval
-from .sweep import Call, Sweep, UnfitError, doublings, sweep
-from .timing import BATCH, single_thread, time_once, timing_batch
+from .timer import BATCH, interleave, single_thread, time_once, timed, timing_batch
+
+FEWEST_POINTS = 3
+"""Two points fit any exponent."""
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
+    """The e of ``value ∝ sizeᵉ``; None where fewer than `FEWEST_POINTS` sizes have a positive value.
+
+    Example:
+        >>> round(exponent([4, 8, 16, 32], [1.0, 4.0, 16.0, 64.0]), 9)
+        2.0
+    """
+    points = [(math.log(size), math.log(value)) for size, value in zip(sizes, values, strict=True) if size > 0 and value > 0]
+    if len(points) < FEWEST_POINTS:
+        return None
+    upper = sorted(points)[-max(FEWEST_POINTS, -(-len(points) // 2)) :]
+    return float(np.median([(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(upper, 2)]))
+
+
+def exponent_of_rounds(sizes: Sequence[float], rounds: Any) -> Interval:
+    """The median exponent of rounds ``[rounds, sizes]``, each fitted alone, with its order-statistic interval.
+
+    What slows a machine down for a while slows all sizes of a round down, and leaves the slope of the round.
+    """
+    fitted = [found for row in rounds if (found := exponent(sizes, row)) is not None]
+    return median_interval(fitted) if fitted else Interval(None)
+
+
+def exponent_of_counts(sizes: Sequence[float], values: Sequence[float]) -> Interval:
+    """The exponent of values without noise; the interval is that of the slopes between neighbours, a point for a power."""
+    found = exponent(sizes, values)
+    if found is None:
+        return Interval(None)
+    points = sorted((size, value) for size, value in zip(sizes, values, strict=True) if size > 0 and value > 0)
+    upper = points[-max(FEWEST_POINTS, -(-len(points) // 2)) :]
+    slopes = [math.log(b[1] / a[1]) / math.log(b[0] / a[0]) for a, b in itertools.pairwise(upper)]
+    return Interval(found, min(slopes), max(slopes))
+
+
+def exponent_of_jackknife(sizes: Sequence[float], whole: Sequence[float], without: Any) -> Interval:
+    """The exponent of noisy values, with the t-interval of a delete-one-batch jackknife ``[batches, sizes]``."""
+    found, folds = exponent(sizes, whole), [exponent(sizes, row) for row in without]
+    fitted = np.array([fold for fold in folds if fold is not None])
+    if found is None or len(fitted) < 2:
+        return Interval(found)
+    number = len(fitted)
+    error = math.sqrt((number - 1) / number * float(((fitted - fitted.mean()) ** 2).sum()))
+    half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, number - 1)) * error
+    return Interval(found, found - half, found + half)
+
+
+Call = Callable[[], object]
+
+SHORT = 2.0
+"""A point may take this many times what was left for it by the growth so far, at most: growth is measured, not known."""
+
+
+class UnfitError(Exception):
+    """A size that cannot be served, with the reason."""
+
+
+@dataclass
+class Sweep:
+    """What contenders took at the sizes that each reached.
+
+    Attributes:
+        seconds: by contender and size, one number per round. ``stopped``: by contender, the first size it did not reach, and why.
+        failed: contenders that stopped because they raised.
+        calls: by contender and size, what was timed.
+    """
+
+    seconds: dict[str, dict[int, Any]] = field(default_factory=dict)
+    stopped: dict[str, tuple[int, str]] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+    calls: dict[str, dict[int, Call]] = field(default_factory=dict)
+
+    def table(self, name: str) -> tuple[list[float], Any]:
+        """Sizes, and seconds ``[rounds, sizes]`` over the rounds that all sizes have."""
+        found = self.seconds.get(name, {})
+        rounds = min((len(row) for row in found.values()), default=0)
+        return [float(size) for size in found], np.array([row[:rounds] for row in found.values()]).T
+
+
+def sweep(
+    contenders: Mapping[str, Callable[[int], Call]], sizes: Sequence[int], *, rounds: int, budget: float, device: torch.device
+) -> Sweep:
+    """Time calls of growing size, interleaved over contenders and sizes.
+
+    Sizes are tried in turn; a contender goes on to the next as long as all its timed rounds, with the next size at the growth measured
+    so far, would stay within its budget. Then every point takes part in every round.
+
+    Args:
+        contenders: give the call of a size, or raise `UnfitError` with the reason why there is none.
+        sizes: increasing.
+        rounds: timed calls of every point.
+        budget: seconds of each contender.
+        device: where the calls compute.
+    """
+    found = Sweep()
+    for name, make in contenders.items():
+        found.calls[name] = {}
+        for size, call in _grown(make, sizes, budget / rounds, device, functools.partial(_stop, found, name)):
+            found.calls[name][size] = call
+            if found.stopped.get(name, (size,))[0] < size:
+                del found.stopped[name]
+    points = {(name, size): functools.partial(timed, call, device) for name, calls in found.calls.items() for size, call in calls.items()}
+    found_rounds = interleave(points, rounds=rounds, budget=budget)
+    for (name, size), reason in found_rounds.failures.items():
+        _stop(found, name, size, reason, failed=True)
+    for (name, size), rows in found_rounds.seconds.items():
+        found.seconds.setdefault(name, {})[size] = rows[:, 0]
+    return found
+
+
+def _stop(found: Sweep, name: str, size: int, reason: str, failed: bool = False) -> None:
+    found.stopped[name] = (size, reason)
+    if failed:
+        found.failed.add(name)
+
+
+def _grown(
+    make: Callable[[int], Call], sizes: Sequence[int], budget: float, device: torch.device, stop: Callable[..., None]
+) -> Iterator[tuple[int, Call]]:
+    """The sizes that one round within a budget can hold, with their calls; the first may be too small to be served."""
+    spent, last, growth = 0.0, 0.0, 2.0
+    for size in sizes:
+        expected = last * growth
+        if spent + expected > SHORT * budget:
+            return stop(size, f"would take about {expected:.1e} s, more than the effort allows")
+        try:
+            call = make(size)
+            seconds = _probed(call, SHORT * budget - spent, device)
+        except UnfitError as reason:
+            stop(size, str(reason))
+            if last:
+                return None
+            continue
+        except Exception as error:  # any user-supplied code may run here
+            return stop(size, reason_of(error), failed=True)
+        if spent + seconds > SHORT * budget:
+            return stop(size, f"takes about {seconds:.1e} s, more than the effort allows")
+        growth = max(seconds / last, 2.0) if last else 2.0
+        spent, last = spent + seconds, seconds
+        yield size, call
+    return None
+
+
+def _probed(call: Call, limit: float, device: torch.device) -> float:
+    """Seconds of the fastest of a few calls, the first of which may compile; of one, where that takes long beyond all compilation."""
+    seconds = timed(call, device)[0]
+    again = 3 if seconds <= max(10 * limit, 0.5) else 0
+    return min([seconds, *(timed(call, device)[0] for _ in range(again))])
+
+
+def doublings(first: int, last: int) -> list[int]:
+    """Sizes from the first, doubled, up to the last.
+
+    Example:
+        >>> doublings(3, 30)
+        [3, 6, 12, 24]
+    """
+    sizes = [first]
+    while 2 * sizes[-1] <= last:
+        sizes.append(2 * sizes[-1])
+    return sizes
+
 
 LENGTHS = doublings(4, 1024)
 """Sizes of an event, by the name that the oracle gives its length."""

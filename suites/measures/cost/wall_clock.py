@@ -1,13 +1,15 @@
-"""Wall-clock time of estimators, forward and backward, measured side by side in interleaved rounds on one thread."""
+"""Seconds of estimators and of training steps, in interleaved rounds on one thread."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,29 +18,19 @@ from torch import Tensor
 
 from ....estimators import Reinforce
 from ....estimators.base import Estimator, Loss, check_call
-from ...base import REFERENCE, Problem, pairing
+from ....oracles.active_set.solution import SparseSolution
+from ....oracles.capabilities import Oracle
+from ...base import REFERENCE, Instance, Problem, pairing
+from ...oracle_proxy import hooked
+from ...problems import TaskProblem
 from ...statistics import seeds
 from ...statistics.budgets import MAX_RATIO_ERROR
-from ...statistics.metrics import Interval
+from ...statistics.intervals import Interval, median_interval
+from ...tasks.training import Job, Training
 from ...text import reason_of
+from ..learning import on_cpu
 from ..suite import Context, Finding, Suite
-from .interleaving import PATIENCE, WARM_UP, interleave, median_interval
-from .oracle_share import Stopwatch, oracle_seconds, timed_oracle
-from .timing import BATCH, clock, single_thread, time_once, timing_batch
-
-__all__ = [
-    "BATCH",
-    "BUDGET",
-    "REFERENCE",
-    "ROUNDS",
-    "Times",
-    "WallClock",
-    "clock",
-    "measure_times",
-    "median_interval",
-    "time_once",
-    "timing_batch",
-]
+from .timer import BATCH, PATIENCE, WARM_UP, clock, interleave, single_thread, time_once, timed, timing_batch
 
 ROUNDS = 30
 """Timed calls of each estimator, unless its budget ends earlier."""
@@ -226,6 +218,94 @@ def _ratio(pairs: list[tuple[Any, Any]]) -> Interval:
     return median_interval(np.concatenate(found)) if found else Interval(None)
 
 
+@dataclass
+class Stopwatch:
+    """Seconds between starts and stops; a start while it runs is part of what runs."""
+
+    device: torch.device
+    seconds: float = 0.0
+    depth: int = 0
+    started: float | None = field(default=None)
+    within: bool = False
+
+    def start(self) -> None:
+        """Begin, unless it runs already."""
+        if self.started is None:
+            self.started = clock(self.device)
+
+    def stop(self) -> None:
+        """End, and count; nothing where it does not run."""
+        if self.started is not None and self.depth == 0:
+            self.seconds += clock(self.device) - self.started
+            self.started = None
+
+    def __enter__(self) -> Stopwatch:
+        # Within a backward pass that is timed, a call is a part of it and does not end it.
+        self.within = self.within if self.depth else self.started is not None
+        self.start()
+        self.depth += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+        if not self.within:
+            self.stop()
+
+    def reset(self) -> None:
+        """Forget everything, a start without its stop too."""
+        self.seconds, self.depth, self.started = 0.0, 0, None
+
+
+def oracle_seconds(estimator: Estimator[Any], timed: Any, loss: Loss, scores: Tensor, watch: Stopwatch) -> tuple[float, float, float]:
+    """Seconds of the forward and of the backward of one training step with an oracle of `timed_oracle`, and of both, inside the oracle."""
+    watch.reset()
+    forward, backward = time_once(estimator, timed, loss, scores)
+    return forward, backward, min(watch.seconds, forward + backward)
+
+
+def timed_oracle(oracle: Oracle, watch: Stopwatch) -> Any:
+    """Copy an oracle so that its public operations run under a stopwatch, and their backward too.
+
+    A hook on a result starts the stopwatch when the gradient arrives there, and a hook on the scores stops it when the gradient has come
+    through. Autograd runs the nodes of one call without others in between.
+    """
+    kind = type(oracle)
+    methods = [name for name, _ in inspect.getmembers_static(kind, inspect.isfunction) if not name.startswith("_")]
+
+    def stopping(value: Any) -> Any:
+        if not (isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled()):
+            return value
+        entry = value.view_as(value)
+        entry.register_hook(lambda _: watch.stop())
+        return entry
+
+    def starting(result: Any) -> Any:
+        if isinstance(result, Tensor) and result.requires_grad:
+            result.register_hook(lambda _: watch.start())
+        return Timed(result) if isinstance(result, SparseSolution) else result
+
+    class Timed:
+        """A projection, which computes its attributes at their first use."""
+
+        def __init__(self, solution: SparseSolution) -> None:
+            self._solution = solution
+
+        def __getattr__(self, name: str) -> Any:
+            with watch:
+                value = getattr(self._solution, name)
+            return starting(value)
+
+    def call(name: str, operation: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        if watch.depth:
+            return operation(*args, **named)
+        args, named = tuple(map(stopping, args)), {key: stopping(value) for key, value in named.items()}
+        with watch:
+            result = operation(*args, **named)
+        return starting(result)
+
+    return hooked(oracle, [name for name in methods if not isinstance(inspect.getattr_static(kind, name), staticmethod)], call)
+
+
 class WallClock(Suite):
     """How long one training step takes: forward, backward, inside the oracle, and relative to `REFERENCE`.
 
@@ -276,3 +356,48 @@ def _found(name: str, times: Times, threads: int) -> Iterator[Finding]:
 def _finding(name: str, metric: str, found: Interval, *, size: float | None = None) -> Finding:
     kind = "" if found.low is None else "order-statistic"
     return Finding(name, metric, found.value, found.low, found.high, kind, size=size)
+
+
+class StepTime(Suite):
+    """Seconds of one step of training: data, scores, estimate, backward, clipping, Adam; of one seed, from its initial weights on.
+
+    Estimators take turns in random order, so that seconds of training are steps times these, and not what the clock showed meanwhile.
+    """
+
+    name: ClassVar[str] = "step_time"
+    summary: ClassVar[str] = "seconds of one step of training on a task, in interleaved rounds"
+    exclusive: ClassVar[bool] = True
+    together: ClassVar[bool] = True
+    measures: ClassVar[str] = "tasks"
+    dtype: ClassVar[str] = "float32"
+
+    def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
+        """Of all estimators, side by side; one that raises has a finding that says so."""
+        assert isinstance(problem, TaskProblem)
+        task, rate = problem.task, problem.task.rates[0]
+        contenders, failures = {}, {}
+        with single_thread():
+            for name, estimator in estimators.items():
+                try:
+                    # Its curve begins before the clock does, and no run is so long that it would be evaluated again.
+                    training = Training(task, estimator, [Job(0, rate)], steps=sys.maxsize, points=1)
+                    training.run(until=1)
+                    contenders[name] = functools.partial(timed, functools.partial(_step_of, training), torch.device("cpu"))
+                except Exception as error:  # any user-supplied code may run here
+                    failures[name] = reason_of(error)
+            found = interleave(contenders, rounds=context.effort.rounds, budget=context.effort.seconds / 10)
+        failures |= found.failures
+        for name in estimators:
+            if name in failures:
+                yield Finding(name, "step_time", None, status="error", reason=failures[name])
+                continue
+            median = median_interval(found.seconds[name][:, 0])
+            yield Finding(name, "step_time", median.value, median.low, median.high, "" if median.low is None else "order-statistic")
+
+    def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
+        """A device."""
+        return on_cpu(context)
+
+
+def _step_of(training: Training) -> None:
+    training.run(until=training.step + 1)

@@ -11,7 +11,7 @@ from structgrad.estimators import make_estimator
 from structgrad.suites import problems
 from structgrad.suites.learning.arrays import study
 from structgrad.suites.measures import learning, parameter_bias
-from structgrad.suites.measures.cost.step_time import StepTime
+from structgrad.suites.measures.cost.wall_clock import StepTime
 from structgrad.suites.measures.learning import LearningSuite, to_target
 from structgrad.suites.measures.suite import EFFORTS, Context
 from structgrad.suites.metrics import METRICS

@@ -13,9 +13,19 @@ from structgrad.estimators import LeaveOneOut, Reinforce, StraightThrough, make_
 from structgrad.oracles import Alignment, Assignment, Categorical, Constituency, LinearChain, ShiftReduce, SpanningTree, Subset
 from structgrad.suites.base import Problem
 from structgrad.suites.measures import SUITES
-from structgrad.suites.measures.cost.exponents import exponent, exponent_of_counts, exponent_of_jackknife, exponent_of_rounds
-from structgrad.suites.measures.cost.scaling import ScalingSuite, event_of_length, traces, with_samples
-from structgrad.suites.measures.cost.sweep import UnfitError, doublings, sweep
+from structgrad.suites.measures.cost.scaling import (
+    ScalingSuite,
+    UnfitError,
+    doublings,
+    event_of_length,
+    exponent,
+    exponent_of_counts,
+    exponent_of_jackknife,
+    exponent_of_rounds,
+    sweep,
+    traces,
+    with_samples,
+)
 from structgrad.suites.statistics.moments import BATCHES
 from tests.suites.planted import CONTEXT, QUICK, Failing, Hungry, Sleeping, problem, take_no_time_to_sleep
 

@@ -11,10 +11,10 @@ import torch
 
 from structgrad.estimators import ImplicitMLE, Reinforce, SparseMAP, StraightThrough, StructuredAttention, make_estimator
 from structgrad.oracles import Subset
-from structgrad.suites.measures.cost import oracle_share, wall_clock
-from structgrad.suites.measures.cost.interleaving import FEWEST_ROUNDS, PATIENCE, WARM_UP, interleave
-from structgrad.suites.measures.cost.oracle_share import Stopwatch, oracle_seconds, timed_oracle
-from structgrad.suites.measures.cost.wall_clock import BATCH, WallClock, measure_times, median_interval, time_once, timing_batch
+from structgrad.suites.measures.cost import wall_clock
+from structgrad.suites.measures.cost.timer import BATCH, FEWEST_ROUNDS, PATIENCE, WARM_UP, interleave, time_once, timing_batch
+from structgrad.suites.measures.cost.wall_clock import Stopwatch, WallClock, measure_times, oracle_seconds, timed_oracle
+from structgrad.suites.statistics.intervals import Interval, median_interval
 from tests.suites.planted import CONTEXT, Failing, Sleeping, problem, take_no_time_to_sleep
 
 
@@ -161,7 +161,7 @@ def test_one_that_raises_does_not_lose_the_others():
 
 
 def test_few_values_have_no_interval():
-    assert median_interval([3.0, 1.0, 2.0]) == wall_clock.Interval(2.0)
+    assert median_interval([3.0, 1.0, 2.0]) == Interval(2.0)
     assert median_interval(np.arange(6.0)).low == 0.0
 
 
@@ -211,7 +211,7 @@ def test_a_timed_oracle_computes_the_same():
 
 def test_the_stopwatch_counts_calls_within_calls_once(monkeypatch):
     times = iter(range(100))
-    monkeypatch.setattr(oracle_share, "clock", lambda device: float(next(times)))
+    monkeypatch.setattr(wall_clock, "clock", lambda device: float(next(times)))
     watch = Stopwatch(torch.device("cpu"))
     with watch:
         with watch:

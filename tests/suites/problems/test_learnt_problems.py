@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from structgrad.estimators import ExactMarginalisation, LeaveOneOut, make_estimator
-from structgrad.suites.measures.cost.step_time import StepTime
+from structgrad.suites.measures.cost.wall_clock import StepTime
 from structgrad.suites.measures.parameter_bias import METRIC, ParameterBias
 from structgrad.suites.measures.suite import EFFORTS, Context
 from structgrad.suites.problems import load

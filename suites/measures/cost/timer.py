@@ -1,0 +1,144 @@
+"""One timer: callables take turns in random order, round after round, and medians of rounds are compared.
+
+On a shared machine, two contenders that are timed one after the other do not compare: the load changes in between. In interleaved rounds,
+ratios are taken within a round, and the interval of a median needs no assumption on the noise.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....estimators.base import Estimator, Loss, PathwiseEstimator
+from ...text import reason_of
+
+BATCH = 32
+"""Rows of a timed step; every row has scores of its own."""
+
+WARM_UP = 2
+"""Untimed rounds."""
+
+FEWEST_ROUNDS = 7
+"""Rounds of a slow contender; a median of fewer than 6 has no 95 % interval."""
+
+PATIENCE = 4
+"""A contender that has taken this many times its budget is timed once, and gets no interval."""
+
+SHORTEST = 1e-3
+"""Seconds: a shorter call is repeated up to this, and counts as the mean."""
+
+MOST_REPEATS = 64
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass
+class Rounds(Generic[Key]):
+    """Seconds of contenders.
+
+    Attributes:
+        seconds: by contender, ``[rounds, columns]``. Row i is round i; a slow contender has fewer rows than others.
+        failures: the error of each contender that raised; it has no seconds.
+    """
+
+    seconds: dict[Key, Any] = field(default_factory=dict)
+    failures: dict[Key, str] = field(default_factory=dict)
+
+
+def interleave(
+    contenders: Mapping[Key, Callable[[], tuple[float, ...]]], *, rounds: int, budget: float, spent: Mapping[Key, float] | None = None
+) -> Rounds[Key]:
+    """Time contenders in turns; one that raises is left out, and the others continue.
+
+    Args:
+        contenders: each call returns seconds, one number or several.
+        rounds: timed calls of each.
+        budget: seconds of each contender, after which it makes `FEWEST_ROUNDS` and no more; after `PATIENCE` times as many, only one.
+        spent: seconds that contenders have taken before: a slow one needs no further warm-up.
+
+    Example:
+        >>> rounds = interleave({"a": lambda: (1.0,), "b": lambda: (2.0,)}, rounds=10, budget=1.0)
+        >>> rounds.seconds["b"].shape, rounds.failures
+        ((10, 1), {})
+    """
+    order, used = np.random.default_rng(0), {key: (spent or {}).get(key, 0.0) for key in contenders}
+    timed: dict[Key, list[Any]] = {key: [] for key in contenders}
+    fastest, failures = dict.fromkeys(contenders, math.inf), dict[Key, str]()
+
+    def takes_part(key: Key, turn: int) -> bool:
+        if used[key] > PATIENCE * budget:
+            return turn >= WARM_UP and not timed[key]
+        return turn < WARM_UP + (rounds if used[key] <= budget else FEWEST_ROUNDS)
+
+    for turn in range(WARM_UP + max(rounds, FEWEST_ROUNDS)):
+        willing = [key for key in contenders if key not in failures and takes_part(key, turn)]
+        for key in (willing[i] for i in order.permutation(len(willing))):
+            call, start = contenders[key], time.perf_counter()
+            try:
+                if turn < WARM_UP:  # the fastest of these calls is the one without compilation
+                    fastest[key] = min(fastest[key], sum(call()))
+                else:
+                    repeats = max(1, min(MOST_REPEATS, math.ceil(SHORTEST / max(fastest[key], 1e-9))))
+                    rows = [call() for _ in range(repeats)]
+                    timed[key].append(rows[0] if repeats == 1 else np.sum(rows, axis=0) / repeats)
+            except Exception as error:  # any user-supplied code may run here
+                failures[key] = reason_of(error)
+            used[key] += time.perf_counter() - start
+    return Rounds({key: np.array(values) for key, values in timed.items() if key not in failures}, failures)
+
+
+def clock(device: torch.device | None = None) -> float:
+    """Read seconds when the device has finished its work; without a device, the current CUDA device, if there is one."""
+    if torch.cuda.is_available() if device is None else device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def timed(call: Callable[[], Any], device: torch.device) -> tuple[float]:
+    """Seconds of one call."""
+    start = clock(device)
+    call()
+    return (clock(device) - start,)
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Compute on one thread: with two, a small step on a busy machine takes several times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def timing_batch(scores: Tensor, *, generator: torch.Generator, rows: int = BATCH) -> Tensor:
+    """Make distinct rows ``[rows, *event]`` around one score tensor: shared rows would hide costs of training."""
+    noise = torch.randn((rows, *scores.shape), generator=generator, dtype=scores.dtype, device=scores.device)
+    return scores + 1e-3 * noise
+
+
+def time_once(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> tuple[float, float]:
+    """Seconds of one forward (structure and loss, or surrogate) and of its backward to the scores."""
+    leaf = scores.detach().clone().requires_grad_()
+    generator = torch.Generator(scores.device).manual_seed(0)
+    start = clock(scores.device)
+    value = forward_pass(estimator, oracle, loss, leaf, generator).sum()
+    middle = clock(scores.device)
+    torch.autograd.grad(value, leaf, allow_unused=True)
+    return middle - start, clock(scores.device) - middle
+
+
+def forward_pass(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor, generator: torch.Generator) -> Tensor:
+    """Run the forward of training: a layer and the loss if the estimator is a layer, else the surrogate."""
+    if isinstance(estimator, PathwiseEstimator) and estimator.evaluations().losses == 1:
+        return loss(estimator.structure(oracle, scores, generator=generator))
+    return estimator.surrogate(loss, oracle, scores, generator=generator)
