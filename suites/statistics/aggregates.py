@@ -1,4 +1,4 @@
-"""Over instances: medians, quartiles and geometric means, and two estimators side by side, with a bootstrap over instances.
+"""Over instances: medians, quartiles and geometric means, with a bootstrap over instances.
 
 The unit of replication is the instance: replicates make one instance's number exact, and say nothing about the next instance. Metrics such
 as a relative bias have heavy tails (one instance of a vanishing gradient outweighs all others), so that there is no arithmetic mean here.
@@ -80,22 +80,6 @@ class Aggregate:
     geometric_mean: Interval
 
 
-@dataclass(frozen=True)
-class PairedComparison:
-    """Estimator a against estimator b on the same instances.
-
-    Attributes:
-        instances: on how many both are defined, the sample size of both intervals. ``undefined``: on how many one is not.
-        win_rate: share of instances on which a is better; a tie counts half.
-        log_ratio: median over instances of log(a / b); None throughout where a value is not positive.
-    """
-
-    instances: int
-    undefined: int
-    win_rate: Interval
-    log_ratio: Interval
-
-
 def aggregate(measured: Measured) -> Aggregate:
     """Median, quartiles and geometric mean with percentile intervals.
 
@@ -115,43 +99,6 @@ def aggregate(measured: Measured) -> Aggregate:
     if bool((kept.values > 0).all()):
         geometric = _exponential(_interval(np.log(kept.values), draws.scaled(kept), lambda rows: rows.mean(-1)))
     return Aggregate(count, len(measured.values) - count, quartiles[0], quartiles[1], quartiles[2], geometric)
-
-
-def compare(a: Measured, b: Measured, *, higher_is_better: bool = False) -> PairedComparison:
-    """Win rate and median log-ratio, paired by instance.
-
-    Args:
-        a: a metric of one estimator.
-        b: the same metric of another one, on the same instances in the same order.
-        higher_is_better: whether the larger value wins.
-
-    Raises:
-        ValueError: other numbers of instances.
-
-    Example:
-        >>> found = compare(Measured.of([1.0, 2.0, 3.0, None]), Measured.of([2.0, 4.0, 3.0, 1.0]))
-        >>> found.instances, round(found.win_rate.value, 4), round(found.log_ratio.value, 4)
-        (3, 0.8333, -0.6931)
-    """
-    if len(a.values) != len(b.values):
-        raise ValueError(f"`compare` got {len(a.values)} and {len(b.values)} instances; expected the same instances in the same order")
-    both = np.isfinite(a.values) & np.isfinite(b.values)
-    first, second = a.kept(both), b.kept(both)
-    count = len(first.values)
-    if count == 0:
-        return PairedComparison(0, len(a.values), Interval(None), Interval(None))
-    draws = _Draws(count)
-    sign = 1.0 if higher_is_better else -1.0
-    wins = _interval(
-        sign * (first.values - second.values),
-        sign * (draws.shifted(first) - draws.shifted(second, slot=1)),
-        lambda rows: ((rows > 0) + 0.5 * (rows == 0)).mean(-1),
-    )
-    ratio = Interval(None)
-    if bool((first.values > 0).all() and (second.values > 0).all()):
-        logs = np.log(first.values) - np.log(second.values)
-        ratio = _interval(logs, draws.scaled(first) - draws.scaled(second, slot=1), lambda rows: np.median(rows, axis=-1))
-    return PairedComparison(count, len(a.values) - count, wins, ratio)
 
 
 class _Draws:

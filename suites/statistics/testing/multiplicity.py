@@ -45,36 +45,6 @@ def holm_values(p_values: np.ndarray) -> np.ndarray:
     return adjusted
 
 
-def bonferroni(p_values: Mapping[K, float]) -> dict[K, float]:
-    """Adjusted p-values ``m p``, at most 1: never below those of `holm`.
-
-    Example:
-        >>> bonferroni({"a": 0.01, "b": 0.4, "c": 0.03})
-        {'a': 0.03, 'b': 1.0, 'c': 0.09}
-    """
-    _check("bonferroni", p_values)
-    return {key: min(1.0, len(p_values) * p) for key, p in p_values.items()}
-
-
-def benjamini_hochberg(p_values: Mapping[K, float]) -> dict[K, float]:
-    """Adjusted p-values for dashboards: rejecting those below α keeps the expected *share* of false rejections below α.
-
-    It holds for independent tests; a gate uses `holm`.
-
-    Reference: Benjamini & Hochberg 1995, "Controlling the false discovery rate", section 3.1.
-
-    Example:
-        >>> benjamini_hochberg({"a": 0.01, "b": 0.04, "c": 0.03})
-        {'a': 0.03, 'b': 0.04, 'c': 0.04}
-    """
-    _check("benjamini_hochberg", p_values)
-    adjusted, least, count = {}, 1.0, len(p_values)
-    for rank, (key, p) in reversed(list(enumerate(sorted(p_values.items(), key=lambda item: item[1]), start=1))):
-        least = min(least, p * count / rank)
-        adjusted[key] = least
-    return {key: adjusted[key] for key in p_values}
-
-
 def _check(call: str, p_values: Mapping[K, float]) -> None:
     wrong = [(key, p) for key, p in p_values.items() if not 0 <= p <= 1]
     if wrong:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from structgrad.suites.statistics.aggregates import Aggregate, Measured, PairedComparison, aggregate, compare
+from structgrad.suites.statistics.aggregates import Aggregate, Measured, aggregate
 from structgrad.suites.statistics.metrics import Interval
 
 INSTANCES = 32
@@ -39,31 +39,11 @@ def test_what_is_not_defined_is_left_out_and_counted() -> None:
     assert (found.instances, found.undefined, found.median.value, found.geometric_mean.value) == (2, 3, 2.5, pytest.approx(2.0))
     nothing = Interval(None)
     assert aggregate(Measured.of([None])) == Aggregate(0, 1, nothing, nothing, nothing, nothing)
-    assert compare(Measured.of([None]), Measured.of([1.0])) == PairedComparison(0, 1, nothing, nothing)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0])
-def test_geometric_means_and_ratios_need_positive_values(value: float) -> None:
-    mixed, positive = Measured.of([1.0, value]), Measured.of([1.0, 2.0])
-    assert aggregate(mixed).geometric_mean == Interval(None)
-    assert compare(mixed, positive).log_ratio == Interval(None)
-    assert compare(positive, mixed).log_ratio == Interval(None)
-    assert compare(mixed, positive).win_rate.value == 0.75
-
-
-def test_wins_are_paired_and_ties_count_half() -> None:
-    a, b = Measured.of([1.0, 5.0, 2.0, 7.0]), Measured.of([2.0, 4.0, 2.0, 8.0])
-    assert compare(a, b).win_rate.value == 0.625
-    assert compare(a, b, higher_is_better=True).win_rate.value == 0.375
-    assert compare(a, b).log_ratio.value == pytest.approx((math.log(7 / 8) + math.log(1.0)) / 2)
-    assert compare(a, a).win_rate == Interval(0.5, 0.5, 0.5, "bootstrap")
-
-
-def test_a_constant_ratio_has_an_interval_of_no_width() -> None:
-    values = np.random.default_rng(0).lognormal(size=20)
-    found = compare(exact(3 * values), exact(values))
-    assert found.log_ratio == Interval(*[pytest.approx(math.log(3))] * 3, "bootstrap")
-    assert found.win_rate == Interval(0.0, 0.0, 0.0, "bootstrap")
+def test_geometric_means_need_positive_values(value: float) -> None:
+    assert aggregate(Measured.of([1.0, value])).geometric_mean == Interval(None)
 
 
 def test_standard_errors_come_from_intervals() -> None:
@@ -71,11 +51,6 @@ def test_standard_errors_come_from_intervals() -> None:
     assert measured.errors == pytest.approx([1 / 1.959964, 0, 0])
     with pytest.raises(ValueError, match=r"`Measured.of` got 2 values, 1 lows and 2 highs; expected one of each, or none"):
         Measured.of([1.0, 2.0], [1.0], [1.0, 2.0])
-
-
-def test_unpaired_instances_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"`compare` got 2 and 3 instances; expected the same instances in the same order"):
-        compare(Measured.of([1.0, 2.0]), Measured.of([1.0, 2.0, 3.0]))
 
 
 def test_the_same_numbers_come_out_every_time() -> None:
@@ -91,9 +66,7 @@ def test_the_error_of_an_instance_widens_every_interval() -> None:
     found = aggregate(blurred)
     for interval, factor in ((found.median, 1.25), (found.lower_quartile, 1.36), (found.geometric_mean, 1.0)):
         assert width(interval) == pytest.approx(factor * whole, rel=0.15)
-    assert width(compare(blurred, other).log_ratio) == pytest.approx(1.25 * whole, rel=0.15)
-    assert width(compare(blurred, other).win_rate) > 0.3
-    assert max(width(aggregate(other).median), width(compare(other, other).win_rate)) < 0.001
+    assert width(aggregate(other).median) < 0.001
 
 
 def width(interval: Interval) -> float:
@@ -115,24 +88,3 @@ def test_coverage_of_aggregates(error: float, simulations: int, least: float, mo
     assert least <= coverage([one.median for one in found], 1) <= most
     assert least <= coverage([one.geometric_mean for one in found], 1) <= most
     assert least <= coverage([one.lower_quartile for one in found], math.exp(-0.6744898)) <= most
-
-
-@simulated
-@pytest.mark.parametrize("error", [0.0, 0.1])
-def test_coverage_of_comparisons(error: float, simulations: int, least: float, most: float) -> None:
-    """Estimator a is better on Φ(0.5) = 69 % of the instances, by a factor of e^½ in the median; instances differ by much more."""
-    random = np.random.default_rng(7)
-    found = []
-    for _ in range(simulations):
-        instance, difference = random.lognormal(sigma=2, size=INSTANCES), random.normal(-0.5, 1, size=INSTANCES)
-        found.append(compare(noisy(instance * np.exp(difference), error, random), noisy(instance, error, random)))
-    assert least <= coverage([one.log_ratio for one in found], -0.5) <= most
-    assert least <= coverage([one.win_rate for one in found], 0.6914625) <= most
-
-
-def test_pairing_is_what_makes_comparisons_sharp() -> None:
-    random = np.random.default_rng(3)
-    instance = random.lognormal(sigma=2, size=INSTANCES)
-    a, b = exact(instance * np.exp(random.normal(-0.5, 0.3, INSTANCES))), exact(instance)
-    shuffled = exact(random.permutation(instance))
-    assert width(compare(a, b).log_ratio) < 0.2 * width(compare(a, shuffled).log_ratio)
