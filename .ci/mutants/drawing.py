@@ -53,11 +53,8 @@ STRATA = {
     "suites/running": 3,
     "suites/running/engines": 1,
     "suites/running/planning": 1,
-    "suites/speed": 1,
     "suites/statistics": 5,
     "suites/statistics/testing": 1,
-    "suites/studies": 2,
-    "suites/studies/simulations": 1,
     "suites/tasks": 2,
     "suites/tasks/language": 2,
     "suites/truth": 7,
@@ -67,7 +64,6 @@ STRATA = {
     "reports/page": 2,
     "reports/page/drawing": 1,
     "reports/verbs": 3,
-    "reports/verbs/doctor": 1,
     "reports/verbs/run": 2,
 }
 """Folders, without those below them, and how many mutations are drawn from each."""

@@ -1,4 +1,4 @@
-"""Benchmarks of asv: thin classes over the suites, and the table of benchmark cases, which the speed table shares.
+"""Benchmarks of asv: thin classes over the suites, and the table of cases, which `tests/benchmarks` shares.
 
 asv imports every module here, so nothing else belongs in this folder.
 

@@ -1,4 +1,4 @@
-"""Benchmark cases by name: a structure with its options, at a size that people use. The one table of them, for asv and for the speed table.
+"""Benchmark cases by name: a structure with its options, at a size that people use. asv and `tests/benchmarks` share this table.
 
 It imports no oracle: asv reads this file of today whatever the commit is that it measures, which may lack some of what stands here.
 """
@@ -89,4 +89,4 @@ SMALL, MIDDLE, LARGE = (*_SMALL, *_DECLARED_SMALL), (*_MIDDLE, *_DECLARED_MIDDLE
 """What asv measures: by default the middle ones, in the full grid all three."""
 
 BETWEEN, HUGE = tuple(_BETWEEN), tuple(_HUGE)
-"""What the speed table times beside the middle and large ones, and what it times on a device alone."""
+"""Cases that `tests/benchmarks` times too, and the largest ones, for devices."""

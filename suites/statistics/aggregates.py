@@ -39,7 +39,7 @@ class Measured:
 
     @classmethod
     def of(cls, values: Sequence[float | None], lows: Sequence[float | None] = (), highs: Sequence[float | None] = ()) -> Measured:
-        """From values and the bounds of their 95 % intervals, None where there is none; a standard error is the mean half-width / 1.96.
+        """Make it from values and bounds of their 95 % intervals, None if missing; a standard error is the mean half-width / 1.96.
 
         Raises:
             ValueError: bounds of another number than values.

@@ -32,7 +32,7 @@ class Geometry:
 
     @classmethod
     def of(cls, information: Tensor, flat: Tensor, gradient: Tensor) -> Geometry:
-        """From the Fisher information [d, d] at the scores, that at flat scores, which has the same directions, and the exact gradient."""
+        """Make it from the Fisher information [d, d] at the scores, that at flat scores with the same directions, and the gradient."""
         return cls(information, _inverse_form(information, gradient.flatten().double()), _null_basis(flat))
 
 

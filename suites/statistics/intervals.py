@@ -124,7 +124,7 @@ class Errors:
         return Errors(self.mean @ basis, self.replicates, float(batches.square().sum()) / (BATCHES - 1), None, batches)
 
     def without(self, unit: Tensor) -> Errors:
-        """What is left orthogonal to a unit vector [p]."""
+        """Remove the part along a unit vector [p]."""
         covariance, trace = self.covariance, max(self.trace - self.along(unit), 0.0)
         if covariance is not None:
             product = covariance @ unit
@@ -265,7 +265,7 @@ def _normal_quantile(level: float) -> float:
 
 
 def t_quantile() -> float:
-    """Of the intervals of means over batches: Student's, two-sided at `LEVEL`."""
+    """Student's quantile, two-sided at `LEVEL`, of means over batches."""
     return _quantile(LEVEL)
 
 

@@ -1,4 +1,4 @@
-"""From moments to metrics with intervals.
+"""Metrics with intervals, computed from moments.
 
 Squared norms of a noisy mean are biased upwards by ``tr S/N``; every norm here is corrected for it (a U-statistic), so that an unbiased
 estimator shows a relative bias of 0 and not of its noise floor. How each interval is made is said in `intervals`, and by the interval.
@@ -80,7 +80,7 @@ _DIGITS = 10
 
 @dataclass(frozen=True)
 class Estimates:
-    """What single estimates are like: means over them, ``[...]``.
+    """Means of properties of single estimates, ``[...]``.
 
     Attributes:
         descent: share with ``⟨ĝ, g⟩ > 0``. ``cosine``: with g, 0 for an estimate of 0. ``quartic``: of ``‖ĝ‖⁴``.
@@ -258,7 +258,7 @@ def first_metrics(moments: Moments) -> Iterator[tuple[int, str, Interval]]:
 
 
 def bias_metrics(errors: Errors, beside: Errors, gradient: Tensor, geometry: Geometry | None) -> dict[str, Interval]:
-    """What is a norm of a bias, with profile intervals; ``beside`` are the errors orthogonal to the gradient."""
+    """Norms of biases, with profile intervals; ``beside`` are the errors orthogonal to the gradient."""
     norm = float(gradient.norm())
     low, high = profile(errors)
     result = {
@@ -324,7 +324,7 @@ def _at_least_zero(interval: Interval) -> Interval:
 
 
 def _absolute(metrics: dict[str, Interval], bias: Interval, variance: Interval) -> dict[str, Interval]:
-    """What is left where there is no gradient to compare with."""
+    """Keep the metrics that need no gradient to compare with."""
     kept = {name: interval if name in UNDIRECTED else Interval(None) for name, interval in metrics.items()}
     return kept | {"absolute_bias": bias, "absolute_variance": variance}
 

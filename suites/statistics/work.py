@@ -36,7 +36,7 @@ class Uncertain:
 
     @classmethod
     def of(cls, interval: Interval) -> Uncertain:
-        """From an interval that has a value; exact where it has no bounds."""
+        """Make it from an interval that has a value; exact if it has no bounds."""
         half = interval.half_width
         return cls(interval.value or 0.0, 0.0 if half is None else half / _QUANTILE)
 
@@ -56,7 +56,7 @@ class Uncertain:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Of the 95 % interval."""
+        """Ends of the 95 % interval."""
         return self.value - _QUANTILE * self.error, self.value + _QUANTILE * self.error
 
 
