@@ -38,7 +38,7 @@ class Snapshot:
 
 
 def progress_text(snapshot: Snapshot, seconds: float | None = None) -> str:
-    """How far a run is and how long it will still take, or how long it took.
+    """A text for finished cells and the time left, or the time that the run took.
 
     Example:
         >>> progress_text(Snapshot(3, 8, left=75.0)), progress_text(Snapshot(8, 8), 12.0)

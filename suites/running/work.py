@@ -84,5 +84,5 @@ class Grid:
 
     @property
     def skipped_pairs(self) -> int:
-        """How many pairs of estimator and problem are skipped."""
+        """The number of skipped pairs of estimator and problem."""
         return len({(row.problem, row.estimator) for row in self.skips})

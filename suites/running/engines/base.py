@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -73,7 +73,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def places(self) -> int:
-        """How many workers can run at the same time."""
+        """The number of workers that can run at the same time."""
 
     @abc.abstractmethod
     def start_worker(self, place: int) -> Worker:
@@ -92,9 +92,7 @@ class Engine(abc.ABC):
         for (exclusive, _), group in groupby(sorted(cells, key=lambda cell: cell.phase), lambda cell: cell.phase):
             phase = list(group)
             places = min(1 if exclusive else self.places(), len(phase))
-            for worker in self.workers[places:]:
-                worker.close()
-            del self.workers[places:]
+            self._keep(places)
             while len(self.workers) < places:
                 self.workers.append(self.start_worker(len(self.workers)))
             yield from self._measured(_Queue(phase), seconds, stops)
@@ -136,9 +134,12 @@ class Engine(abc.ABC):
 
     def close(self) -> None:
         """Kill all workers."""
-        for worker in self.workers:
-            worker.close()
-        self.workers = []
+        self._keep(0)
+
+    def _keep(self, places: int) -> None:
+        with ThreadPoolExecutor(max_workers=32) as threads:
+            list(threads.map(lambda worker: worker.close(), self.workers[places:]))
+        del self.workers[places:]
 
 
 class _Queue:

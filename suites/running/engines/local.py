@@ -43,8 +43,8 @@ MAX_FAILED_STARTS = 3
 IDLE = 0.05
 """Share of a processor below which a worker counts as waiting: its limit then counts elapsed seconds instead of CPU seconds."""
 
-_COMPILING, _INDEX, _SINCE = range(3)
-"""Shared with the driver: whether kernels are being compiled, which cell of the bundle is measured, and since when."""
+_COMPILING, _INDEX, _SINCE, _PROCESS = range(4)
+"""Shared with the driver: whether kernels are being compiled, which cell of the bundle is measured, since when, and by which process."""
 
 _WAITED_TOO_LONG = 75
 _MARK = "== "
@@ -100,7 +100,7 @@ class LocalWorker(Worker):
 
     def __init__(self, config: WorkerConfig, limit: Callable[[Cell], float]) -> None:
         self.config, self.limit, self.failed_starts = config, limit, 0
-        self.state = _CONTEXT.RawArray("d", 3)
+        self.state = _CONTEXT.RawArray("d", 4)
         self.pool: ProcessPool | None = None
 
     def submit(self, cells: Sequence[Cell]) -> Future[dict[str, str]]:
@@ -169,8 +169,11 @@ class LocalWorker(Worker):
     def close(self) -> None:
         if self.pool is not None:
             self.pool.stop()
+            if self.state[_PROCESS]:
+                with contextlib.suppress(OSError):
+                    os.kill(int(self.state[_PROCESS]), getattr(signal, "SIGKILL", signal.SIGTERM))  # compiled code does not hear pebble's
             self.pool.join()
-            self.pool = None
+            self.pool, self.state[_PROCESS] = None, 0
         with contextlib.suppress(FileNotFoundError):
             if self.config.log.stat().st_size == 0:
                 self.config.log.unlink()
@@ -251,6 +254,7 @@ _worker: _Worker | None = None
 def _begin(config: WorkerConfig, state: Any) -> None:
     global _worker
     _worker = _Worker(config, state)
+    state[_PROCESS] = os.getpid()
     threading.Thread(target=_worker.guard, daemon=True).start()
     for stream in (1, 2):
         os.dup2(_worker.file.fileno(), stream)

@@ -40,7 +40,7 @@ def cache_folders() -> list[Path]:
 
 
 def uncompiled(structures: Iterable[str]) -> int:
-    """How many functions a process would have to compile for kernels of these structures.
+    """The number of functions to compile for kernels of these structures.
 
     Args:
         structures: names of kernels.

@@ -1,4 +1,4 @@
-"""Plan, machine, scope and shard of a run: what it measures, where, how far, and which part."""
+"""Plan, machine, scope and shard of a run: its contents, its workers, its end, and its part."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Plan:
         return Context(self.seed, DTYPES[self.dtype], self.devices[0], self.batch_size, self.tier, self.effort)
 
     def checked(self) -> Plan:
-        """The same plan, or ValueError with one sentence on the first invalid setting."""
+        """Return this plan, or raise ValueError with one sentence on the first invalid setting."""
         if self.dtype not in DTYPES:
             raise ValueError(unknown(self.dtype, DTYPES, "dtype"))
         if self.tier not in get_args(Tier):
@@ -208,7 +208,7 @@ class Machine:
     gpus: float | None = None
 
     def checked(self, engines: Mapping[str, Any], plan: Plan) -> Machine:
-        """The same machine, or ValueError with one sentence on the first invalid setting, such as a missing device."""
+        """Return this machine, or raise ValueError with one sentence on the first invalid setting, such as a missing device."""
         if self.engine not in engines:
             raise ValueError(unknown(self.engine, engines, "engine"))
         if not 0 <= self.jobs <= MAX_JOBS or (self.timeout is not None and self.timeout <= 0):
@@ -254,7 +254,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Scope:
-    """How far a run goes; no number depends on it.
+    """The extent of a run; no number depends on it.
 
     Attributes:
         rerun: measure only the cells that match this name or pattern, or that ``failed``, again; None for all unfinished cells.
@@ -271,7 +271,7 @@ class Scope:
     started: float = field(default_factory=time.monotonic, compare=False)
 
     def checked(self) -> Scope:
-        """The same scope, or ValueError with one sentence on an invalid setting."""
+        """Return this scope, or raise ValueError with one sentence on an invalid setting."""
         if self.budget is not None and not self.budget > 0:
             raise ValueError(f"the run got budget={self.budget:g}; expected a positive number of seconds")
         return self
