@@ -11,8 +11,7 @@ from typing import Any
 import pandas as pd
 
 from ...suites.base import Row
-from ...suites.running.remote.objects import is_url
-from ...suites.running.remote.snapshot import reading
+from ...suites.running.remote import is_url, reading
 from .. import published, results
 from . import baselines
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from ...oracles.registry import parse
 from ...suites.base import TASK, split_loss
-from ...suites.running.remote.snapshot import reading
+from ...suites.running.remote import reading
 from ...suites.statistics.interval import RARE, Interval
 from ...suites.text import exponential, first_sentence, number, plural, setting
 from .. import published, results

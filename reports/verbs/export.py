@@ -26,8 +26,7 @@ def export(
 ) -> None:
     """Write all rows of a run as CSV, Parquet or JSON lines. An unfinished run exports its finished rows."""
     with sentences():
-        from ...suites.running.remote.objects import is_url
-        from ...suites.running.remote.snapshot import reading
+        from ...suites.running.remote import is_url, reading
         from .. import results
         from . import exporting
 

@@ -35,7 +35,7 @@ def replay(
     """
     with sentences(), ExitStack() as stack:
         from ...suites.running import replay_cell
-        from ...suites.running.remote.snapshot import reading
+        from ...suites.running.remote import reading
         from .run import launch
 
         launch.pin_threads()

@@ -58,8 +58,7 @@ def report(  # noqa: PLR0913 - one parameter per option
         from .. import results as tables
 
         tables.check_output("report", output, run)
-        from ...suites.running.remote.objects import is_url
-        from ...suites.running.remote.snapshot import reading
+        from ...suites.running.remote import is_url, reading
 
         if only and figures is None:
             raise ValueError(f"`report` got --only {only[0]} without --figures; name the folder of the figures: --figures DIR")
@@ -103,9 +102,9 @@ def _write(run: Path, kind: str, output: Path | None, *, show: bool, url: str) -
 
 def _uploaded(url: str, name: str, content: bytes) -> str:
     """Where it lies beside the results."""
-    from ...suites.running.remote.objects import ObjectStore
+    from ...suites.running.remote import RemoteFolder
 
-    remote = ObjectStore(url.rpartition("/")[0] if url.endswith(".parquet") else url)
+    remote = RemoteFolder(url.rpartition("/")[0] if url.endswith(".parquet") else url)
     remote.put(name, content)
     return f"{remote.url}/{name}"
 

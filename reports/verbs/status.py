@@ -20,8 +20,7 @@ def status(
     import json
 
     with sentences():
-        from ...suites.running.remote.objects import is_url
-        from ...suites.running.remote.snapshot import reading
+        from ...suites.running.remote import is_url, reading
         from . import state
         from .options import RUNS
 

@@ -21,9 +21,7 @@ from .planning.grid import Watch, grid
 from .planning.plan import AGAIN_FAILED, Machine, Plan, Scope, default_jobs
 from .planning.presets import learning_plan
 from .progress import Busy, Progress, Snapshot
-from .remote.mirror import Mirror, mirrored
-from .remote.objects import is_url
-from .remote.snapshot import reading
+from .remote import Mirror, is_url, mirrored, reading
 from .results import Results
 from .scores import sample
 from .store import KnownCell, Scratch, check_writable, clear_scratch, freeze, kind_of, known, planned, stored_rows
@@ -70,7 +68,7 @@ def run(
     if isinstance(directory, str) and is_url(directory):
         with mirrored(directory) as mirror:
             work = measure(plan, mirror.folder, machine=machine, progress=progress, scope=scope, mirror=mirror)
-            mirror.write_documents()
+            mirror.write(cells=False)
             return Results(collect(mirror.folder), sizes=_sizes(plan, work))
     work = measure(plan, Path(directory), machine=machine, progress=progress, scope=scope)
     return Results(collect(directory), sizes=_sizes(plan, work))
@@ -95,7 +93,7 @@ def measure(  # noqa: PLR0913
         progress: likewise.
         scope: likewise.
         work: the cells of the plan, where they are known already.
-        mirror: where finished cells are written to beside the folder; None for nowhere.
+        mirror: the copy of the folder under a URL; None for none.
 
     Returns:
         The cells of the plan.
@@ -184,8 +182,7 @@ class _Run:
         if not waiting:
             return
         self.writer = CellWriter(self.directory, work.cells)
-        if self.mirror is not None:
-            self.mirror.write_documents()
+        self._mirrored(now=True)
         waiting = sorted(waiting, key=lambda cell: cell.phase)
         try:
             if self.machine.jobs == 0 and self.machine.engine == "local":
@@ -198,8 +195,7 @@ class _Run:
         finally:
             clear_scratch(self.directory)
         self.writer.close()
-        if self.mirror is not None:
-            self.mirror.close(self.writer.index, self.writer.loose)
+        self._mirrored(now=True)
 
     def _stays(self, cell: Cell, there: KnownCell | None) -> bool:
         """Whether a cell is not measured now, for it is finished, or is not asked for."""
@@ -251,9 +247,7 @@ class _Run:
             content = examined(cell, text)
         self.watch.check()  # what comes after a change may be of the new code
         self.writer.keep(cell, text, content["seconds"], content)
-        if self.mirror is not None:
-            self.mirror.keep(cell.identity, text)
-            self._mirrored(now=self.machine.jobs == 0)  # without workers the next cell may take an hour, in which nothing is written
+        self._mirrored()
         self.left.pop(cell.identity, None)
         self.finished += 1
         self.failed += kind_of(content) == FAILED_KIND
@@ -262,7 +256,7 @@ class _Run:
 
     def _mirrored(self, *, now: bool = False) -> None:
         if self.mirror is not None:
-            self.mirror.write(self.writer.index, self.writer.loose, now=now)
+            self.mirror.write(now=now)
 
     def _tell(self, label: str, busy: tuple[Busy, ...]) -> None:
         left = self._seconds(len(busy) or self.machine.jobs) - sum(item.seconds for item in busy) / max(len(busy), 1)

@@ -31,8 +31,7 @@ from ....suites.running.planning import compiling
 from ....suites.running.planning.grid import grid
 from ....suites.running.planning.plan import Machine, Plan, Scope, Shard
 from ....suites.running.planning.presets import DEFAULT
-from ....suites.running.remote.mirror import Mirror, mirrored
-from ....suites.running.remote.objects import is_url
+from ....suites.running.remote import Mirror, is_url, mirrored
 from ....suites.running.replay_cell import plan_from
 from ....suites.running.scores import load_problem
 from ....suites.running.work import Cell, Grid
@@ -209,7 +208,7 @@ class Launch:
 
     def _mirror_documents(self) -> None:
         if self.mirror is not None:
-            self.mirror.write_documents()
+            self.mirror.write(cells=False)
 
     def _kept(self) -> str:
         total = len(self.work.cells)

@@ -30,11 +30,8 @@ def merge(
     Exit codes: 0 success, 2 shards of different plans or bad input, 3 failed cells.
     """
     with sentences(), ExitStack() as stack:
-        from ....suites.running import store
         from ....suites.running.parts import merging
-        from ....suites.running.remote.mirror import Mirror, mirrored
-        from ....suites.running.remote.objects import is_url
-        from ....suites.running.remote.snapshot import reading
+        from ....suites.running.remote import Mirror, is_url, mirrored, reading
         from ....suites.text import plural
         from . import launch
 
@@ -53,8 +50,7 @@ def merge(
         found = merging.merge(list(found_at.values()), folder, int(first["shard"]["cells"]))
         counts = launch.conclude(folder, found.work, first, shards, found.missing + found.unmeasured)
         if mirror is not None:
-            mirror.close(store.index(folder), store.loose(folder))
-            mirror.write_documents()
+            mirror.write()
     given = {manifest["shard"]["number"] for manifest in manifests.values()}
     typer.echo(
         f"{plural(len(given), 'shard')} of {first['shard']['of']} merged: {len(found.work.cells)} cells of {first['shard']['cells']}"
@@ -70,7 +66,7 @@ def merge(
 
 def _place(text: str) -> str:
     """The same for the same folder or URL."""
-    from ....suites.running.remote.objects import is_url
+    from ....suites.running.remote import is_url
 
     return text.rstrip("/") if is_url(text) else str(Path(text).resolve())
 

@@ -22,7 +22,7 @@ import torch
 from structgrad.suites.base import Row
 from structgrad.suites.running import cell_writer, cells, runner, store
 from structgrad.suites.running.engines import local
-from structgrad.suites.running.engines.base import limit_memory
+from structgrad.suites.running.engines.local import limit_memory
 from structgrad.suites.running.parts import columns, compaction, journal
 from structgrad.suites.running.parts.locking import LockedError, locked
 from structgrad.suites.running.planning.grid import grid
@@ -218,6 +218,7 @@ def _drive(plan: Plan, directory: Path, work: Grid, pipe: int, inside: str) -> N
     try:
         real: Any = multiprocessing.get_context
         multiprocessing.get_context = lambda method=None: real("fork")
+        vars(local)["_CONTEXT"] = real("fork")
         keep = cell_writer.CellWriter.keep
 
         def told(self: Any, cell: Cell, text: str, seconds: float, content: Any = None) -> None:

@@ -1,0 +1,298 @@
+"""Runs under URLs: a local folder is copied there each minute and at the end, and fetched from there to be read or continued.
+
+One driver writes at a time. Files are replaced whole, so a reader never sees a part of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import tarfile
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ...user_cache import user_cache
+from ..base import SCHEMA_VERSION
+from ..trust import json_of
+from . import store
+from .parts import compaction, journal
+from .parts.locking import locked
+
+EVERY = 60.0
+"""Seconds between two copies of a run."""
+
+CELLS, MANIFEST, TABLE = "cells.tar", "run.json", "results.parquet"
+READ = (CELLS, store.PLAN, MANIFEST, TABLE)
+"""The files of a run that are read."""
+
+_STORED = (store.CELLS, journal.FOLDER)
+"""The folders with the cells of a run, which are copied as one file: it is replaced whole, and so always consistent."""
+
+_STAMPS = "stamps.json"
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)")
+
+
+class RemoteError(OSError):
+    """A URL cannot be read or written."""
+
+
+class RemoteWarning(UserWarning):
+    """A copy of a run was not written, and will be tried again."""
+
+
+def is_url(place: object) -> bool:
+    """Whether a place is a URL and no path.
+
+    Raises:
+        ValueError: a URL with one slash, which would become a folder of that name.
+
+    Example:
+        >>> is_url("s3://bucket/run"), is_url("results/run")
+        (True, False)
+    """
+    match = _URL.match(place) if isinstance(place, str) else None
+    if match is not None and match[2] == "/":
+        raise ValueError(f"got {place!r}; expected {match[1]}:// with two slashes, or a folder without a colon")
+    return match is not None
+
+
+def _name_of(url: str) -> str:
+    return hashlib.blake2b(url.rstrip("/").encode(), digest_size=16).hexdigest()
+
+
+def working_folder(url: str) -> Path:
+    """The local folder of a run that is copied to a URL.
+
+    Example:
+        >>> working_folder("s3://bucket/a run/").as_posix()
+        'structgrad-results/a-run-17664381'
+    """
+    name = re.sub(r"[^0-9A-Za-z_-]+", "-", url.rstrip("/").rpartition("/")[2]).strip("-")[:40]
+    return Path("structgrad-results") / f"{name or 'run'}-{_name_of(url)[:8]}"
+
+
+class RemoteFolder:
+    """A folder under a URL.
+
+    Args:
+        url: of a protocol that fsspec knows.
+
+    Raises:
+        ValueError: a package is missing, or the protocol is unknown.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        try:
+            import fsspec
+        except ImportError as error:
+            raise ValueError(f"{self.url} needs the package fsspec; install it with: pip install 'structgrad[remote]'") from error
+        try:
+            self.files, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False, skip_instance_cache=True)
+        except ImportError as error:
+            package = "structgrad[remote]" if self.url.startswith(("s3://", "s3a://")) else str(error)
+            raise ValueError(f"{self.url} needs a package that is not installed; install it with: pip install '{package}'") from error
+        except ValueError as error:
+            raise ValueError(f"{self.url} cannot be read or written ({error}); expected such as s3://bucket/run") from error
+        self.root = str(root).rstrip("/")
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write or replace a file."""
+        with self._explained("write"):
+            self.files.makedirs(self.root, exist_ok=True)
+            self.files.pipe_file(f"{self.root}/.{name}.tmp", content)
+            self.files.mv(f"{self.root}/.{name}.tmp", f"{self.root}/{name}")
+
+    def discard(self) -> None:
+        """Remove the files."""
+        with self._explained("remove"), suppress(FileNotFoundError):
+            self.files.rm(self.root, recursive=True)
+
+    def fetch(self, folder: Path, names: Sequence[str] = READ) -> None:
+        """Copy the files that have changed into a folder, and remove there those that are gone."""
+        stamps: dict[str, Any] = {}
+        with suppress(OSError, ValueError, TypeError):
+            stamps = dict(json_of((folder / _STAMPS).read_bytes()))
+        for name in names:
+            try:
+                with self._explained("read"):
+                    found = self.files.info(f"{self.root}/{name}")
+                    stamp = " ".join(str(found.get(key)) for key in ("size", "ETag", "LastModified", "mtime", "created"))
+                    if stamps.get(name) == stamp and (folder / name).is_file():
+                        continue
+                    temporary = folder / f".{name}.{os.getpid()}.tmp"
+                    temporary.write_bytes(self.files.cat_file(f"{self.root}/{name}"))
+                os.replace(temporary, folder / name)
+                stamps[name] = stamp
+            except FileNotFoundError:
+                stamps.pop(name, None)
+                (folder / name).unlink(missing_ok=True)
+            if name == CELLS:
+                for stored in _STORED:
+                    shutil.rmtree(folder / stored, ignore_errors=True)
+                if (folder / CELLS).is_file():
+                    try:
+                        with tarfile.open(folder / CELLS, "r:") as archive:
+                            archive.extractall(folder, filter="data")
+                    except tarfile.TarError as error:
+                        raise RemoteError(f"{self.url}/{CELLS} is damaged ({error}); remove it to measure its cells again") from error
+        (folder / _STAMPS).write_text(json.dumps(stamps), encoding="utf-8")
+
+    @contextmanager
+    def _explained(self, verb: str) -> Iterator[None]:
+        """Whatever a library raises becomes one sentence; a missing file stays FileNotFoundError."""
+        try:
+            yield
+        except FileNotFoundError:
+            if verb == "read":
+                raise
+            raise RemoteError(f"cannot {verb} {self.url}; expected a bucket or folder that exists") from None
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise RemoteError(f"cannot {verb} {self.url} ({reason}); expected a place that may be read and written") from error
+
+
+class Mirror:
+    """The local folder of a run, and its copy under a URL.
+
+    Args:
+        url: of the copy.
+        folder: the local folder, whose lock the caller holds.
+    """
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.remote, self.folder = RemoteFolder(url), folder
+        self.stamps: dict[str, tuple[int, int]] = {}
+        self.last = 0.0
+
+    def write(self, *, cells: bool = True, now: bool = True) -> None:
+        """Copy the folder.
+
+        Args:
+            cells: whether the cells may have changed.
+            now: whether to copy at once, and to raise RemoteError where that fails. Else a copy is due each `EVERY` seconds, and one that
+                fails is a warning.
+        """
+        if not now and time.monotonic() - self.last < EVERY:
+            return
+        self.last = time.monotonic()
+        try:
+            if cells:
+                packed = io.BytesIO()
+                with tarfile.open(fileobj=packed, mode="w") as archive:
+                    for stored in _STORED:
+                        if (self.folder / stored).is_dir():
+                            archive.add(self.folder / stored, stored)
+                self.remote.put(CELLS, packed.getvalue())
+            for path in sorted(self.folder.iterdir()):
+                stamp = (path.stat().st_mtime_ns, path.stat().st_size)
+                if path.is_file() and not path.name.startswith(".") and self.stamps.get(path.name) != stamp:
+                    self.remote.put(path.name, path.read_bytes())
+                    self.stamps[path.name] = stamp
+        except RemoteError as error:
+            if now:
+                raise
+            warnings.warn(f"{error}; tried again in {EVERY:g} s", RemoteWarning, stacklevel=2)
+
+    def discard(self) -> None:
+        """Remove the copy."""
+        self.remote.discard()
+        self.stamps = {}
+
+
+@contextmanager
+def mirrored(url: str) -> Iterator[Mirror]:
+    """A local folder with the finished cells under a URL, which is copied there.
+
+    Raises:
+        LockedError: another process on this machine writes to the folder.
+        NewerSchemaError: a newer version wrote the run.
+        ValueError, OSError: the URL cannot be read or written.
+    """
+    folder = working_folder(url)
+    store.check_writable(folder)
+    with locked(folder):
+        mirror = Mirror(url, folder)
+        with reading(url, missing_ok=True) as copy:
+            version = 0
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                version = int(json_of((copy / MANIFEST).read_bytes())["schema_version"])
+            if version > SCHEMA_VERSION:
+                raise store.NewerSchemaError(Path(f"{url}/{MANIFEST}"), version)
+            absorb(folder, copy)
+        yield mirror
+
+
+@contextmanager
+def reading(place: Path | str, *, missing_ok: bool = False) -> Iterator[Path]:
+    """The folder or table of a run; if it is under a URL, a copy in the user's cache, which no other process changes meanwhile.
+
+    Raises:
+        FileNotFoundError: there is nothing under the URL.
+        ValueError, OSError: it cannot be fetched.
+    """
+    if not is_url(place):
+        yield Path(place)
+        return
+    url = str(place).rstrip("/")
+    table = url.endswith(".parquet")
+    base, _, name = url.rpartition("/") if table else (url, "", "")
+    folder = user_cache() / "remote" / _name_of(base)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [name] if table else READ
+    with locked(folder, wait=True):
+        RemoteFolder(base).fetch(folder, names)
+        if not missing_ok and not any((folder / each).is_file() for each in names):
+            raise FileNotFoundError(f"found nothing at {url}; expected the URL of a run, or of its {TABLE}")
+        yield folder / name
+
+
+def absorb(folder: Path, other: Path) -> None:
+    """Add the cells of another run to a folder: those that are missing, and those that failed in the folder only."""
+    ours, theirs = journal.read(folder), store.index(other)
+    alone, here = _kinds(other, store.loose(other)), _kinds(folder, store.loose(folder))
+    near = {**ours.kinds, **here}
+
+    def wanted(identity: str, kind: str) -> bool:
+        return identity not in near or (near[identity] == journal.FAILED_KIND and kind != journal.FAILED_KIND)
+
+    copied: list[journal.CellPart] = []
+    tables: dict[str, list[compaction.Piece]] = defaultdict(list)
+    taken: set[str] = set()
+    for file, part in theirs.parts.items():
+        fresh = {identity for identity, kind in zip(part.cells, part.kinds, strict=True) if wanted(identity, kind)}
+        taken |= fresh
+        if len(fresh) == len(part.cells) and fresh.isdisjoint(ours.owner):
+            copied.append(part)
+        elif fresh and (piece := compaction.without(other, part, set(part.cells) - fresh)) is not None:
+            tables[Path(file).parent.name].append(piece)
+    compaction.copy_parts(other, folder, ours, copied)
+    if tables:
+        compaction.replace_cells(folder, ours, tables)
+    for identity in taken & here.keys():
+        store.path_of(folder, identity).unlink()
+    for identity, kind in alone.items():
+        if wanted(identity, kind):
+            store.write_atomically(store.path_of(folder, identity), store.path_of(other, identity).read_text(encoding="utf-8"))
+
+
+def _kinds(folder: Path, identities: Collection[str]) -> dict[str, str]:
+    """The outcomes of cells with readable files of their own."""
+    found = {}
+    for identity in identities:
+        try:
+            content = json_of(store.path_of(folder, identity).read_bytes())
+            if content["cell"]["identity"] == identity:
+                found[identity] = store.kind_of(content)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
