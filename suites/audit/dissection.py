@@ -292,10 +292,7 @@ def _causes(found: Dissection, *, has_count: bool) -> Iterator[str]:
     if found.size > MAX_SAMPLES:
         return
     if found.differentiated and float(found.responses.abs().max()) < TOLERANCE * size:
-        yield (
-            "the estimate is made of the gradient of the loss alone, as a straight-through estimate: without a score-function term it is "
-            "unbiased for linear losses only; add one, or declare `unbiased` False"
-        )
+        yield "made of the gradient of the loss alone, as a straight-through estimate: biased for other than linear losses"
         return
     yield from _precision(found)
     yield from _further_term(found)
@@ -307,7 +304,9 @@ def _causes(found: Dissection, *, has_count: bool) -> Iterator[str]:
         yield from _other_distribution(found)
         yield from _mixture(found, has_count=has_count)
         yield from _other_score(found)
-    yield from _fitted(found)
+        yield from _fitted(found)
+    elif not found.differentiated:
+        yield "the estimate is no sum over samples: their losses decide which of them count, as a maximum, a median or the best k do"
 
 
 def _repeats(found: Dissection) -> bool:
@@ -400,10 +399,7 @@ def _further_term(found: Dissection) -> Iterator[str]:
     if float(constant.abs().max()) < TOLERANCE * float(found.estimate.abs().max()) or mean_is_zero(constant):
         return
     if not same(constant, constant[:1].expand_as(constant)):
-        yield (
-            "a random term whose mean is not 0 does not depend on the losses: the control variate that is subtracted from them has a "
-            "mean, and it is not put back"
-        )
+        yield "a random term without losses has a mean: that of the control variate that is subtracted from them, and it is not put back"
         return
     oracle, names = found.structure.oracle, {"weight decay": found.scores.flatten()}
     if isinstance(oracle, MarginalOracle):
@@ -476,15 +472,9 @@ def _slopes(found: Dissection) -> Iterator[str]:
     if not found.differentiated:
         return
     if not mean_is_zero(found.slope_response(of_sample=False)):
-        yield (
-            "the mean moves with the gradient of the loss, at the same values: the mean of a control variate is not put back, or a "
-            "pathwise term is added to a score-function term"
-        )
+        yield "the mean moves with the gradient of the loss: the mean of a control variate is not put back, or a pathwise term is added"
     elif not mean_is_zero(found.slope_response(of_sample=True)):
-        yield (
-            "the mean moves with the gradient of the loss at the sample itself: the slope of the control variate of a sample includes that "
-            "of the sample itself; take those of the others"
-        )
+        yield "the slope of the control variate of a sample includes that of the sample itself: take those of the others"
 
 
 def _right_frequencies(found: Dissection) -> bool:
@@ -534,10 +524,7 @@ def _weights(found: Dissection, own: Tensor) -> Iterator[str]:
     if bool(found.varies.all()) and not _right_frequencies(found):
         yield from _importance(chances * found.size * ROWS, seen, weights)
     worst = int(((mean - chances).abs() / error).argmax())
-    yield (
-        f"the weights of the samples are wrong: a structure has the weight {mean[worst]:.3g} in the mean, and its probability is "
-        f"{chances[worst]:.3g}"
-    )
+    yield f"the weights of the samples are wrong: {mean[worst]:.3g} in the mean for a structure of probability {chances[worst]:.3g}"
 
 
 def _importance(due: Tensor, seen: Tensor, weights: Tensor) -> Iterator[str]:
@@ -579,6 +566,8 @@ def _mixture(found: Dissection, *, has_count: bool) -> Iterator[str]:
     elif 0 < int((own.abs() < TOLERANCE).sum()) < n and same(own[own.abs() > TOLERANCE], flat[own.abs() > TOLERANCE]):
         left = (own.abs() < TOLERANCE).nonzero().flatten() + 1
         yield f"the score of sample {', '.join(map(str, left.tolist()))} of {n} is left out, and the sum is still divided by {n}"
+    elif abs(float(own.sum())) < TOLERANCE:
+        yield "the scores of the samples cancel: the mean is 0 whatever the loss; has one of them the wrong sign?"
     elif float(own.sum()) < 0.5 and float(others.max()) > float(own.max()) + 0.5 / n:
         yield "the loss of a sample is multiplied by the score of another sample"
 
@@ -634,7 +623,5 @@ def _fitted(found: Dissection) -> Iterator[str]:
     spread = float((scaled - directions).flatten(0, 1).square().sum()) / numbers.numel()
     missing = 1 - float((got * own / seen.unsqueeze(-1)).sum()) / square
     if missing > DEVIATIONS * math.sqrt(spread / square * found.size):
-        yield (
-            "the baseline of a sample is fitted to the loss of the sample itself too: its score has a weight of "
-            f"{1 - missing:.2g}/N in the mean, where 1/N is due"
-        )
+        weight = f"{1 - missing:.2g}/N in the mean, where 1/N is due"
+        yield f"the baseline of a sample is fitted to the loss of the sample itself too: its score has a weight of {weight}"

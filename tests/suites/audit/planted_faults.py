@@ -334,7 +334,7 @@ PLANTED: dict[str, Fault] = {
     "every third call": Fault(every(3), KEPT, law="state", detail="of 11 gave other numbers"),
     "stale noise": Fault(StaleNoise, "noise that is kept from an earlier call, outside of the estimator", law="state"),
     "no score-function term": Fault(lambda: ControlVariate(score_function=False), "the estimate does not depend on the losses"),
-    "no pathwise term": Fault(lambda: ControlVariate(pathwise=False), "has a mean, and it is not put back"),
+    "no pathwise term": Fault(lambda: ControlVariate(pathwise=False), "that of the control variate that is subtracted from them"),
     "says that it is unbiased": Fault(declaring(Simple, unbiased=True), "made of the gradient of the loss alone, as a straight-through"),
     "a global generator": Fault(GlobalDraw, "a draw without generator=", law="global_random"),
     "a baseline over the batch": Fault(with_weights(lambda losses: losses - losses.mean()), BATCH, law="rows"),
