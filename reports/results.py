@@ -19,7 +19,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ..suites.base import SCHEMA_VERSION, Row
 from ..suites.frames import COLUMNS, to_frame
-from ..suites.running.planning.plan import kind_of
 from ..suites.running.store import PLAN, NewerSchemaError, OtherSchemaError
 from ..suites.trust import check_table, json_of, text_of, visible, visible_words
 
@@ -253,7 +252,7 @@ def _text(manifest: Mapping[str, Any]) -> str:
 
 def plan_hash(plan: Mapping[str, Any]) -> str:
     """Eight hex digits that name a plan; what cannot change a number (rows per launch, which of several devices) does not enter."""
-    settled = {key: kind_of(value) if key == "device" else value for key, value in plan.items() if key not in _SETTLED_ELSEWHERE}
+    settled = {key: value.partition(":")[0] if key == "device" else value for key, value in plan.items() if key not in _SETTLED_ELSEWHERE}
     return hashlib.blake2b(json.dumps(settled, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
 
 
@@ -261,7 +260,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
     """Where a run happens: commit, versions, processor, system, threads, device."""
     import torch
 
-    cuda = kind_of(device) == "cuda" and torch.cuda.is_available()
+    cuda = device.startswith("cuda") and torch.cuda.is_available()
     return {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
