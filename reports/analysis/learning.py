@@ -1,7 +1,6 @@
-"""The answer of a run of learning: the best estimator, its lead, its cost, and whether the gradient's numbers predict accuracy.
+"""The answer of a run of training: the best estimator, its lead and cost, and whether metrics of the gradient predict accuracy.
 
-Every claim has a 95 % interval. Estimators that are not significantly different from the best are named. A correlation whose interval holds
-0 is reported as not shown.
+Every claim has a 95 % interval. A correlation whose interval contains 0 is reported as not shown.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from ...suites.statistics.selection import best
 from ...suites.text import change, coefficient_interval, estimate, listed, number, plural
 
 SCORE = "normalised_accuracy"
-"""What estimators are compared by over tasks: 0 is the floor, 1 the ceiling."""
+"""The score of estimators over several tasks: 0 is the floor, 1 the ceiling."""
 
 RECOMMENDING = ("rho_16", "early")
-"""The predictor by which reports of gradients recommend, and its entropy level."""
+"""The predictor by which reports of gradients rank estimators, and its entropy level."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,9 @@ class Winner:
     """The best of the estimators that have a number at every seed of some tasks.
 
     Attributes:
-        name: of it. ``score``: its accuracy on one task, or its share of the way over several; with a 95 % interval.
-        tied: those not significantly different from it. ``rivals``: how many others there are. ``seeds``: of how many runs of each task.
-        next: the best of the others that is not tied; of tied ones where all are. ``lead``: over it, paired by seed.
+        name, score: the estimator, and its accuracy on one task, or its normalised accuracy over several.
+        tied: the estimators that are not significantly different from it. ``rivals``: the number of others. ``seeds``: of each task.
+        next, lead: the best of the others that is not tied, or of the ties if all are, and the lead over it, paired by seed.
     """
 
     name: str
@@ -49,145 +48,117 @@ class Winner:
 def winner(study: Study, tasks: Sequence[str]) -> Winner | None:
     """The best estimator on some tasks; None if none was trained on all of them. Supervised ones compete among themselves."""
     here = study.of(tasks=lambda task: task in tasks)
-    learns = {name for name, values in zip(here.names, here.outcome("accuracy").swapaxes(0, 1), strict=True) if np.isfinite(values).any()}
-    competing = any(one.competes for one in here.contenders if one.name in learns)
+    trained = np.isfinite(here.outcome("accuracy")).any((0, 2))
+    competing = any(one.competes for one, known in zip(here.contenders, trained, strict=True) if known)
     some = here.of(contenders=lambda one: one.competes or not competing)
     scores = some.outcome("accuracy" if len(tasks) == 1 else SCORE)
     complete = np.isfinite(scores).all((0, 2))
     if not complete.any() or not scores.shape[2]:
         return None
     names = [name for name, keep in zip(some.names, complete, strict=True) if keep]
-    by_seed = scores[:, complete].mean(0)
+    scores = scores[:, complete]
+    by_seed = scores.mean(0)
     found = best(by_seed)
     position = found.winner
-    middle = mean(by_seed[position]) if len(tasks) == 1 else interquartile_mean(scores[:, complete][:, position])
-    tied = tuple(names[rival] for rival in found.tied)
-    others = sorted(
-        (place for place in range(len(names)) if place != position), key=lambda place: (place in found.tied, -by_seed[place].mean())
-    )
-    if not others:
-        return Winner(names[position], middle, tied, 0, by_seed.shape[1])
-    lead = paired_difference(by_seed[position], by_seed[others[0]])
-    return Winner(names[position], middle, tied, len(others), by_seed.shape[1], names[others[0]], lead)
+    score = mean(by_seed[position]) if len(tasks) == 1 else interquartile_mean(scores[:, position])
+    others = sorted(set(range(len(names))) - {position}, key=lambda place: (place in found.tied, -by_seed[place].mean()))
+    lead = (names[others[0]], paired_difference(by_seed[position], by_seed[others[0]])) if others else ()
+    return Winner(names[position], score, tuple(names[rival] for rival in found.tied), len(others), by_seed.shape[1], *lead)
 
 
 def sentences(study: Study) -> list[str]:
-    """The answer; the first entry is the whole of it, others say it task by task where there are several."""
-    tasks = study.common
-    first = winner(study, tasks)
+    """The answer: first over all tasks, then task by task if there are several."""
+    if not study.tasks:
+        return ["The run holds no result of training."]
     each = [_of_task(study, task) for task in study.tasks] if len(study.tasks) > 1 else []
-    if first is None:
-        return [_nobody(study), *each]
-    share = "accuracy" if len(tasks) == 1 else "of the way from floor to ceiling in the interquartile mean"
-    score = f"{estimate(first.score)} {share}{_exact(study, tasks)}"
-    cost = _cost(study.of(tasks=lambda task: task in tasks), first.name)
-    where = f"On {_called(study, tasks)} ({plural(first.seeds, 'seed')}), "
-    return [f"{_best(first, where, score)} {cost} {foretold(study)}", *each]
-
-
-def _called(study: Study, tasks: Sequence[str]) -> str:
-    """Tasks in a sentence."""
-    if len(tasks) == 1:
-        return tasks[0]
-    return (
+    tasks, found = study.common, winner(study, study.common)
+    where = (
         f"{len(tasks)} tasks"
         if len(tasks) == len(study.tasks)
         else f"the {len(tasks)} of {len(study.tasks)} tasks that most estimators learn"
     )
-
-
-def _nobody(study: Study) -> str:
-    if not study.tasks:
-        return "The run holds no result of training."
-    return f"No estimator has a result at every seed of {_called(study, study.common)}, so none is the best. {foretold(study)}"
+    where = tasks[0] if len(tasks) == 1 else where
+    if found is None:
+        return [f"No estimator has a result at every seed of {where}, so none is the best. {prediction(study)}", *each]
+    share = "accuracy" if len(tasks) == 1 else "of the way from floor to ceiling in the interquartile mean"
+    first = _best(study, tasks, found, f"On {where} ({plural(found.seeds, 'seed')}), ", share)
+    return [f"{first} {prediction(study)}", *each]
 
 
 def _of_task(study: Study, task: str) -> str:
     found = winner(study, (task,))
     if found is None:
         return f"{task}: no estimator has a result at every seed."
-    one = study.of(tasks=lambda name: name == task)
-    score = f"{estimate(found.score)} accuracy{_exact(study, (task,))}"
-    where = f"{task} ({plural(found.seeds, 'seed')}): "
-    return f"{_best(found, where, score)} {_cost(one, found.name)}"
+    return _best(study, (task,), found, f"{task} ({plural(found.seeds, 'seed')}): ", "accuracy")
 
 
-def _best(found: Winner, where: str, score: str) -> str:
-    """The best estimator with its lead, as far as intervals carry it."""
-    if not found.rivals:
-        return f"{where}{found.name} is the only trained estimator: {score}."
+def _best(study: Study, tasks: Sequence[str], found: Winner, where: str, share: str) -> str:
+    """The best estimator with its score, its lead, the score of the exact gradient, and its time to the target."""
+    some, exact = study.of(tasks=lambda task: task in tasks), study.of_family("exact")
+    score = f"{estimate(found.score)} {share}"
+    if exact is not None:
+        values = some.outcome("accuracy" if len(tasks) == 1 else SCORE)[:, some.names.index(exact)]
+        if np.isfinite(values).any(1).all():
+            score += f" (the exact gradient: {estimate(mean(values[0]) if len(tasks) == 1 else interquartile_mean(values))})"
     lead = "" if found.lead.low is None else f" Its lead over {found.next} is {change(found.lead, 'difference')}."
-    if len(found.tied) == found.rivals:
-        return f"{where}no estimator is clearly best of {found.rivals + 1}. {found.name} is first: {score}.{lead}"
-    if found.tied:
-        return f"{where}{found.name} is first: {score}. Not significantly different: {listed(found.tied)}.{lead}"
-    others = "the only other one" if found.rivals == 1 else f"all {found.rivals} others"
-    return f"{where}{found.name} learns best, ahead of {others}: {score}.{lead}"
-
-
-def _exact(study: Study, tasks: Sequence[str]) -> str:
-    """The score of the exact gradient on these tasks; empty where it was not trained on all of them."""
-    name = study.of_family("exact")
-    if name is None:
-        return ""
-    some = study.of(tasks=lambda task: task in tasks)
-    scores = some.outcome("accuracy" if len(tasks) == 1 else SCORE)[:, some.names.index(name)]
-    if not np.isfinite(scores).any(1).all():
-        return ""
-    return f" (the exact gradient: {estimate(mean(scores[0]) if len(tasks) == 1 else interquartile_mean(scores))})"
-
-
-def _cost(study: Study, name: str) -> str:
-    """The time of an estimator to the target."""
-    found = times(study, name, "seconds_to_target") or times(study, name, "steps_to_target")
-    unit = "s" if times(study, name, "seconds_to_target") else "steps"
-    if found is None:
-        return "Its time to the target was not measured."
-    if found.median is None:
-        return f"It reached the target in {found.reached} of {found.runs} runs."
-    return f"Half of its runs reach the target within {number(found.median)} {unit} ({found.reached} of {found.runs} reach it)."
+    if not found.rivals:
+        text = f"{found.name} is the only trained estimator: {score}."
+    elif len(found.tied) == found.rivals:
+        text = f"no estimator is clearly best of {found.rivals + 1}. {found.name} is first: {score}.{lead}"
+    elif found.tied:
+        text = f"{found.name} is first: {score}. Not significantly different: {listed(found.tied)}.{lead}"
+    else:
+        others = "the only other one" if found.rivals == 1 else f"all {found.rivals} others"
+        text = f"{found.name} learns best, ahead of {others}: {score}.{lead}"
+    seconds = times(some, found.name, "seconds_to_target")
+    reached = seconds or times(some, found.name, "steps_to_target")
+    if reached is None:
+        return f"{where}{text} Its time to the target was not measured."
+    if reached.median is None:
+        return f"{where}{text} It reached the target in {reached.reached} of {reached.runs} runs."
+    half = f"{number(reached.median)} {'s' if seconds else 'steps'}"
+    return f"{where}{text} Half of its runs reach the target within {half} ({reached.reached} of {reached.runs} reach it)."
 
 
 def times(study: Study, name: str, metric: str) -> Survival | None:
     """The times to the target of an estimator, over all tasks and seeds; None where there are none."""
     position = study.names.index(name)
-    values = study.outcome(metric)[:, position].ravel()
-    stopped = study.censored.get(metric)
+    values, stopped = study.outcome(metric)[:, position].ravel(), study.censored.get(metric)
     censored = np.zeros(values.shape, bool) if stopped is None else stopped[:, position].ravel()
     return survival(values, censored) if np.isfinite(values).any() else None
 
 
-def foretold(study: Study, outcome: str = "accuracy") -> str:
-    """Whether the gradient's numbers predict an outcome, as a sentence."""
+def prediction(study: Study, outcome: str = "accuracy") -> str:
+    """Whether metrics of the gradient predict an outcome, as a sentence."""
     named = signed_label(outcome)
     candidates = list(measured(study))
     if not candidates:
         return "Gradients were not measured (--gradients measures them)."
     found = chosen([foretelling(study, *candidate, outcome, "all") for candidate in candidates], outcome)
     if found is not None and found.confirmed:
-        halves = f"Spearman {told(found.choice)} on the half that chose it, {told(found.confirmation)} on the other"
-        return f"{_capital(called(found))} predicts {named}: {halves}."
+        halves = f"Spearman {correlation(found.choice)} on the half that chose it, {correlation(found.confirmation)} on the other"
+        return f"{_capital(predictor_name(found))} predicts {named}: {halves}."
+    none = f"No number of the gradients is shown to predict {named}."
     if RECOMMENDING not in candidates:
-        return f"No number of the gradients is shown to predict {named}."
+        return none
+    asked = _capital(f"{signed_label(RECOMMENDING[0])} at {RECOMMENDING[1]}, by which reports rank estimators,")
     whole = association(study, *RECOMMENDING, outcome)
-    asked = f"{signed_label(RECOMMENDING[0])} at {RECOMMENDING[1]}, by which reports rank estimators,"
-    if whole.carried:
-        return f"{_capital(asked)} goes with {named}: Spearman {told(whole)}."
-    return f"No number of the gradients is shown to predict {named}. {_capital(asked)} is not: {told(whole)}."
+    return (
+        f"{asked} goes with {named}: Spearman {correlation(whole)}." if whole.carried else f"{none} {asked} is not: {correlation(whole)}."
+    )
 
 
 def _capital(text: str) -> str:
     return text if text.startswith("ρ") else text[:1].upper() + text[1:]
 
 
-def called(found: Foretelling) -> str:
-    """The name of a predictor at its entropy level."""
+def predictor_name(found: Foretelling) -> str:
+    """The name of a predictor with its entropy level."""
     return f"{signed_label(found.predictor)} at {found.stage}"
 
 
-def told(found: Association) -> str:
+def correlation(found: Association) -> str:
     """A correlation with its interval, or why there is none."""
     if found.pooled.value is None:
         return found.note
-    text = coefficient_interval(found.pooled)
-    return f"{text}, {found.note}" if found.note else text
+    return ", ".join(filter(None, (coefficient_interval(found.pooled), found.note)))

@@ -141,7 +141,7 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
 def title(frame: pd.DataFrame, learning: LearningSection) -> str:
     """The title of the page: the tasks, or the structures, of the run."""
     if learning:
-        return f"Training with gradient estimators: {listed(learning.material.study.tasks)}"
+        return f"Training with gradient estimators: {listed(learning.study.tasks)}"
     rows = tables.measured(frame)
     structures = list(dict.fromkeys(name.partition("[")[0] for name in tables.order(rows, "oracle") if name))
     on = listed(structures) if len(structures) <= _NAMED else plural(len(structures), "structure")

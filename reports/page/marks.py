@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..analysis import answers, tables
 from ..analysis.tables import REFERENCE_FAMILIES
-from .drawing.styles import looks
+from .looks import looks
 
 _KEY = ["problem", "stage", "estimator"]
 _METRICS = {

@@ -15,8 +15,34 @@ from ..analysis.answers import QUESTIONS
 from ..results import Manifest
 from . import answering, charts, dataset, marks, sections, vega
 from .content import report
-from .drawing.learning import draw_learning
 from .learning import of_gradients
+from .looks import looks
+
+TRAINING_CHARTS = {
+    "learning-curves": (
+        "Learning curves",
+        "Accuracy on the test split, mean over seeds with 95 % bands; higher is better. Dotted lines are floor and ceiling. "
+        "Choose estimators in the legend.",
+    ),
+    "learning-points": (
+        "Predictors of final accuracy",
+        "Each mark is an estimator: a number of its gradient, or the quality of its structures, and its final accuracy; means over seeds. "
+        "Shapes are objectives, and filled marks are stochastic. High accuracy with poor structures is coadaptation.",
+    ),
+    "learning-survival": (
+        "Time to the target",
+        "Share of seeds below .95 of the ceiling (Kaplan–Meier); lower is better. A line that stays above 0 has seeds that never reach it.",
+    ),
+    "learning-profile": (
+        "Performance profile",
+        "Share of runs whose normalised accuracy is at least x, with equal weights of tasks and 95 % bands; higher is better.",
+    ),
+    "learning-improvement": (
+        "Probability of improvement over rloo",
+        "Probability that a run ends with a higher accuracy than one of rloo, mean over tasks, with a 95 % interval. Above .5 is better.",
+    ),
+}
+"""Title and caption of each chart of training."""
 
 MANY_ROWS = 30
 """A table with more of them is compressed in the page, and filled when it scrolls into view."""
@@ -29,7 +55,12 @@ def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
     """
     frame = tables.by_loss(frame)
     found, held = report(frame, manifest), dataset.held(frame)
-    drawn = marks.held(of_gradients(frame), manifest.get("catalogue", {}))
+    drawn, training = marks.held(of_gradients(frame), manifest.get("catalogue", {})), found.learning.charts()
+    specs = dict(charts.specs())
+    if training:
+        colours = {name: colour for name, (colour, _) in looks(frame).items()}
+        metrics = list(dict.fromkeys(training["learning-points"]["metric"])) if "learning-points" in training else []
+        specs |= charts.training_specs(found.learning.study.names, colours, metrics)
     return (
         environment()
         .get_template("report.html.j2")
@@ -39,11 +70,11 @@ def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
             bibtex="\n\n".join(entry.source for entry in found.references),
             data=dataset.packed(held),
             numbers=dataset.summary(held, len(frame)),
-            learning=draw_learning(found.learning.material) if found.learning else [],
+            training={name: TRAINING_CHARTS[name] for name in training},
             charts=len(drawn["cells"]) > 0,
-            marks=dataset.packed(drawn),
+            marks=dataset.packed({**drawn, **training}),
             vega=vega.packed(),
-            specs=_specs(),
+            specs=dataset.deflated(_json(specs)),
             questions=_json(_questions(timed=bool(drawn["cells"]["seconds"].notna().any()))),
             folder=manifest.get("folder", "RUN"),
             many=MANY_ROWS,
@@ -66,12 +97,6 @@ def _questions(*, timed: bool) -> dict[str, dict[str, object]]:
         }
         for question in QUESTIONS
     }
-
-
-@functools.cache
-def _specs() -> str:
-    """The charts, which are the same on every page, compressed."""
-    return dataset.deflated(_json(charts.specs()))
 
 
 def _json(found: object) -> Markup:

@@ -28,9 +28,8 @@ from ...suites.text import coefficient_interval, exponential, number, whole
 from .. import published, results
 from ..analysis import answers, tables
 from ..analysis.answers import MAIN_BUDGET, Answer
-from . import marks
+from . import marks, paper
 from .cells import plain_table
-from .drawing import paper
 from .markdown import markdown_table
 from .page import to_html
 

@@ -125,8 +125,7 @@ def _rendered(run: Path, kind: str, url: str) -> bytes:
 def _draw(run: Path, folder: Path, only: list[str]) -> None:
     from ...suites.processors import side_by_side
     from .. import results
-    from ..page import of_gradients
-    from ..page.drawing import paper
+    from ..page import of_gradients, paper
 
     frame, manifest = results.read(run)
     folder = (run if run.is_dir() else run.parent) / "figures" if str(folder) == "pdf" else folder

@@ -17,7 +17,7 @@ from structgrad.reports import page as report_page
 from structgrad.reports import results
 from structgrad.reports.analysis import answers, tables
 from structgrad.reports.page import charts, marks
-from structgrad.reports.page.drawing.styles import looks, luminance
+from structgrad.reports.page.looks import looks, luminance
 from structgrad.suites.base import Row
 from tests.reports import browser, examples
 from tests.reports.test_page import DRAWN

@@ -20,7 +20,7 @@ from structgrad.estimators import ESTIMATORS
 from structgrad.reports import page, results, terminal
 from structgrad.reports.analysis import answers
 from structgrad.reports.cli import app
-from structgrad.reports.page.drawing import paper
+from structgrad.reports.page import paper
 from structgrad.reports.verbs.catalogue import KINDS
 from structgrad.reports.verbs.options import RunOptions, command
 from structgrad.reports.verbs.run import launch

@@ -9,11 +9,9 @@ import pytest
 
 from structgrad.reports import page as report_page
 from structgrad.reports import results, terminal
-from structgrad.reports.analysis.learning import foretold, sentences, winner
-from structgrad.reports.page.drawing.learning import LearningMaterial, draw_learning
-from structgrad.reports.page.drawing.styles import styles
-from structgrad.reports.page.learning import learning_of
-from structgrad.reports.page.learning_tables import overview, predictor_table, task_table
+from structgrad.reports.analysis.learning import prediction, sentences, winner
+from structgrad.reports.page import charts
+from structgrad.reports.page.learning import learning_of, predictor_table, task_table
 from structgrad.suites.learning import study
 from tests.suites.learning.planted import ESTIMATORS, learnt, planted, row, trained
 
@@ -93,9 +91,9 @@ def test_nothing_is_said_of_nothing():
 
 
 def test_what_was_planted_foretells_it(found):
-    assert foretold(study(planted())).startswith("Cosine of the mean at init predicts final accuracy: Spearman +")
+    assert prediction(study(planted())).startswith("Cosine of the mean at init predicts final accuracy: Spearman +")
     unforetold = study(one for one in planted(("clusters", "matching"), seeds=3) if one.metric != "cosine")
-    assert foretold(unforetold) == "No number of the gradients is shown to predict final accuracy."
+    assert prediction(unforetold) == "No number of the gradients is shown to predict final accuracy."
 
 
 @pytest.mark.parametrize(
@@ -107,7 +105,7 @@ def test_the_number_that_reports_recommend_by_is_asked_for_alone(worth, clause):
     noise = {name: float(position * 7 % 11) for position, name in enumerate(ESTIMATORS)}
     rows = [one for one in rows if not one.problem.startswith("learnt:")]
     rows += [row("bias", "learnt:clusters", "early", name, "seed-0", "rho_16", (ends if worth else noise)[name]) for name in ESTIMATORS]
-    assert clause in foretold(study(rows))
+    assert clause in prediction(study(rows))
 
 
 def test_a_table_never_hides_who_did_not_arrive():
@@ -121,8 +119,8 @@ def test_a_table_never_hides_who_did_not_arrive():
     assert "Floor, without structure: 0.500. Ceiling, with the true structures or the exact gradient: 0.900." in table.note
 
 
-def test_a_terminal_shows_the_same(found, capsys):
-    shown = overview(found, "clusters")
+def test_a_terminal_shows_the_same(capsys):
+    shown = learning_of(results.to_frame(planted(("clusters", "matching"), seeds=3))).overviews[0]
     assert shown["stages"] == ["accuracy", "structure", "to the target", "ms per step", "rate", "option"]
     terminal.Verbosity().table(shown)
     assert "sparsemap_marginalisation" in capsys.readouterr().out
@@ -145,8 +143,8 @@ def test_a_page_of_learning_has_its_section_and_figures(found):
     assert '<h2 id="learning">Training results</h2>' in page
     assert "<h1>Training with gradient estimators: clusters, matching</h1>" in page
     assert "Predictors of final accuracy" in page
-    for part in ("learning-steps", "learning-seconds", "learning-foretold-clusters-early", "learning-survival", "learning-profile"):
-        assert f'id="figure-{part}"' in page
+    for name in ("curves", "points", "survival", "profile", "improvement"):
+        assert f'id="learning-{name}"' in page
     assert "6 estimators trained on 2 tasks, with 2 seeds each." in page
     assert "task:clusters" not in page.partition('id="numbers"')[0]
     assert 'id="answers"' in page
@@ -167,36 +165,22 @@ def test_a_page_without_learning_does_not_speak_of_it():
     )
 
 
-def test_figures_are_drawn_of_what_there_is():
-    rows = [one for one in planted(("toy",), FEW, 1) if one.metric == "accuracy"]
-    frame = results.to_frame(rows)
-    assert draw_learning(LearningMaterial.of(study(rows), frame)) == []
-
-
-def test_marks_are_objectives_and_filled_where_stochastic(found):
-    rows = planted(("clusters",), FEW, 2)
-    drawn = {one.kind: one for one in draw_learning(LearningMaterial.of(study(rows), results.to_frame(rows)))}
-    svg = drawn["learning-foretold"].svg
-    assert svg.count('stroke="#0173b2" fill="#0173b2"') == 2 * 7 + 1  # reinforce, rloo; the legend
-    ste = styles(results.to_frame(rows))["ste"].colour
-    assert svg.count(f'stroke="{ste}"/>') + svg.count(f'stroke="{ste}" opacity="0.9"/>') == 7  # ste is hollow
-
-
-def test_of_many_estimators_the_best_of_every_idea_have_colours():
-    rows = planted(("clusters",), ESTIMATORS, 2)
-    material = LearningMaterial.of(study(rows), results.to_frame(rows))
-    coloured = [one for one in material.study.contenders if one.name in material.coloured]
-    competing = [one for one in material.study.contenders if one.competes]
-    assert len(competing) > 12
-    assert sorted(one.idea for one in coloured if one.competes) == sorted({one.idea for one in competing})
-    worth = dict(zip(material.study.names, material.study.outcome("normalised_accuracy")[0].mean(-1), strict=True))
-    for one in coloured:
-        assert worth[one.name] == max(worth[other.name] for other in material.study.contenders if other.idea == one.idea)
-    assert list(material.legend(material.study.names)) == [*material.coloured, "others"]
-    assert [name in material.coloured for name, _ in material.lines(material.study.names)][-len(coloured) :] == [True] * len(coloured)
-    few = LearningMaterial.of(study(planted(("clusters",), FEW, 1)), results.to_frame(planted(("clusters",), FEW, 1)))
-    assert set(few.coloured) == set(FEW)
-    assert "others" not in few.legend(FEW)
+def test_charts_have_the_rows_that_there_are():
+    few = [one for one in planted(("toy",), FEW, 1) if one.metric == "accuracy"]
+    assert learning_of(results.to_frame(few)).charts() == {}
+    rows = learning_of(results.to_frame(planted(("clusters",), FEW, 2))).charts()
+    curves, points, survival = (rows[f"learning-{name}"] for name in ("curves", "points", "survival"))
+    assert len(curves) == 6 * 5
+    assert list(curves["seconds"]) == pytest.approx(list(curves["step"] * 0.004))
+    assert set(curves["floor"]) == {0.5}
+    assert ((curves["low"] <= curves["mean"]) & (curves["mean"] <= curves["high"])).all()
+    assert "exact" not in set(points["estimator"])
+    assert set(points["metric"]) > {"cosine of the mean at early", "quality of structures"}
+    assert set(survival.groupby("estimator")["share"].first()) == {1.0}
+    names = ["exact", *FEW]
+    made = charts.training_specs(names, dict.fromkeys(names, "#000000"), ["cosine"])
+    assert set(rows) <= set(made)
+    assert "http" not in str(made)
 
 
 def test_skipped_gradients_are_no_measurement():

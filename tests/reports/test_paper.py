@@ -10,8 +10,7 @@ import pytest
 
 from structgrad.reports import results
 from structgrad.reports.analysis import answers, tables
-from structgrad.reports.page import marks
-from structgrad.reports.page.drawing import paper
+from structgrad.reports.page import marks, paper
 from structgrad.suites.text import number
 from tests.reports import examples
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from structgrad.reports import results
 from structgrad.reports.analysis import tables
 from structgrad.reports.cli import app
-from structgrad.reports.page.drawing import paper
+from structgrad.reports.page import paper
 from structgrad.reports.verbs import report
 from tests.reports import examples
 

@@ -277,20 +277,15 @@ class Explorer {
     if (name === "levels") place.closest("figure").hidden = !rows.length && this.stages.length < 2;
     if (!rows.length) return;
     const spec = JSON.parse(Object.entries(words).reduce((text, [key, word]) => text.replaceAll(`"${key}"`, JSON.stringify(word)), JSON.stringify(SPECS[kind])));
-    const style = getComputedStyle(document.documentElement), colour = key => style.getPropertyValue(`--${key}`).trim();
-    const axis = { labelColor: colour("ink"), titleColor: colour("ink"), gridColor: colour("line"), domainColor: colour("soft"), tickColor: colour("soft"), labelOverlap: "greedy", gridOpacity: 0.7, labelFontSize: 12, titleFontSize: 12.5, titleFontWeight: 600 };
     if (kind.startsWith("ranking")) spec.height = 20 * rows.length;
     spec.data = { name: "rows", values: rows };
     spec.params = spec.params.map(param => param.name in params ? { ...param, value: params[param.name] } : param.name === "picked" ? { ...param, value: this.picked } : param);
-    spec.config = { background: "transparent", view: { stroke: null }, axis, axisX: { titleAnchor: "end" }, font: getComputedStyle(document.body).fontFamily };
-    const result = await vegaEmbed(place, spec, { mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false, patch: vega => name === "plane" ? named(vega, colour("ink")) : vega });
+    spec.config = { ...look(), axisX: { titleAnchor: "end" } };
+    const result = await vegaEmbed(place, spec, { mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false, patch: vega => name === "plane" ? named(vega, spec.config.axis.labelColor) : vega });
     this.views[name]?.finalize();
     this.views[name] = result.view;
     result.view.addEventListener("click", (event, item) => { if (item?.datum?.estimator) this.pick(item.datum.estimator); });
-    const svg = $("svg", place);
-    svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", `${place.dataset.title}: ${rows.length} marks; the table of this problem has their numbers`);
-    $$("[aria-label], [role], [tabindex]", svg).forEach(part => ["aria-label", "role", "aria-roledescription", "tabindex", "aria-hidden"].forEach(key => part.removeAttribute(key)));
+    described($("svg", place), `${place.dataset.title}: ${rows.length} marks; the table of this problem has their numbers`);
     place.dataset.marks = rows.length;
   }
   highlight(name) {
@@ -341,21 +336,51 @@ class Explorer {
   }
 }
 
+// Charts of training: a panel per task, with a legend by which estimators are chosen.
+async function drawTraining(data) {
+  for (const place of $$(".trained")) {
+    const spec = structuredClone(SPECS[place.id]), room = place.clientWidth, narrow = room < 640;
+    spec.datasets = { [place.id]: data[place.id] };
+    if (spec.facet) spec.columns = Math.max(1, Math.floor((room - (narrow ? 0 : 200)) / 320));
+    else spec.width = Math.min(spec.width, room - (narrow ? 90 : 320));
+    const legend = narrow ? { orient: "bottom", columns: 2 } : { orient: "right", columns: 1 };
+    const result = await vegaEmbed(place, spec, { mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false, config: { ...look(), legend: { ...look().legend, ...legend } } });
+    place.view?.finalize();
+    place.view = result.view;
+    described($("svg", place), `${place.dataset.title}: ${data[place.id].length} points; the tables above have the final numbers`);
+    place.dataset.marks = data[place.id].length;
+  }
+}
+function look() {
+  const style = getComputedStyle(document.documentElement), colour = key => style.getPropertyValue(`--${key}`).trim();
+  const axis = { labelColor: colour("ink"), titleColor: colour("ink"), gridColor: colour("line"), domainColor: colour("soft"), tickColor: colour("soft"), labelOverlap: "greedy", gridOpacity: 0.7, labelFontSize: 12, titleFontSize: 12.5, titleFontWeight: 600 };
+  const words = { labelColor: colour("ink"), titleColor: colour("ink") };
+  return { background: "transparent", view: { stroke: null }, axis, rule: { color: colour("ink") }, legend: words, header: words, font: getComputedStyle(document.body).fontFamily };
+}
+function described(svg, label) {
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", label);
+  $$("[aria-label], [role], [tabindex]", svg).forEach(part => ["aria-label", "role", "aria-roledescription", "tabindex", "aria-hidden"].forEach(key => part.removeAttribute(key)));
+}
+
 (async () => {
-  if (!$("#matrix")) return watch();
+  if (!$("#vega")) return watch();
   try {
-    const data = JSON.parse(await inflated($("#marks").textContent, "deflate"));
+    const packed = JSON.parse(await inflated($("#marks").textContent, "deflate"));
     Object.assign(SPECS, JSON.parse(await inflated($("#specs").textContent, "deflate")));
     const library = make("script", { textContent: await inflated($("#vega").textContent, "gzip") });
     library.type = "module";
     await new Promise(done => { addEventListener("structgrad-drawn", done, { once: true }); library.textContent += "\ndispatchEvent(new Event('structgrad-drawn'));"; document.head.append(library); });
-    const explorer = new Explorer(Object.fromEntries(Object.entries(data).map(([name, columns]) => [name, rowsOf(columns)])));
-    document.addEventListener("structgrad-theme", () => explorer.closer());
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => explorer.closer());
+    const data = Object.fromEntries(Object.entries(packed).map(([name, columns]) => [name, rowsOf(columns)]));
+    const explorer = $("#matrix") && new Explorer(data);
+    const redraw = () => { explorer?.closer(); drawTraining(data); };
+    await drawTraining(data);
+    document.addEventListener("structgrad-theme", redraw);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     document.documentElement.dataset.charts = "ready";
     if (state.has("section")) document.getElementById(state.get("section"))?.scrollIntoView();
   } catch (error) {
-    $("#matrix-note").textContent = `This browser cannot draw the charts (${error}); the tables below have all their numbers.`;
+    ($("#matrix-note") ?? $("#learning + *")).textContent = `This browser cannot draw the charts (${error}); the tables below have all their numbers.`;
   }
   watch();
 })();

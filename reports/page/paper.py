@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from ....suites.base import split_loss
-from ....suites.metrics import label_of
-from ....suites.text import interval, number, plural
-from ... import results
-from ...analysis import tables
-from ...analysis.answers import MAIN_BUDGET
-from .. import marks
-from .styles import shown
+from ...suites.base import split_loss
+from ...suites.metrics import label_of
+from ...suites.text import interval, number, plural
+from .. import results
+from ..analysis import tables
+from ..analysis.answers import MAIN_BUDGET
+from . import marks
+from .looks import short_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -175,7 +175,7 @@ def draw_matrix(best: pd.DataFrame) -> Figure:
             panel.set(xlabel="", ylabel="", title=loss)
             panel.tick_params(axis="both", length=0)
             panel.tick_params(axis="y", rotation=0)
-        handles = [Patch(color=colour, label=shown(str(name))) for name, colour in colours.items()]
+        handles = [Patch(color=colour, label=short_name(str(name))) for name, colour in colours.items()]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), fontsize=6, frameon=False)
     return figure
 
@@ -240,14 +240,16 @@ def saved(figure: Figure, kind: Literal["pdf", "png"]) -> bytes:
 def _legend(figure: Figure, rows: pd.DataFrame, columns: int) -> None:
     from matplotlib.lines import Line2D
 
-    marks_ = [Line2D([], [], marker="o", markersize=4, color=row.colour, label=shown(str(row.estimator))) for row in tables.records(rows)]
+    marks_ = [
+        Line2D([], [], marker="o", markersize=4, color=row.colour, label=short_name(str(row.estimator))) for row in tables.records(rows)
+    ]
     figure.legend(handles=marks_, loc="outside lower center", ncols=columns, fontsize=6, frameon=False)
 
 
 def _ranking(axes: Axes, rows: pd.DataFrame) -> list[str]:
     import seaborn as sns
 
-    rows = rows.sort_values("score", ascending=False).assign(label=lambda found: found["estimator"].map(shown))
+    rows = rows.sort_values("score", ascending=False).assign(label=lambda found: found["estimator"].map(short_name))
     sns.scatterplot(
         rows, x="score", y="label", hue="label", palette=dict(zip(rows["label"], rows["colour"], strict=True)), s=14, ax=axes, legend=False
     )

@@ -1,1 +1,0 @@
-"""Drawing tools of figures: canvas, panels, scales and styles."""
