@@ -48,8 +48,6 @@ def compare(options: CompareOptions) -> None:
     To get a verdict as exit code, use gate.
     """
     with sentences():
-        from ...oracles.registry import hint
-
         output, sort = options.output, options.sort
         suffix = output.suffix[1:] if output and output.suffix[1:] in FORMATS else "text"
         kind = options.format or suffix
@@ -59,6 +57,8 @@ def compare(options: CompareOptions) -> None:
             (options.only, ("all", "changed"), "only"),
         ):
             if value not in known:
+                from ...oracles.registry import hint
+
                 raise ValueError(f"--{flag} got {value!r}; {hint(value, known)}")
         from ...suites.comparison import compare as compare_tables
         from ...suites.comparison.pairs import COLUMNS

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from ...oracles.registry import hint
 from ..metrics import METRICS, Rule, rule_of
 from ..trust import toml_of
 
@@ -113,6 +112,8 @@ class Settings(_Table):
     def _are_compared(cls, metrics: dict[str, Margins]) -> dict[str, Margins]:
         for name in metrics:
             if name not in METRICS:
+                from ...oracles.registry import hint  # loads torch
+
                 raise ValueError(f"{name!r} is no metric; {hint(name, METRICS)}")
             if METRICS[name].rule.role == "never":
                 raise ValueError(f"{name!r} is never compared between runs; expected another metric (--timing-base compares times)")
@@ -174,6 +175,8 @@ def read_settings(content: Mapping[str, Any]) -> Settings:
         if first["type"] == "extra_forbidden":
             tables: dict[str, type[_Table]] = {"metric": Margins, "override": Override, "timing": Timing}
             kind: type[_Table] = tables.get(str(place[1]), Settings) if len(place) > 2 else Settings
+            from ...oracles.registry import hint  # loads torch
+
             raise ValueError(f"{where} is no setting; {hint(str(place[-1]), kind.model_fields)}") from None
         if first["type"] == "value_error":
             raise ValueError(f"{where}: {first['ctx']['error']}") from None
