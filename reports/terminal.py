@@ -195,12 +195,11 @@ def leader(answer: Any) -> tuple[str, str]:
     if answer is None or answer.score.value is None:
         return "", ""
     names = (answer.estimator, *answer.tied)
-    if answer.score.low is None:
-        return f"none clearly best ({plural(answer.instances, 'instance')})", "dim"
     if answer.outcome == "useless":
         return "none useful", "dim"
     if answer.outcome == "unclear":
-        return f"none clearly best ({len(names)} of {answer.rivals + 1} tied)", "dim"
+        few = plural(answer.instances, "instance") if answer.score.low is None else f"{len(names)} of {answer.rivals + 1} tied"
+        return f"none clearly best ({few})", "dim"
     shown = " or ".join(names) if len(names) <= MAX_NAMED else f"{names[0]} or {len(names) - 1} others"
     return f"{shown} {number(answer.score.value)}", "green" if len(names) == 1 else ""
 

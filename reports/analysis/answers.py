@@ -39,7 +39,7 @@ FEWEST_INSTANCES = 4
 """With fewer there is no interval, and no estimator is clearly best."""
 
 Outcome = Literal["clear", "tied", "unclear", "useless"]
-"""One best estimator; a few that are not significantly different; more than half of them; or none with a positive ρ."""
+"""One best estimator; a few that are not significantly different; more than half of them, or too few instances; none with a positive ρ."""
 
 _ASKED = ("problem", "stage", "loss", "estimator", "instance", "metric", "value", "low", "high", "objective", "unbiased")
 
@@ -127,6 +127,8 @@ def outcome(score: Interval, tied: int, rivals: int, *, rho: bool = True) -> Out
     least = score.value if score.low is None else score.low
     if rho and least is not None and least <= 0:
         return "useless"
+    if score.low is None:
+        return "unclear"
     if not tied:
         return "clear"
     return "unclear" if 2 * (tied + 1) > rivals + 1 else "tied"
@@ -148,11 +150,12 @@ def standings(frame: pd.DataFrame, values_only: Collection[str] | None = None) -
 
     Returns:
         One row per problem, stage, question, budget and estimator: ``score`` with its interval ``low``, ``high`` over ``instances`` (NaN
-        from fewer than `FEWEST_INSTANCES`); ``standing``: ``best``, ``tied`` (not significantly different from the best) or ``behind``.
+        from fewer than `FEWEST_INSTANCES`); ``standing``: ``best``, ``tied`` (not significantly different from the best) or ``behind``;
+        ``outcome``: the same for all estimators of an answer, see `Outcome`.
     """
     asks = needs_values_only if values_only is None else frozenset(values_only).__contains__
     parts = [part for place in places(frame) for part in place.standings(asks)]
-    columns = ["problem", "stage", "question", "budget", "estimator", "score", "low", "high", "instances", "standing"]
+    columns = ["problem", "stage", "question", "budget", "estimator", "score", "low", "high", "instances", "standing", "outcome"]
     return pd.DataFrame(
         {name: list(chain.from_iterable(part[name] for part in parts)) for name in columns}, dtype=None if parts else object
     )
@@ -178,6 +181,7 @@ class AnsweredStage:
         loss: of the problem. ``worth``: moments [estimators, instances].
         costs: of one estimate of each [estimators], in estimates of `REFERENCE`. ``errors``: their relative standard errors.
         timed: whether costs are times. Otherwise they are 1, or calls and evaluations if the times of ``uncertain`` estimators are too.
+        timed_once: the estimators whose time has no interval. They do not compete while others are compared at equal time.
         declared: whether each declares itself unbiased for the expected loss. ``verdicts``: of the tests for bias.
         zeros: the share of estimates that are exactly 0. ``seconds, evaluations``: of one estimate, and of the loss behind it.
     """
@@ -192,6 +196,7 @@ class AnsweredStage:
     errors: np.ndarray
     timed: bool
     uncertain: tuple[str, ...]
+    timed_once: tuple[str, ...]
     declared: dict[str, bool]
     verdicts: dict[str, str]
     zeros: dict[str, float]
@@ -218,6 +223,8 @@ class AnsweredStage:
         names, items = ([str(names[number]) for number in numbers] for names, numbers in ((found.names, chosen), (found.items, common)))
         zeros, evaluations = found.means
         costs, errors = np.array([found.ratios[name] if timed else (1.0, 0.0) for name in chosen.tolist()]).T
+        timed_once = tuple(name for name, error in zip(names, errors, strict=True) if np.isinf(error))
+        errors = np.where(np.isinf(errors), 0.0, errors)
         uncertain = tuple(name for name, error in zip(names, errors, strict=True) if _NORMAL * error > MAX_RATIO_ERROR)
         if uncertain:
             work = np.array([evaluations.get(name, np.nan) + oracle_calls(name) for name in names])
@@ -236,6 +243,7 @@ class AnsweredStage:
             errors,
             timed,
             uncertain,
+            timed_once if timed else (),
             found.declared,
             known,
             zeros,
@@ -263,8 +271,11 @@ class AnsweredStage:
             for position in chosen.tied:
                 standing[position] = "tied"
             standing[chosen.winner] = "best"
+            ends = _shown(chosen.score, question)
+            result = outcome(ends, len(chosen.tied), len(allowed) - 1, rho=not question.logarithmic)
             shown = _shown_ends(*mean_intervals(scores[allowed], common[allowed], fewest=FEWEST_INSTANCES), question)
-            at = {"problem": self.problem, "stage": self.stage, "question": question.name, "budget": budget, "instances": scores.shape[1]}
+            at = {"problem": self.problem, "stage": self.stage, "question": question.name, "budget": budget}
+            at |= {"instances": scores.shape[1], "outcome": result}
             yield {
                 **{name: [value] * len(allowed) for name, value in at.items()},
                 **{name: ends.tolist() for name, ends in zip(("score", "low", "high"), shown, strict=True)},
@@ -300,7 +311,9 @@ class AnsweredStage:
         """Why an estimator does not compete for an answer; None if it does."""
         return self._refusal(self.names.index(name), question, values_only, budget)
 
-    def _refusal(self, position: int, question: Question, values_only: Callable[[str], bool], budget: float) -> str | None:
+    def _refusal(  # noqa: PLR0911 - one reason each
+        self, position: int, question: Question, values_only: Callable[[str], bool], budget: float
+    ) -> str | None:
         name = self.names[position]
         verdict = self.verdicts[name]
         if verdict == "broken":
@@ -311,6 +324,8 @@ class AnsweredStage:
             return "it needs gradients or relaxed inputs of the loss"
         if question.unbiased and not self.declared[name]:
             return "it does not declare itself unbiased for the expected loss"
+        if name in self.timed_once:
+            return "it was timed once, and the error of its time was not measured"
         if self._zero_share(position, budget) > MOSTLY:
             return f"{percent(self._zero_share(position, budget))} of its averages over the budget are 0"
         return None if np.isfinite(self.costs[position]) else "its number of oracle calls or loss evaluations was not measured"
@@ -465,8 +480,8 @@ def against_rival(frame: pd.DataFrame) -> tuple[str, list[tuple[AnsweredStage, s
     base = next((name for name in tables.order(frame, "estimator") if name.partition("[")[0] == RIVAL), "")
     found = []
     for place in places(frame):
-        own = [name for name in place.names if name != base and is_own(name)]
-        if not own or base not in place.names:
+        own = [name for name in place.names if name != base and is_own(name) and name not in place.timed_once]
+        if not own or base not in place.names or base in place.timed_once:
             continue
         scores, common = place.scores("rho", MAIN_BUDGET)
         mine, other = [place.names.index(name) for name in own], place.names.index(base)
@@ -488,9 +503,11 @@ def sign_of(change: Interval) -> int:
 
 def uncertain_times(names: Sequence[str]) -> str:
     """Why budgets are not of time, in a sentence."""
+    noun = "time" if len(names) == 1 else "times"
+    verb = "is" if len(names) == 1 else "are"
     return (
-        f"The {'time' if len(names) == 1 else 'times'} of {listed(names)} varied by more than ± {percent(MAX_RATIO_ERROR)}, "
-        f"so all get the same number of oracle calls and loss evaluations."
+        f"The {noun} of {listed(names)} {verb} not known to ± {percent(MAX_RATIO_ERROR)}, "
+        "so all get the same number of oracle calls and loss evaluations."
     )
 
 

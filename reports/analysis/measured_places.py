@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,8 @@ class MeasuredPlace:
         at: the problem and the stage. ``loss``: its loss. ``names, items``: of all estimators and instances, by number.
         moments: of bias, variance and gain. ``means``: of zeros and evaluations of the loss, by the name of the estimator.
         seconds: of one estimate, by the number of the estimator.
-        ratios: times relative to `REFERENCE`, with their relative standard errors, by the number of the estimator.
+        ratios: times relative to `REFERENCE`, with their relative standard errors, by the number of the estimator. The error of a ratio
+            that was timed once is infinite.
         declared: whether an estimator declares itself unbiased for the expected loss.
     """
 
@@ -100,7 +102,7 @@ def measured_places(rows: pd.DataFrame) -> Iterator[MeasuredPlace]:
     reference = int(names.get_indexer(pd.Index([REFERENCE]))[0])
     for here, (problem, stage) in enumerate(pairs):
         taken = {name: value for name, (value, _) in _first(seconds[here]).items()}
-        costs = {name: (value, error / value) for name, (value, error) in _first(ratios[here]).items()}
+        costs = {name: (value, math.inf if np.isnan(error) else error / value) for name, (value, error) in _first(ratios[here]).items()}
         if not costs and reference in taken:
             # A table from before version 3 of the suite wall_clock: the ratios of medians, whose errors are not known.
             costs = {name: (value / taken[reference], 0.0) for name, value in taken.items()}
@@ -109,8 +111,8 @@ def measured_places(rows: pd.DataFrame) -> Iterator[MeasuredPlace]:
 
 
 def _first(rows: MetricRows) -> dict[int, tuple[float, float]]:
-    """The value of each estimator and its standard error, 0 if unknown; of several rows of one estimator the first."""
-    columns = (column.tolist() for column in (rows.estimators, rows.value, np.nan_to_num(rows.error)))
+    """The value of each estimator and its standard error, NaN if unknown; of several rows of one estimator the first."""
+    columns = (column.tolist() for column in (rows.estimators, rows.value, rows.error))
     return {name: (value, error) for name, value, error in reversed(list(zip(*columns, strict=True)))}
 
 

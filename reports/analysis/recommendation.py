@@ -148,6 +148,11 @@ class Recommended:
         why = (
             f"{len(ties)} estimators are tied; of these, {best.estimator} is clearly best on {other.problem} ({other.stage}, {instances})."
         )
+        if (best.rho.value or 0.0) < (self.best.rho.value or 0.0):
+            why += (
+                f" On {self.problem}, its ρ {number(best.rho.value)} is lower than the {number(self.best.rho.value)} of "
+                f"{self.best.estimator}, but not significantly."
+            )
         return replace(self, best=best, tied=tuple(one for one in ties if one is not best), why=why, outcome="tied")
 
 

@@ -152,7 +152,7 @@ CRITERIA = (
     "it allows. “Time × 2” takes twice as long as REINFORCE. Unbiased estimators are compared by variance × time, for any budget. "
     f"Brackets are 95 % intervals over instances, from {answers.FEWEST_INSTANCES} instances on. “Or” names the estimators that are not "
     "significantly different from the first. They are paired by instance, with an error rate of 5 % for the whole list. The exact gradient "
-    "does not compete."
+    "does not compete, and neither do estimators that were timed only once."
 )
 _UNTIMED = " If no times were taken, or none of REINFORCE, every candidate averages the same number of estimates."
 _FEW_INSTANCES = " More instances shorten the lists of ties."

@@ -115,7 +115,8 @@ def _sentences(answer: Recommended) -> Iterator[str]:
     if answer.outcome == "useless":
         yield f"No estimator is useful here ({instances}): the ρ of the best is not significantly above 0 ({first})."
     elif answer.outcome == "unclear":
-        yield f"No estimator is clearly best here ({instances}): {first}, and {ties} are not significantly different."
+        others = f", and {ties} are not significantly different" if answer.tied else " is the only eligible estimator"
+        yield f"No estimator is clearly best here ({instances}): {first}{others}."
     elif answer.why:
         yield f"Take {first}: {answer.why} Also tied: {ties}."
     elif ties:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from structgrad.reports import results
+from structgrad.reports import results, terminal
 from structgrad.reports.analysis import answers
 from structgrad.reports.analysis.answers import Answer
 from structgrad.reports.page import answering
@@ -100,7 +100,7 @@ def test_the_interval_of_a_ratio_goes_into_that_of_rho_and_into_the_ties(tmp_pat
     width = answer.score.half_width or 0.0
     # dρ / d log cost = ρ V / 2M / (1 + V / M), here with V / M = 6.
     assert width == pytest.approx(error * answer.score.value * 3 / 7 if timed else 0, rel=0.1)
-    said = "The time of reinforce_constant varied by more than ± 20%, so all get the same number of oracle calls and loss evaluations."
+    said = "The time of reinforce_constant is not known to ± 20%, so all get the same number of oracle calls and loss evaluations."
     assert (said in answering.answer_cell(answer).notes) == (not timed)
 
 
@@ -127,6 +127,30 @@ def test_no_winner_is_named_where_there_is_none(bias: float | None, twins: int, 
     assert (answers.winners([answer], "gradients", 16) == []) == (outcome in ("unclear", "useless"))
     if outcome == "unclear":
         assert f"no estimator is clearly best here ({instances} instances): ste (ρ " in answering.answer_cell(answer).notes[0]
+
+
+def test_an_estimator_that_was_timed_once_does_not_compete_at_equal_time() -> None:
+    """Its ratio has no interval; the others are still compared by time."""
+    known = {"reinforce": REINFORCE, "ste": Made(bias=2.0), "imle": Made(bias=0.1)}
+    table = [replace(row, low=None, high=None) if (row.estimator, row.metric) == ("imle", "time_ratio") else row for row in rows(known)]
+    place = answers.places(results.to_frame(table))[0]
+    assert (place.timed, place.timed_once) == (True, ("imle",))
+    reason = place.refusal("imle", answers.QUESTIONS[0], answers.needs_values_only, 16)
+    assert reason == "it was timed once, and the error of its time was not measured"
+    named = {name for one in answers.answers(results.to_frame(table)) for name in (one.estimator, *one.tied)}
+    assert named == {"reinforce", "ste"}
+
+
+@pytest.mark.parametrize(("instances", "expected"), [(3, "unclear"), (4, "clear")])
+def test_the_outcome_is_decided_once(instances: int, expected: str) -> None:
+    """A single candidate on few instances is clearly best nowhere: answers, rows of the charts and the terminal agree."""
+    table = [row for row in rows({"reinforce": replace(REINFORCE, variance=1.0)}) if row.instance < f"item{instances}"]
+    frame = results.to_frame(table)
+    (answer,) = (one for one in answers.answers(frame) if (one.question.name, one.budget) == ("gradients", 16))
+    standings = answers.standings(frame)
+    (row,) = standings[(standings["question"] == "gradients") & (standings["budget"] == 16)].itertuples()
+    assert answer.outcome == row.outcome == expected
+    assert terminal.leader(answer)[0].startswith("none clearly best (3 instances)" if expected == "unclear" else "reinforce ")
 
 
 def test_summaries_are_by_loss() -> None:

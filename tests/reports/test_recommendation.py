@@ -153,6 +153,12 @@ def test_of_several_ties_the_one_is_taken_that_is_best_on_other_scores(tmp_path:
     assert (answer.best.estimator, answer.outcome, [one.estimator for one in answer.tied]) == ("imle", "tied", ["ste", "spigot"])
     assert "3 estimators are tied; of these, imle is clearly best on made@squared_distance (h=0.9, 4 instances)." in text
     assert "Other scores" not in text
+    assert "lower than the" not in text
+    other = replace(answer, outcome="clear", tied=())
+    first = replace(answer.tied[0], rho=Interval(0.98, 0.97, 0.99))
+    worse = replace(answer, best=first, tied=(answer.best, *answer.tied[1:])).decided_by([other])
+    assert worse.best.estimator == "imle"
+    assert worse.why.endswith(" On trained@squared_distance, its ρ 0.958 is lower than the 0.980 of ste, but not significantly.")
 
 
 @pytest.mark.parametrize(("twins", "said"), [(3, "No estimator is clearly best here (4 instances): ste"), (0, "Take ste, ρ 0.958")])

@@ -161,11 +161,10 @@ class Explorer {
     if (!best) { cell.textContent = "not measured"; cell.className = "soft"; return cell; }
     const tied = rest.filter(row => row.standing === "tied");
     const facts = this.at.get([problem, stage, best.estimator].join("\n")) || {};
-    const { label, unit, lower } = QUESTIONS[this.question];
-    // The rule of reports/analysis/answers.py: no winner if more than half are tied, or if the interval of the best ρ holds 0.
-    const none = !lower && (best.low ?? best.score) <= 0 ? "none useful" : tied.length && 2 * (tied.length + 1) > rest.length + 1 ? "none clearly best" : "";
+    const { label, unit } = QUESTIONS[this.question];
+    const none = { unclear: "none clearly best", useless: "none useful" }[best.outcome] ?? "";
     const names = (none ? [best, ...tied] : tied).map(row => row.estimator), listed = names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "");
-    const others = none === "none useful" ? `best: ${best.estimator}` : none ? `not significantly different: ${listed}` : tied.length ? `tied with ${listed}` : rest.length ? `better than all ${rest.length} others` : "no other candidate";
+    const others = none === "none useful" ? `best: ${best.estimator}` : none ? `${tied.length ? "not significantly different" : "only candidate"}: ${listed}` : tied.length ? `tied with ${listed}` : rest.length ? `better than all ${rest.length} others` : "no other candidate";
     const button = make("button", { type: "button", className: `best ${none ? "many" : tied.length ? "few" : "sure"}` },
       make("b", { textContent: none || best.estimator }), make("span", { textContent: `${label} ${bounded(best.score, best.low, best.high)}${unit}` }),
       make("span", { textContent: others }),
