@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ..suites.base import SCHEMA_VERSION, Row
 from ..suites.frames import COLUMNS, to_frame
-from ..suites.running.store import PLAN, NewerSchemaError, OtherSchemaError
+from ..suites.running.store import FILE, NewerSchemaError, OtherSchemaError, holds_run, refuse_earlier_format
 from ..suites.trust import check_table, json_of, text_of, visible, visible_words
 
 if TYPE_CHECKING:
@@ -58,28 +58,6 @@ def write(rows: pd.DataFrame | Iterable[Row], directory: Path, manifest: Mapping
     return directory / TABLE
 
 
-def write_blocks(tables: Iterable[pa.Table], directory: Path, manifest: Mapping[str, Any]) -> Path:
-    """`write` of rows that are too many to be held, as tables with the columns of parts.
-
-    Returns:
-        The path of the table.
-    """
-    import pyarrow.parquet as pq
-
-    from ..suites.running.parts import columns
-
-    text = _text(manifest)
-    words = {_METADATA_VERSION: str(SCHEMA_VERSION).encode(), _METADATA_MANIFEST: text.encode()}
-    with (
-        replacing(directory / TABLE) as stream,
-        pq.ParquetWriter(stream, columns.schema().with_metadata(words), compression="zstd") as file,
-    ):
-        for table in tables:
-            file.write_table(table.unify_dictionaries().replace_schema_metadata(words))
-    write_whole(directory / MANIFEST, (text + "\n").encode())
-    return directory / TABLE
-
-
 def _as_arrow(frame: pd.DataFrame) -> pa.Table:
     """The table as Parquet holds it; a column of lists says what they are lists of even where all of them are empty."""
     import pyarrow as pa
@@ -98,7 +76,7 @@ def check_output(call: str, path: Path | None, *read: str) -> None:
         return
     if path.is_dir():
         raise ValueError(f"`{call}` got the folder {path} to write; expected a file: name one in it")
-    of_a_run = path.name in (TABLE, MANIFEST, PLAN) and any((path.parent / name).is_file() for name in {MANIFEST, PLAN} - {path.name})
+    of_a_run = path.name in (TABLE, MANIFEST, FILE) and any((path.parent / name).is_file() for name in {MANIFEST, FILE} - {path.name})
     if of_a_run or any(path.is_file() and Path(name).is_file() and path.samefile(name) for name in read):
         raise ValueError(f"`{call}` got the file {path} to write, which is for what was measured; expected another one: name a new file")
 
@@ -149,10 +127,11 @@ def read(path: Path | str, columns: Sequence[str] | None = None) -> tuple[pd.Dat
 
     given = Path(path)
     folder, file = (given, given / TABLE) if given.is_dir() else (given.parent, given)
-    has_cells = file.name == TABLE and (folder / PLAN).is_file()
+    has_cells = file.name == TABLE and holds_run(folder)
     if has_cells and (not file.is_file() or (given.is_dir() and _unfinished(folder))):
         return _derived(folder)
     if not file.is_file():
+        refuse_earlier_format(folder)
         raise FileNotFoundError(f"`read` found no table {file}; expected the folder of a finished run, or its {TABLE}")
     try:
         metadata = dict(pq.read_schema(file).metadata or {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,10 +15,16 @@ SCHEMA_VERSION = 3
 """Version of `Row`; raised when a column changes its meaning."""
 
 Status = Literal["ok", "skipped", "error", "timeout", "oom", "crash", "nonfinite"]
-"""``oom``: memory ran out. ``crash``: the process died. ``nonfinite``: a number came out, and it was infinite or NaN."""
+"""``oom``: memory ran out. ``crash``: the process died. ``nonfinite``: the result was infinite or NaN."""
 
 FAILED: tuple[Status, ...] = ("error", "timeout", "oom", "crash")
-"""What is measured again when a run is resumed; a non-finite number would only come out again."""
+"""Cells with one of these are measured again when a run is resumed. A non-finite number would only come out again."""
+
+Label: TypeAlias = str
+"""A column of text with few values, which is a category in tables."""
+
+Small: TypeAlias = int
+"""A column of integers below 2¹⁵."""
 
 
 REFERENCE = "reinforce"
@@ -109,9 +115,11 @@ class Skip:
 class Row:
     """One row of the result table: one metric of one estimator on one instance (or on a whole problem, ``instance=""``).
 
+    This is the only schema of a row. The types of tables (`frames.COLUMNS`) and the checks of stored rows follow from its annotations.
+
     Attributes:
-        cell: identity of the cell that the row comes from; empty for what was skipped, and for what follows from several cells.
-        suite: which question it answers; empty for a skipped pair.
+        cell: identity of the cell that the row comes from; empty for skipped pairs and for values derived from several cells.
+        suite: name of the suite; empty for a skipped pair.
         problem, stage, source: which scores. ``oracle, loss, estimator``: names with their options, ``imle[lambda=2.5]``.
         family: the registry name of the estimator without options.
         vertex_degree, extension, offset: of the loss: its degree on the structures, how it goes on between them, what was added to it.
@@ -130,21 +138,21 @@ class Row:
     """
 
     cell: str
-    suite: str
-    problem: str
-    stage: str
-    source: str
-    oracle: str
-    loss: str
-    estimator: str
-    family: str
-    vertex_degree: int | None = None
-    extension: str = ""
+    suite: Label
+    problem: Label
+    stage: Label
+    source: Label
+    oracle: Label
+    loss: Label
+    estimator: Label
+    family: Label
+    vertex_degree: Small | None = None
+    extension: Label = ""
     offset: float = 0.0
-    estimator_version: int = 1
-    oracle_version: int = 1
-    suite_version: int = 1
-    objective: str = ""
+    estimator_version: Small = 1
+    oracle_version: Small = 1
+    suite_version: Small = 1
+    objective: Label = ""
     unbiased: bool = False
     deterministic: bool = False
     instance: str = ""
@@ -152,33 +160,33 @@ class Row:
     entropy: float | None = None
     normalised_entropy: float | None = None
     truth_norm: float | None = None
-    truth_method: str = ""
+    truth_method: Label = ""
     truth_error: float | None = None
-    metric: str = ""
-    unit: str = "1"
+    metric: Label = ""
+    unit: Label = "1"
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    interval: str = ""
-    setting: str = ""
+    interval: Label = ""
+    setting: Label = ""
     size: float | None = None
-    reference: str = ""
-    tier: str = ""
+    reference: Label = ""
+    tier: Label = ""
     replicates: int | None = None
     batches: tuple[float, ...] = ()
-    sampling: str = ""
-    verdict: str = ""
+    sampling: Label = ""
+    verdict: Label = ""
     p_value: float | None = None
     p_adjusted: float | None = None
     seed: int = 0
-    dtype: str = "float64"
-    device: str = "cpu"
+    dtype: Label = "float64"
+    device: Label = "cpu"
     status: Status = "ok"
     reason: str = ""
-    error_type: str = ""
+    error_type: Label = ""
     traceback: str = ""
     seconds: float | None = None
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Small = SCHEMA_VERSION
 
 
 class NonFiniteError(ValueError):

@@ -30,8 +30,6 @@ from structgrad.reports.analysis.loading import load
 from structgrad.suites.comparison.settings import load_settings
 from structgrad.suites.problems.score_files import ScoreFile, ScoreTables
 from structgrad.suites.running import runner, store
-from structgrad.suites.running.parts import journal
-from structgrad.suites.running.parts.compaction import Compacted, compact
 from structgrad.suites.running.replay_cell import plan_of_run
 from structgrad.suites.running.work import Cell, Grid
 from structgrad.suites.trust import text_of
@@ -90,21 +88,19 @@ CELLS = tuple(Cell("bias", "toy", "init", (f"ste{number}",), 3, f"{number:032x}"
 
 
 def _run(folder: Path) -> None:
-    """A run that was killed: two cells have files, two lie in a part."""
+    """A run that was killed."""
     rows = [replace(row, cell="") for row in examples.rows()[:5]]
-    store.freeze(folder, Grid(CELLS, (replace(rows[0], status="skipped"),)))
-    texts = [store.encode(cell, rows, 0.5) for cell in CELLS]
-    for cell, text in zip(CELLS[:2], texts, strict=False):
-        store.write_cell(folder, cell, text, lasting=False)
-    contents = [Compacted(place, json.loads(text), "done", journal.digest(text.encode())) for place, text in enumerate(texts)]
-    compact(folder, journal.Index(), contents[2:])
+    with store.Store(folder, write=True) as found:
+        found.freeze(Grid(CELLS, (replace(rows[0], status="skipped"),)))
+        for cell in CELLS:
+            text = store.encode([replace(row, cell=cell.identity) for row in rows], 0.5)
+            found.keep(cell.identity, text, store.examined(text))
     results.write_manifest(folder, {"status": "running", "plan": {"suites": ["bias"], "seed": 3}, "command": "structgrad run"})
 
 
 def _known(folder: Path) -> None:
-    store.glance(folder)
-    store.kinds(folder)
-    store.known(folder, store.planned(folder).cells)
+    with store.Store(folder) as found:
+        found.counts(), found.planned(), found.known()
     list(runner.collect(folder))
     results.manifest_of(folder)
     results.read(folder)
@@ -127,10 +123,7 @@ KINDS = {
     "score file (.safetensors)": Kind(_safetensors, "scores.safetensors", _scores("scores.safetensors")),
     "result table (.parquet)": Kind(_table, "results.parquet", lambda folder: load(str(folder / "results.parquet"))),
     "manifest (run.json)": Kind(_run, "run.json", lambda folder: (results.manifest_of(folder), plan_of_run(folder))),
-    "plan (plan.jsonl)": Kind(_run, "plan.jsonl", _known),
-    "file of a cell (.json)": Kind(_run, "cells/*/*.json", _known),
-    "journal (.jsonl)": Kind(_run, "parts/journal.jsonl", _known),
-    "part (.parquet)": Kind(_run, "parts/*/*.parquet", _known),
+    "cells (.sqlite)": Kind(_run, store.FILE, _known),
     "configuration (.toml)": Kind(_toml, "gate.toml", lambda folder: load_settings(folder / "gate.toml")),
     "packed text (.gz)": Kind(_gz, "text.gz", lambda folder: text_of(folder / "text.gz", 10_000)),
 }
@@ -199,7 +192,7 @@ def outcome(kind: Kind, sound: Path, chance: random.Random) -> str:
     return "read"
 
 
-_OURS = (store.OtherSchemaError, store.NewerSchemaError)
+_OURS = (store.DamagedError, store.OtherSchemaError, store.NewerSchemaError)
 
 
 def _tell(kind: str, counts: Counter[str]) -> None:

@@ -6,6 +6,7 @@ import gzip
 import io
 import pickle
 import random
+import sqlite3
 import warnings
 import zipfile
 from dataclasses import replace
@@ -26,7 +27,7 @@ from structgrad.suites import trust
 from structgrad.suites.problems.score_files import read_arrays
 from structgrad.suites.running import store
 from structgrad.suites.running.derived import derive
-from structgrad.suites.running.replay_cell import plan_of_run
+from structgrad.suites.running.replay_cell import cells_of, plan_of_run
 from tests import strangers
 from tests.reports import examples
 
@@ -47,9 +48,7 @@ def test_a_damaged_file_is_read_or_refused_with_a_sentence(sound: dict[str, Path
     assert strangers.outcome(strangers.KINDS[kind], sound[kind], random.Random(number)) in ("read", "refused")
 
 
-@pytest.mark.parametrize(
-    ("kind", "number"), [("manifest (run.json)", 711), ("file of a cell (.json)", 646), ("file of a cell (.json)", 814)]
-)
+@pytest.mark.parametrize(("kind", "number"), [("manifest (run.json)", 711), ("cells (.sqlite)", 646), ("cells (.sqlite)", 814)])
 def test_what_ended_otherwise_once_is_read_or_refused(sound: dict[str, Path], kind: str, number: int) -> None:
     """A setting of the plan with a name of thousands of letters; batches of a row that are words."""
     assert strangers.outcome(strangers.KINDS[kind], sound[kind], random.Random(f"5 {kind} {number}")) in ("read", "refused")
@@ -186,11 +185,11 @@ def test_an_error_shows_no_control_characters(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("identity", ["../../x", "a/b", "", ".x", "a" * 200, "a\x00"])
 def test_an_identity_that_is_a_path_is_refused(tmp_path: Path, identity: str) -> None:
-    strangers.KINDS["plan (plan.jsonl)"].write(tmp_path)
-    plan = tmp_path / store.PLAN
-    plan.write_text(plan.read_text().replace(strangers.CELLS[0].identity, identity.replace("\x00", "\\u0000")))
+    strangers.KINDS["cells (.sqlite)"].write(tmp_path)
+    with sqlite3.connect(tmp_path / store.FILE) as base:
+        base.execute("UPDATE plan SET identity = ? WHERE place = 0", (identity,))
     with pytest.raises(ValueError, match="of a cell; expected at most 128 letters, digits, dashes and underscores"):
-        store.planned(tmp_path)
+        cells_of(tmp_path)
 
 
 @pytest.mark.parametrize("plan", [[], {"portions": 3}, {"effort": []}, {"file": {"path": 1}}, {"file": "x"}, None])

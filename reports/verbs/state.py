@@ -1,35 +1,31 @@
-"""State of a run: read from its folder alone, while it goes on, after it was killed, and when it is done."""
+"""State of a run, read from its folder alone."""
 
 from __future__ import annotations
 
 import platform
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...suites.base import FAILED
 from ...suites.processors import is_running
-from ...suites.running import store
-from ...suites.running.parts.journal import DONE, FAILED_KIND, NONFINITE, number_of
-from ...suites.running.work import Cell
+from ...suites.running.store import FAILED_KIND, FILE, Store, holds_run
 from .. import results
 
 _ERRORS = 3
-_KINDS = {None: "left", DONE: "done", NONFINITE: "done", FAILED_KIND: "failed"}
 
 
 @dataclass(frozen=True)
 class State:
-    """A run.
+    """The state of a run.
 
     Attributes:
-        folder: where it lies, a path or a URL.
-        status: running, killed, interrupted, broken (nothing could be written any more), stopped (as it was told to), finished.
-        done, failed, left: cells. ``suites``: the same three numbers by suite. ``skipped``: pairs that do not fit.
-        errors: the reasons of some cells that failed, the latest first. ``damaged``: files of cells that cannot be read.
-        started, finished: times. ``command``: that goes on with it.
+        folder: its path or URL.
+        status: running, killed, interrupted, broken (nothing could be written any more), stopped (by a limit or failure), finished.
+        done, failed, left: numbers of cells. ``suites``: these three numbers by suite. ``skipped``: number of pairs that do not fit.
+        errors: the reasons of some failed cells, the latest first.
+        started, finished: times. ``command``: continues the run.
     """
 
     folder: Path | str
@@ -40,39 +36,53 @@ class State:
     skipped: int
     suites: dict[str, tuple[int, int, int]]
     errors: tuple[str, ...]
-    damaged: int
     started: str | None
     finished: str | None
     command: str | None
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """The runs of a folder: itself, where it is one, else those right below, the latest first.
+    """The folder if it is a run, else the runs directly below it, the latest first.
 
     Raises:
         ValueError: there is none.
     """
-    if (folder / store.PLAN).is_file():
+    if _is_run(folder):
         return [folder]
-    found = [path.parent for path in folder.glob(f"*/{store.PLAN}")] if folder.is_dir() else []
+    found = [path for path in folder.iterdir() if _is_run(path)] if folder.is_dir() else []
     if not found:
         raise ValueError(f"`status` found no run in {folder}; expected a run folder, or a folder that contains runs")
-    return sorted(found, key=lambda path: (path / store.PLAN).stat().st_mtime, reverse=True)
+    return sorted(found, key=lambda path: max((path / name).stat().st_mtime for name in _MARKS if (path / name).exists()), reverse=True)
+
+
+_MARKS = (FILE, "plan.jsonl", results.TABLE)
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _MARKS)
 
 
 def state(folder: Path, place: Path | str | None = None) -> State:
-    """The state of a run, whose folder may be a copy of what lies at a place.
+    """The state of a run.
+
+    Args:
+        folder: of the run, or a copy of it.
+        place: the path or URL that is shown.
 
     Raises:
-        ValueError: a plan that is damaged or of a newer version.
+        ValueError: a plan that is damaged or of another version.
     """
-    manifest, (cells, skipped) = results.manifest_of(folder), store.glance(folder)
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    there, damaged = store.seen(folder)
-    for suite, identity in cells:
-        counts[suite][_KINDS[there.get(identity)]] += 1
-    total = sum(counts.values(), Counter())
-    failed = [cell for cell in store.planned(folder).cells if there.get(cell.identity) == FAILED_KIND] if total["failed"] else []
+    manifest = results.manifest_of(folder)
+    if holds_run(folder) or not (folder / results.TABLE).is_file():
+        with Store(folder) as store:
+            counts, skipped = store.counts()
+            errors = [_error(row) for cell in store.failed(_ERRORS) for row in [row for row in cell.rows if row.status in FAILED][:1]]
+    else:
+        counts, skipped, errors = _finished(folder)
+    suites: dict[str, Counter[str]] = defaultdict(Counter)
+    for (suite, kind), count in counts.items():
+        suites[suite]["left" if kind is None else "failed" if kind == FAILED_KIND else "done"] += count
+    total = sum(suites.values(), Counter[str]())
     return State(
         folder=place or folder,
         status=_status(manifest, total["left"]),
@@ -80,40 +90,38 @@ def state(folder: Path, place: Path | str | None = None) -> State:
         failed=total["failed"],
         left=total["left"],
         skipped=skipped,
-        suites={name: (count["done"], count["failed"], count["left"]) for name, count in counts.items()},
-        errors=tuple(map(partial(_error, folder), sorted(failed, key=partial(_when, folder), reverse=True)[:_ERRORS])),
-        damaged=len(damaged),
+        suites={name: (count["done"], count["failed"], count["left"]) for name, count in suites.items()},
+        errors=tuple(errors),
         started=manifest.get("started"),
         finished=manifest.get("finished"),
         command=manifest.get("command"),
     )
 
 
-def _when(folder: Path, cell: Cell) -> float:
-    """A time that grows with that when a cell was finished; of one in a part, whose files are older, the number of that."""
-    try:
-        return store.cell_path(folder, cell).stat().st_mtime
-    except FileNotFoundError:
-        return float(number_of(store.index(folder).owner.get(cell.identity, "")))
+def _finished(folder: Path) -> tuple[dict[tuple[str, str | None], int], int, list[str]]:
+    """Counts, skipped pairs and errors from the table of a run whose cells are not in the folder."""
+    frame, _ = results.read(folder)
+    cells = frame[frame["cell"] != ""]
+    failed = cells[cells["status"].isin(FAILED)]
+    counts: Counter[tuple[str, str | None]] = Counter()
+    for suite, cell in cells[["suite", "cell"]].drop_duplicates().itertuples(index=False):
+        counts[suite, FAILED_KIND if cell in set(failed["cell"]) else "done"] += 1
+    skipped = len(frame[(frame["cell"] == "") & (frame["status"] == "skipped")][["problem", "estimator"]].drop_duplicates())
+    return counts, skipped, [_error(row) for row in failed.drop_duplicates("cell").tail(_ERRORS).itertuples()]
 
 
-def _error(folder: Path, cell: Cell) -> str:
-    """What went wrong first in a cell that failed."""
-    content = store.stored(folder, cell)
-    for row in content["rows"] if content is not None else ():
-        if row.status in FAILED:
-            return f"{row.status}: {row.estimator} on {row.problem}, {row.stage}: {row.reason}"
-    return f"failed: {cell.label}"
+def _error(row: Any) -> str:
+    return f"{row.status}: {row.estimator} on {row.problem}, {row.stage}: {row.reason}"
 
 
 def _status(manifest: dict[str, Any], left: int) -> str:
-    """What ``run.json`` says; one that runs without a process was killed."""
+    """The status in ``run.json``; a running one without a process was killed."""
     said = str(manifest.get("status", "killed" if left else "finished"))
     return "killed" if said == "running" and not _is_alive(manifest.get("process", {})) else said
 
 
 def _is_alive(process: dict[str, Any]) -> bool:
-    """Whether the process of a run is there; of another machine's nobody here can tell, and its word is taken."""
+    """Whether the process of a run is alive; one of another machine is taken to be."""
     if process.get("host") != platform.node():
         return bool(process)
     try:
@@ -123,7 +131,7 @@ def _is_alive(process: dict[str, Any]) -> bool:
 
 
 def lines(found: State) -> list[str]:
-    """A state for people."""
+    """Lines that show a state."""
     suites = "; ".join(
         f"{name} {done}/{done + failed + left}" + f", {failed} failed" * (failed > 0) for name, (done, failed, left) in found.suites.items()
     )
@@ -133,16 +141,11 @@ def lines(found: State) -> list[str]:
         f"  {found.done} done, {found.failed} failed, {found.left} left; {found.skipped} pairs skipped",
         f"  {suites}",
         *(f"  {error}" for error in found.errors),
-        *([f"  {found.damaged} damaged cell files; these cells will be measured again"] if found.damaged else []),
         *([f"  continue with: {found.command}"] if found.command and (found.left or found.failed) and found.status != "running" else []),
     ]
 
 
-def _suite(name: str, done: int, failed: int, left: int) -> str:
-    return f"{name} {done}/{done + failed + left}" + (f", {failed} failed" if failed else "")
-
-
 def as_json(found: State) -> dict[str, Any]:
-    """A state for programs."""
+    """A state as JSON."""
     suites = {name: dict(zip(("done", "failed", "left"), counts, strict=True)) for name, counts in found.suites.items()}
     return {**vars(found), "folder": str(found.folder), "suites": suites, "errors": list(found.errors)}

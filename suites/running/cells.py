@@ -73,10 +73,10 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
     Args:
         plan: what the cell is a part of.
         cell: what is measured.
-        scratch: a folder of the cell's own that a suite may go on from.
+        scratch: a folder for checkpoints of this cell, which need not exist.
 
     Returns:
-        The content of the cell's file. An exception of the measured code is in its rows.
+        Its rows, as `store.encode` writes them. An exception of the measured code is in them.
     """
     plan = plan.at(0)
     torch.set_num_threads(plan.threads)
@@ -89,7 +89,7 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
     except Exception as error:  # the estimators may be anybody's
         rows = failed_rows(plan, cell, Failure.of(error))
     seconds = time.perf_counter() - start
-    return encode(cell, rows, seconds, stamped=True)
+    return encode(rows, seconds)
 
 
 def _current(device: str) -> AbstractContextManager[object]:
@@ -98,8 +98,8 @@ def _current(device: str) -> AbstractContextManager[object]:
 
 
 def failed(plan: Plan, cell: Cell, failure: Failure, seconds: float) -> str:
-    """The content of the file of a cell whose process is gone."""
-    return encode(cell, failed_rows(plan, cell, failure), seconds, stamped=True)
+    """The encoded rows of a cell whose process has died."""
+    return encode(failed_rows(plan, cell, failure), seconds)
 
 
 def failed_rows(plan: Plan, cell: Cell, failure: Failure) -> list[Row]:

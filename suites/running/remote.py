@@ -6,16 +6,12 @@ One driver writes at a time. Files are replaced whole, so a reader never sees a 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
-import shutil
-import tarfile
 import time
 import warnings
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,19 +19,14 @@ from typing import Any
 from ...user_cache import user_cache
 from ..base import SCHEMA_VERSION
 from ..trust import json_of
-from . import store
-from .parts import compaction, journal
-from .parts.locking import locked
+from .store import FILE, DamagedError, NewerSchemaError, Store, check_writable, holds_run, locked
 
 EVERY = 60.0
 """Seconds between two copies of a run."""
 
-CELLS, MANIFEST, TABLE = "cells.tar", "run.json", "results.parquet"
-READ = (CELLS, store.PLAN, MANIFEST, TABLE)
+MANIFEST, TABLE = "run.json", "results.parquet"
+READ = (FILE, MANIFEST, TABLE)
 """The files of a run that are read."""
-
-_STORED = (store.CELLS, journal.FOLDER)
-"""The folders with the cells of a run, which are copied as one file: it is replaced whole, and so always consistent."""
 
 _STAMPS = "stamps.json"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)")
@@ -136,15 +127,6 @@ class RemoteFolder:
             except FileNotFoundError:
                 stamps.pop(name, None)
                 (folder / name).unlink(missing_ok=True)
-            if name == CELLS:
-                for stored in _STORED:
-                    shutil.rmtree(folder / stored, ignore_errors=True)
-                if (folder / CELLS).is_file():
-                    try:
-                        with tarfile.open(folder / CELLS, "r:") as archive:
-                            archive.extractall(folder, filter="data")
-                    except tarfile.TarError as error:
-                        raise RemoteError(f"{self.url}/{CELLS} is damaged ({error}); remove it to measure its cells again") from error
         (folder / _STAMPS).write_text(json.dumps(stamps), encoding="utf-8")
 
     @contextmanager
@@ -174,11 +156,11 @@ class Mirror:
         self.stamps: dict[str, tuple[int, int]] = {}
         self.last = 0.0
 
-    def write(self, *, cells: bool = True, now: bool = True) -> None:
-        """Copy the folder.
+    def write(self, cells: Store | None = None, *, now: bool = True) -> None:
+        """Copy the files of the folder that have changed.
 
         Args:
-            cells: whether the cells may have changed.
+            cells: the open database of a run that goes on.
             now: whether to copy at once, and to raise RemoteError where that fails. Else a copy is due each `EVERY` seconds, and one that
                 fails is a warning.
         """
@@ -186,16 +168,14 @@ class Mirror:
             return
         self.last = time.monotonic()
         try:
-            if cells:
-                packed = io.BytesIO()
-                with tarfile.open(fileobj=packed, mode="w") as archive:
-                    for stored in _STORED:
-                        if (self.folder / stored).is_dir():
-                            archive.add(self.folder / stored, stored)
-                self.remote.put(CELLS, packed.getvalue())
+            if cells is not None:
+                self.remote.put(FILE, cells.copied())
+                self.stamps.pop(FILE, None)
             for path in sorted(self.folder.iterdir()):
+                if not path.is_file() or path.name.startswith((".", f"{FILE}-")) or (cells is not None and path.name == FILE):
+                    continue
                 stamp = (path.stat().st_mtime_ns, path.stat().st_size)
-                if path.is_file() and not path.name.startswith(".") and self.stamps.get(path.name) != stamp:
+                if self.stamps.get(path.name) != stamp:
                     self.remote.put(path.name, path.read_bytes())
                     self.stamps[path.name] = stamp
         except RemoteError as error:
@@ -219,7 +199,7 @@ def mirrored(url: str) -> Iterator[Mirror]:
         ValueError, OSError: the URL cannot be read or written.
     """
     folder = working_folder(url)
-    store.check_writable(folder)
+    check_writable(folder)
     with locked(folder):
         mirror = Mirror(url, folder)
         with reading(url, missing_ok=True) as copy:
@@ -227,8 +207,13 @@ def mirrored(url: str) -> Iterator[Mirror]:
             with suppress(OSError, ValueError, KeyError, TypeError):
                 version = int(json_of((copy / MANIFEST).read_bytes())["schema_version"])
             if version > SCHEMA_VERSION:
-                raise store.NewerSchemaError(Path(f"{url}/{MANIFEST}"), version)
-            absorb(folder, copy)
+                raise NewerSchemaError(Path(f"{url}/{MANIFEST}"), version)
+            if holds_run(copy):
+                with Store(folder, write=True) as cells:
+                    try:
+                        cells.take(copy)
+                    except DamagedError as error:
+                        raise RemoteError(f"{url}/{FILE} is damaged; remove it to measure its cells again") from error
         yield mirror
 
 
@@ -254,45 +239,3 @@ def reading(place: Path | str, *, missing_ok: bool = False) -> Iterator[Path]:
         if not missing_ok and not any((folder / each).is_file() for each in names):
             raise FileNotFoundError(f"found nothing at {url}; expected the URL of a run, or of its {TABLE}")
         yield folder / name
-
-
-def absorb(folder: Path, other: Path) -> None:
-    """Add the cells of another run to a folder: those that are missing, and those that failed in the folder only."""
-    ours, theirs = journal.read(folder), store.index(other)
-    alone, here = _kinds(other, store.loose(other)), _kinds(folder, store.loose(folder))
-    near = {**ours.kinds, **here}
-
-    def wanted(identity: str, kind: str) -> bool:
-        return identity not in near or (near[identity] == journal.FAILED_KIND and kind != journal.FAILED_KIND)
-
-    copied: list[journal.CellPart] = []
-    tables: dict[str, list[compaction.Piece]] = defaultdict(list)
-    taken: set[str] = set()
-    for file, part in theirs.parts.items():
-        fresh = {identity for identity, kind in zip(part.cells, part.kinds, strict=True) if wanted(identity, kind)}
-        taken |= fresh
-        if len(fresh) == len(part.cells) and fresh.isdisjoint(ours.owner):
-            copied.append(part)
-        elif fresh and (piece := compaction.without(other, part, set(part.cells) - fresh)) is not None:
-            tables[Path(file).parent.name].append(piece)
-    compaction.copy_parts(other, folder, ours, copied)
-    if tables:
-        compaction.replace_cells(folder, ours, tables)
-    for identity in taken & here.keys():
-        store.path_of(folder, identity).unlink()
-    for identity, kind in alone.items():
-        if wanted(identity, kind):
-            store.write_atomically(store.path_of(folder, identity), store.path_of(other, identity).read_text(encoding="utf-8"))
-
-
-def _kinds(folder: Path, identities: Collection[str]) -> dict[str, str]:
-    """The outcomes of cells with readable files of their own."""
-    found = {}
-    for identity in identities:
-        try:
-            content = json_of(store.path_of(folder, identity).read_bytes())
-            if content["cell"]["identity"] == identity:
-                found[identity] = store.kind_of(content)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
-    return found

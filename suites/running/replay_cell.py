@@ -23,7 +23,7 @@ from .cells import execute
 from .planning.grid import first_skip
 from .planning.plan import Plan, Portion
 from .scores import load_problem
-from .store import decode, planned, stored
+from .store import Store, decode
 from .work import Cell
 
 _KEY = ("estimator", "instance", "metric", "setting", "reference")
@@ -140,7 +140,8 @@ def find_cells(cells: Sequence[Cell], pattern: str) -> list[Cell]:
 
 def cells_of(directory: Path) -> tuple[Cell, ...]:
     """The cells of the latest run of a folder."""
-    return planned(directory).cells
+    with Store(directory) as store:
+        return store.planned().cells
 
 
 def replay_cell(directory: Path, plan: Plan, cell: Cell) -> ReplayedCell:
@@ -149,13 +150,14 @@ def replay_cell(directory: Path, plan: Plan, cell: Cell) -> ReplayedCell:
     Raises:
         ValueError: nothing is stored of the cell.
     """
-    before = stored(directory, cell)
+    with Store(directory) as store:
+        before = store.stored(cell.identity)
     if before is None:
         raise ValueError(f"`replay` found nothing stored of {cell.label}; finish the run first")
     after = decode(execute(plan, cell))
-    traceback = next((row.traceback for row in after["rows"] if row.traceback), "")
-    differences = tuple(_differences(before["rows"], after["rows"]))
-    return ReplayedCell(cell, max(len(before["rows"]), len(after["rows"])), differences, traceback, after["seconds"])
+    traceback = next((row.traceback for row in after.rows if row.traceback), "")
+    differences = tuple(_differences(before.rows, after.rows))
+    return ReplayedCell(cell, max(len(before.rows), len(after.rows)), differences, traceback, after.seconds)
 
 
 def raise_live(plan: Plan, cell: Cell) -> None:

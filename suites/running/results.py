@@ -1,9 +1,8 @@
-"""Results of a run: its rows, which are a list, a data frame, and a fragment for notebooks."""
+"""Results of a run: its rows, as a list and as a data frame."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..base import Row
@@ -13,13 +12,11 @@ from ..text import plural
 if TYPE_CHECKING:
     import pandas as pd
 
+_SHOWN = ["problem", "stage", "estimator", "instance", "metric", "setting", "value", "low", "high", "unit", "verdict", "status"]
+
 
 class Results(list[Row]):
-    """The rows of a run in the order of its grid; a plain list of `Row`, with views.
-
-    Args:
-        rows: as `run` gives them.
-        sizes: of the first item of every problem and stage, such as ``n=5``, where they are known; they are no column of the table.
+    """The rows of a run in the order of its grid: a plain list of `Row` with views.
 
     Example:
         >>> from structgrad.suites.running.results import Results
@@ -27,19 +24,14 @@ class Results(list[Row]):
         <Results: no rows>
     """
 
-    def __init__(self, rows: Iterable[Row] = (), *, sizes: Mapping[tuple[str, str], str] | None = None) -> None:
-        super().__init__(rows)
-        self.sizes = dict(sizes or {})
-
     def __repr__(self) -> str:
-        """One line: how many rows, of what."""
+        """One line: how many rows, of how many estimators and problems."""
         if not self:
             return "<Results: no rows>"
         counts = Counter(row.status for row in self)
         others = "".join(f", {number} {status}" for status, number in counts.items() if status != "ok")
-        names = (("problem", {row.problem for row in self}), ("estimator", {row.estimator for row in self}))
-        shown = " of ".join(plural(len(found), name) for name, found in reversed(names)).replace(" of ", " on ")
-        return f"<Results: {len(self)} rows of {shown}{others}>"
+        estimators, problems = (len({getattr(row, name) for row in self}) for name in ("estimator", "problem"))
+        return f"<Results: {len(self)} rows of {plural(estimators, 'estimator')} on {plural(problems, 'problem')}{others}>"
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -50,6 +42,4 @@ class Results(list[Row]):
         return to_frame(self)
 
     def _repr_html_(self) -> str:
-        from .overview import overview
-
-        return overview(self, self.sizes)
+        return self.frame[_SHOWN].to_html(max_rows=60, show_dimensions=True, notebook=True)

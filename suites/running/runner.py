@@ -7,15 +7,11 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from ..problems.sized import size_text
 from ..processors import slowdown
-from .cell_writer import CellWriter, GarbageError, examined
 from .cells import Failure, execute, failed
 from .derived import derive
 from .engines import ENGINES
 from .notebook import notebook_progress
-from .parts.journal import DONE, FAILED_KIND
-from .parts.locking import locked
 from .planning.estimates import CostModel, time_limit
 from .planning.grid import Watch, grid
 from .planning.plan import AGAIN_FAILED, Machine, Plan, Scope, default_jobs
@@ -23,8 +19,7 @@ from .planning.presets import learning_plan
 from .progress import Busy, Progress, Snapshot
 from .remote import Mirror, is_url, mirrored, reading
 from .results import Results
-from .scores import sample
-from .store import KnownCell, Scratch, check_writable, clear_scratch, freeze, kind_of, known, planned, stored_rows
+from .store import DONE, FAILED_KIND, KnownCell, Store, check_writable, clear_scratch, examined, kind_of, locked, scratch_path
 from .work import Cell, Grid
 
 __all__ = ["Machine", "Plan", "Results", "Scope", "collect", "learn", "measure", "run"]
@@ -36,11 +31,11 @@ ESTIMATING, SHORT = 100.0, 1e-3
 def run(
     plan: Plan, directory: Path | str, *, machine: Machine | None = None, progress: Progress | None = None, scope: Scope | None = None
 ) -> Results:
-    """Measure a plan; every finished cell is one file below ``directory/cells``, and is not measured again.
+    """Measure a plan. Finished cells are kept in ``directory/cells.sqlite``, and are not measured again.
 
-    Interrupted or killed, a run keeps its finished cells: the same call goes on from there. Numbers depend neither on the machine, nor on
-    ``batch_size``, nor on how often a run was interrupted. A cell that fails, runs out of memory, takes too long or loses its process
-    gives rows that say so.
+    An interrupted or killed run keeps its finished cells, and the same call continues it. Numbers depend neither on the machine, nor on
+    ``batch_size``, nor on interruptions. A cell that fails, runs out of memory, takes too long or loses its process has rows with the
+    reason.
 
     Args:
         plan: what to measure.
@@ -67,11 +62,10 @@ def run(
     """
     if isinstance(directory, str) and is_url(directory):
         with mirrored(directory) as mirror:
-            work = measure(plan, mirror.folder, machine=machine, progress=progress, scope=scope, mirror=mirror)
-            mirror.write(cells=False)
-            return Results(collect(mirror.folder), sizes=_sizes(plan, work))
-    work = measure(plan, Path(directory), machine=machine, progress=progress, scope=scope)
-    return Results(collect(directory), sizes=_sizes(plan, work))
+            measure(plan, mirror.folder, machine=machine, progress=progress, scope=scope, mirror=mirror)
+            return collect(mirror.folder)
+    measure(plan, Path(directory), machine=machine, progress=progress, scope=scope)
+    return collect(directory)
 
 
 def measure(  # noqa: PLR0913
@@ -84,7 +78,7 @@ def measure(  # noqa: PLR0913
     work: Grid | None = None,
     mirror: Mirror | None = None,
 ) -> Grid:
-    """`run` without its rows, which may be too many to be held.
+    """`run` without its rows.
 
     Args:
         plan: what to measure.
@@ -101,9 +95,9 @@ def measure(  # noqa: PLR0913
     machine = (machine or Machine(jobs=default_jobs(plan))).checked(ENGINES, plan)
     scope, work = (scope or Scope()).checked(), grid(plan) if work is None else work
     check_writable(directory)
-    with locked(directory):
-        freeze(directory, work)
-        _Run(plan, directory, machine, progress or notebook_progress(), scope, mirror).perform(work)
+    with locked(directory), Store(directory, write=True) as store:
+        store.freeze(work)
+        _Run(plan, store, machine, progress or notebook_progress(), scope, mirror).perform(work)
     return work
 
 
@@ -142,29 +136,24 @@ def learn(  # noqa: PLR0913
     return run(plan, directory, machine=machine, progress=progress, scope=scope)
 
 
-def _sizes(plan: Plan, work: Grid) -> dict[tuple[str, str], str]:
-    """Of the first item of every problem at every stage."""
-    found = {place: sample(plan, *place) for place in dict.fromkeys(cell.scores for cell in work.cells)}
-    return {place: size_text(problem.oracle, tuple(problem.instances[0].scores.shape)) for place, problem in found.items()}
-
-
 def collect(directory: Path | str) -> Results:
-    """The rows of the latest run of a folder or URL, as far as it came: of a killed one too.
+    """The rows of the latest run of a folder or URL, finished or not.
 
     Raises:
         FileNotFoundError: no run was ever started there.
     """
-    with reading(directory) as folder:
-        return Results(derive(stored_rows(folder, planned(folder))))
+    with reading(directory) as folder, Store(folder) as store:
+        return Results(derive(store.rows()))
 
 
 class _Run:
     """One run: what is known of it while it goes on."""
 
     def __init__(  # noqa: PLR0913, PLR0917
-        self, plan: Plan, directory: Path, machine: Machine, progress: Progress | None, scope: Scope, mirror: Mirror | None
+        self, plan: Plan, store: Store, machine: Machine, progress: Progress | None, scope: Scope, mirror: Mirror | None
     ) -> None:
-        self.plan, self.directory, self.machine, self.scope, self.mirror = plan, directory, machine, scope, mirror
+        self.plan, self.store, self.machine, self.scope, self.mirror = plan, store, machine, scope, mirror
+        self.directory = store.directory
         self.report = progress or (lambda snapshot: None)
         self.costs = CostModel(plan, slowdown())
         self.finished = self.failed = self.total = 0
@@ -173,7 +162,7 @@ class _Run:
 
     def perform(self, work: Grid) -> None:
         """Measure what is not there yet, phase by phase; exclusive cells come last, one at a time, when nothing else uses the machine."""
-        there = known(self.directory, work.cells)
+        there = self.store.known()
         waiting = [cell for cell in work.cells if not self._stays(cell, there.get(cell.identity))]
         self.total = self.finished + len(waiting)
         self.left = {cell.identity: cell for cell in waiting}
@@ -181,7 +170,6 @@ class _Run:
         self._tell("resumed" if self.finished else "", ())
         if not waiting:
             return
-        self.writer = CellWriter(self.directory, work.cells)
         self._mirrored(now=True)
         waiting = sorted(waiting, key=lambda cell: cell.phase)
         try:
@@ -194,7 +182,6 @@ class _Run:
             raise
         finally:
             clear_scratch(self.directory)
-        self.writer.close()
         self._mirrored(now=True)
 
     def _stays(self, cell: Cell, there: KnownCell | None) -> bool:
@@ -216,14 +203,10 @@ class _Run:
         return self.scope.spent() or (self.scope.fail_fast and self.failed > 0)
 
     def _here(self, cells: Sequence[Cell]) -> None:
-        scratch = Scratch(self.directory)
         for cell in cells:
             if self._stops():
                 return
-            folder = scratch.open(cell)
-            text = execute(self.plan, cell, folder)
-            scratch.close(folder)
-            self._keep(cell, text, ())
+            self._keep(cell, execute(self.plan, cell, scratch_path(self.directory, cell)), ())
 
     def _elsewhere(self, cells: Sequence[Cell]) -> None:
         with closing(ENGINES[self.machine.engine](self.plan, self.machine, self.directory, self._limit)) as engine:
@@ -241,12 +224,13 @@ class _Run:
 
     def _keep(self, cell: Cell, text: str, busy: tuple[Busy, ...]) -> None:
         try:
-            content = examined(cell, text)
-        except GarbageError as error:
-            text = failed(self.plan, cell, Failure("crash", f"the worker {error}", type(error).__name__), 0.0)
-            content = examined(cell, text)
-        self.watch.check()  # what comes after a change may be of the new code
-        self.writer.keep(cell, text, content["seconds"], content)
+            content = examined(text, cell.identity)
+        except ValueError as error:
+            text = failed(self.plan, cell, Failure("crash", f"the worker returned {error}", type(error).__name__), 0.0)
+            content = examined(text, cell.identity)
+        self.watch.check()  # later cells may be measured with the new code
+        self.store.keep(cell.identity, text, content)
+        clear_scratch(self.directory, cell)
         self._mirrored()
         self.left.pop(cell.identity, None)
         self.finished += 1
@@ -256,7 +240,7 @@ class _Run:
 
     def _mirrored(self, *, now: bool = False) -> None:
         if self.mirror is not None:
-            self.mirror.write(now=now)
+            self.mirror.write(self.store, now=now)
 
     def _tell(self, label: str, busy: tuple[Busy, ...]) -> None:
         left = self._seconds(len(busy) or self.machine.jobs) - sum(item.seconds for item in busy) / max(len(busy), 1)

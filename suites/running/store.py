@@ -1,83 +1,108 @@
-"""Storage of a run on disk: the frozen plan, finished cells, logs, scratch folders.
+"""Storage of a run: its plan and its finished cells in one SQLite file, next to logs and scratch folders.
 
-A finished cell is a file of its own at first, which is there whole or not at all, so that a killed run loses the cells in flight and
-nothing else. Where there are many, they are compacted into parts (`parts`), and an index says which cell lies where.
+Only one process writes (`locked`); others may read at any time. Each finished cell is committed on its own, so a killed process loses only
+the cells that it was measuring. A power failure may also take short cells of the last seconds (`LASTING`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import itertools
+import errno
 import json
-import math
 import os
-import re
+import platform
 import shutil
+import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import MISSING, asdict, dataclass, fields
+import threading
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from ..base import FAILED, SCHEMA_VERSION, Row
 from ..frames import COLUMNS
-from ..trust import check_identity, json_of, text_of
-from .parts import columns, compaction, journal
+from ..trust import LARGEST_TEXT, check_identity, json_of
 from .work import Cell, Grid
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
-PLAN = "plan.jsonl"
-CELLS = "cells"
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError)
-_NUMBERS = ("value", "low", "high")
-_UNSET = object()
-_DEFAULTS = {field.name: field.default for field in fields(Row) if field.name != "schema_version" and field.default is not MISSING}
+FILE = "cells.sqlite"
+"""The name of the database in the folder of a run."""
 
-_IN_ORDER = [(field.name, _DEFAULTS.get(field.name, _UNSET)) for field in fields(Row)]
-"""Every column with what is not written out, which of some is nothing."""
-
-_NEEDED = {field.name for field in fields(Row) if field.default is MISSING}
-"""Columns that every row has a value in."""
-
-_CELL_FIELDS = {field.name for field in fields(Cell)}
-
-_AS_FROZEN = re.compile(r'^\{(?:"place": \d+, )?"cell": \{"suite": "([^"\\]*)", .*, "identity": "([^"\\]*)"\}\}$', re.MULTILINE)
-
-_SKIP_AS_FROZEN = re.compile(r'^\{"skip": (\{.*\})\}$', re.MULTILINE)
-
-MANY = 10_000
-"""Cells from which on a plan is not parsed for a glance at it."""
+DONE, FAILED_KIND, NONFINITE = "done", "failed", "nonfinite"
+"""Kinds of finished cells."""
 
 LASTING = 0.1
-"""Seconds from which on a cell is worth waiting for the disk: of shorter ones, a loss of power takes those of the last seconds."""
+"""Seconds. Cells that took longer are written to the disk at once, so that they survive a power failure."""
+
+_EARLIER = "plan.jsonl"
+"""The plan of a run in the format of earlier versions."""
+
+_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "beegfs", "gpfs", "ceph", "afs", "9p", "fuse.sshfs", "fuse.s3fs")
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS plan (
+  place INTEGER PRIMARY KEY, identity TEXT UNIQUE, suite TEXT, problem TEXT, stage TEXT, estimators TEXT, instances INTEGER
+);
+CREATE TABLE IF NOT EXISTS skips (problem TEXT, estimator TEXT, row TEXT);
+CREATE TABLE IF NOT EXISTS cells (number INTEGER PRIMARY KEY, identity TEXT UNIQUE, kind TEXT, seconds REAL, content BLOB);
+"""
 
 
-def cell_path(directory: Path, cell: Cell) -> Path:
-    """Where a cell's rows lie, until they are compacted."""
-    return path_of(directory, cell.identity)
+class LockedError(ValueError):
+    """Another process is writing to the folder."""
 
 
-def path_of(directory: Path, identity: str) -> Path:
-    """The same by its identity."""
-    return directory.joinpath(CELLS, identity[:2], f"{identity}.json")
+class EarlierFormatWarning(UserWarning):
+    """The cells of a run of an earlier version are measured again."""
 
 
-def log_path(directory: Path, cell: Cell) -> Path:
-    """What a cell printed."""
-    return directory.joinpath("logs", f"{cell.identity}.log")
+class DamagedError(ValueError):
+    """The database of a run cannot be read."""
+
+
+class OtherSchemaError(ValueError):
+    """A file was written by another version of the package."""
+
+    advice = "measure it again, or read it with the structgrad that wrote it"
+
+    def __init__(self, path: Path, version: object) -> None:
+        super().__init__(f"{path} has the schema version {str(version)[:50]}, this structgrad reads {SCHEMA_VERSION}; {self.advice}")
+
+
+class NewerSchemaError(OtherSchemaError):
+    """A file was written by a newer version of the package."""
+
+    advice = "nothing was changed: upgrade structgrad, or name another folder"
+
+
+# The folder.
 
 
 def scratch_path(directory: Path, cell: Cell) -> Path:
-    """Where a suite may keep what it goes on from after a kill."""
-    return directory.joinpath("scratch", cell.identity)
+    """The folder in which a suite may keep checkpoints, to continue from them after a kill."""
+    return directory / "scratch" / cell.identity
+
+
+def clear_scratch(directory: Path, cell: Cell | None = None) -> None:
+    """Remove the scratch folder of a finished cell, or else all empty ones."""
+    if cell is not None:
+        if scratch_path(directory, cell).exists():
+            shutil.rmtree(scratch_path(directory, cell), ignore_errors=True)
+        return
+    for path in (directory / "scratch").glob("*"):
+        with suppress(OSError):
+            path.rmdir()
 
 
 def check_writable(directory: Path) -> None:
-    """Raise OSError, with one sentence, where a folder cannot be made or written: before anything is measured."""
+    """Raise OSError with one sentence if a folder cannot be created or written, before anything is measured."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=directory):
@@ -87,474 +112,369 @@ def check_writable(directory: Path) -> None:
 
 
 def discard(directory: Path) -> None:
-    """Forget the cells of an earlier run."""
-    for name in (CELLS, journal.FOLDER, "logs", "scratch"):
+    """Remove the cells of earlier runs, in the formats of earlier versions too."""
+    for name in ("logs", "scratch", "cells", "parts"):
         shutil.rmtree(directory / name, ignore_errors=True)
-    (directory / PLAN).unlink(missing_ok=True)
+    for name in (_EARLIER, FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"):
+        (directory / name).unlink(missing_ok=True)
 
 
-# Cells.
+def holds_run(directory: Path) -> bool:
+    """Whether a folder has the cells of a run."""
+    return (directory / FILE).is_file()
 
 
-def encode(cell: Cell, rows: list[Row], seconds: float, *, stamped: bool = False) -> str:
-    """The content of a cell's file: strict JSON, in which infinity is a string, and what all rows share stands once.
-
-    ``seconds`` are what the cell took; ``stamped`` says them in each of its rows too.
-    """
-    packed = [_packed(row) for row in rows]
-    if stamped:
-        packed = [{**row, "seconds": seconds} for row in packed]
-    shared = dict(packed[0]) if packed else {}
-    for row in packed[1:]:
-        for name in [name for name, value in shared.items() if row.get(name, _UNSET) != value]:
-            del shared[name]
-    own = [{name: value for name, value in row.items() if name not in shared} for row in packed]
-    return json.dumps({"cell": vars(cell), "seconds": seconds, "shared": shared, "rows": own}, allow_nan=False)
+def refuse_earlier_format(directory: Path) -> None:
+    """Raise ValueError for the folder of a run in the format of earlier versions."""
+    if (directory / _EARLIER).is_file() and not holds_run(directory):
+        raise ValueError(f"{directory} holds a run in an earlier format; run its command again, which measures all cells again")
 
 
-def write_cell(directory: Path, cell: Cell, text: str, *, lasting: bool = True) -> None:
-    """Write a cell's file, and drop its scratch folder; ``lasting`` waits until it would outlive a loss of power."""
-    write_atomically(cell_path(directory, cell), text, lasting=lasting)
-    scratch = scratch_path(directory, cell)
-    if not _is_empty(scratch):
-        shutil.rmtree(scratch, ignore_errors=True)
+_held: dict[str, int] = {}
+"""The folders that this process has locked, each with its thread, which may lock it again."""
 
 
-class Scratch:
-    """The scratch folders of one worker's cells. One that stays empty is handed on: to make and to remove folders is slow.
+@contextmanager
+def locked(directory: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock of a folder (flock), which the system releases when the process ends.
 
     Args:
-        directory: of the run.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.spare: Path | None = None
-
-    def open(self, cell: Cell) -> Path:
-        """The folder of a cell, with what an earlier attempt left there."""
-        path, spare, self.spare = scratch_path(self.directory, cell), self.spare, None
-        if path.is_dir():
-            return path
-        if spare is not None:
-            with suppress(OSError):
-                spare.rename(path)
-                return path
-        path.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def close(self, path: Path) -> None:
-        """The cell is done."""
-        self.spare = path if _is_empty(path) else None
-
-
-def clear_scratch(directory: Path) -> None:
-    """Remove the folders that nothing is kept in, when the workers have ended."""
-    for path in (directory / "scratch").glob("*"):
-        with suppress(OSError):
-            path.rmdir()
-
-
-def _is_empty(folder: Path) -> bool:
-    try:
-        with os.scandir(folder) as entries:
-            return next(entries, None) is None
-    except OSError:
-        return True
-
-
-def stored(directory: Path, cell: Cell) -> dict[str, Any] | None:
-    """What is stored of a cell with `Row` objects; None where there is nothing that can be read, so that it is measured again.
+        directory: the folder of a run.
+        wait: whether to wait for another process that holds it.
 
     Raises:
-        ValueError: rows of a newer schema version.
+        LockedError: another process holds it.
     """
+    name = os.path.realpath(directory)
+    if _held.get(name) == threading.get_ident():
+        yield
+        return
+    handle = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        content = _content(directory, cell)
-    except FileNotFoundError:
-        return _compacted(directory, cell)
-    return None if content is None else _decoded(content)
+        try:
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:  # a file system without locks gives another number, and is not locked
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                owner = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
+                raise LockedError(
+                    f"{directory} is being written by {owner}; wait until it has ended, or name another folder with --out"
+                ) from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"process {os.getpid()} on {platform.node()}".encode(), 0)
+        _held[name] = threading.get_ident()
+        try:
+            yield
+        finally:
+            del _held[name]
+    finally:
+        os.close(handle)
 
 
-def _content(directory: Path, cell: Cell) -> dict[str, Any] | None:
-    """The file of a cell as JSON has it, when all of it could be rows; else None.
+# Cells as JSON.
 
-    Raises:
-        FileNotFoundError: the cell has no file of its own.
-        ValueError: rows of a newer schema version.
-    """
-    path = cell_path(directory, cell)
-    try:
-        content: dict[str, Any] = json_of(text_of(path))
-        _check_version(path, content)
-        _check_content(content)
-    except (FileNotFoundError, NewerSchemaError):
-        raise
-    except _DAMAGE:
-        return None
-    return content
-
-
-def _compacted(directory: Path, cell: Cell) -> dict[str, Any] | None:
-    """The same of a cell in a part."""
-    found = index(directory)
-    file = found.owner.get(cell.identity)
-    table = None if file is None else _part(directory, found.parts[file])
-    if file is None or table is None:
-        return None
-    try:
-        rows = list(columns.to_rows(table[0].slice(*table[1][cell.identity])))
-    except UnicodeDecodeError:
-        return None
-    return {"cell": asdict(cell), "seconds": found.seconds[cell.identity], "rows": rows}
+_DEFAULTS = {field.name: field.default for field in fields(Row) if field.default is not MISSING}
+_REQUIRED = {field.name for field in fields(Row) if field.default is MISSING}
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "category": str,
+    "string": str,
+    "bool": bool,
+    "object": list,
+    "int16": int,
+    "int64": int,
+    "float64": (float, int),
+    "Int16": (int, type(None)),
+    "Int64": (int, type(None)),
+    "Float64": (float, int, type(None)),
+}
+_BOUNDS = {"int16": 2**15, "Int16": 2**15, "int64": 2**63, "Int64": 2**63, "float64": 2**1023, "Float64": 2**1023}
+_RULES = {name: (_TYPES[kind], _BOUNDS.get(kind, 0)) for name, kind in COLUMNS.items()}
 
 
-def index(directory: Path) -> journal.Index:
-    """What the parts of a run hold; read again when the journal has changed."""
-    path = journal.path_of(directory)
-    try:
-        stamp = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return journal.Index()
-    found = _index(directory, (stamp.st_mtime_ns, stamp.st_size, stamp.st_ino))
-    for part in found.parts.values():
-        if part.schema_version > SCHEMA_VERSION:
-            raise NewerSchemaError(directory / journal.FOLDER / part.file, part.schema_version)
-    return found
-
-
-def _index_now(directory: Path) -> journal.Index:
-    """`index` without parts that were damaged since this process read the journal, which has not changed by that."""
-    found = index(directory)
-    if all(journal.is_there(directory, part) for part in found.parts.values()):
-        return found
-    _index.cache_clear()
-    return index(directory)
-
-
-@functools.lru_cache(maxsize=4)
-def _index(directory: Path, stamp: tuple[int, ...]) -> journal.Index:
-    return journal.read(directory)
-
-
-def _part(directory: Path, part: journal.CellPart) -> tuple[pa.Table, dict[str, tuple[int, int]]] | None:
-    """All rows of a part and where its cells lie, kept for the next question; None where it is damaged."""
-    import pyarrow as pa
-
-    try:
-        # A number may come again where a journal was lost, and the new file may be as long as the old one.
-        found = (directory / journal.FOLDER / part.file).stat()
-        stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
-        return _table(directory, part.file, stamp), _spans(directory, part.file, stamp)
-    except (pa.ArrowException, OSError, KeyError, ValueError):
-        return None
-
-
-@functools.lru_cache(maxsize=8)
-def _table(directory: Path, file: str, stamp: tuple[int, ...]) -> pa.Table:
-    return compaction.read_part(directory, file)
-
-
-@functools.lru_cache(maxsize=64)
-def _spans(directory: Path, file: str, stamp: tuple[int, ...]) -> dict[str, tuple[int, int]]:
-    return index(directory).parts[file].spans()
-
-
-def decode(text: str) -> dict[str, Any]:
-    """The content of a cell's file, with `Row` objects."""
-    content = json_of(text)
-    _check_content(content)
-    return _decoded(content)
-
-
-def _check_content(content: dict[str, Any]) -> None:
-    """Raise one of `_DAMAGE` where the content of a cell's file is none; what all rows share is looked at once."""
-    shared = content["shared"]
-    float(content["seconds"])
-    _check_kinds(shared)
-    missing = _NEEDED - shared.keys()
-    for row in content["rows"]:
-        _check_kinds(row)
-        if not missing <= row.keys():
-            raise KeyError(*(missing - row.keys()))
-
-
-def _decoded(content: dict[str, Any]) -> dict[str, Any]:
-    """Of content that is known to be some."""
-    rows = [_row({**content["shared"], **row}) for row in content["rows"]]
-    return {**content, "rows": rows, "seconds": float(content["seconds"])}
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KnownCell:
-    """What became of a cell: one of the kinds of `journal`, and the seconds that it took."""
+    """The kind of a finished cell, and the seconds that it took."""
 
     kind: str
     seconds: float
 
 
-def kinds(directory: Path) -> dict[str, str]:
-    """What became of the cells that are stored, as `known`, without their seconds: for a glance at a run."""
-    return seen(directory)[0]
+@dataclass(frozen=True)
+class StoredCell(KnownCell):
+    """A finished cell with its rows."""
+
+    rows: list[Row]
 
 
-def seen(directory: Path) -> tuple[dict[str, str], list[Path]]:
-    """`kinds`, and what is `damaged`: the files of cells are read once for both."""
-    alone, found = loose(directory), _index_now(directory)
-    some, unread = _of_files(directory, [cell for cell in planned(directory).cells if cell.identity in alone] if alone else ())
-    kinds = {identity: kind for identity, kind in found.kinds.items() if identity not in alone} if alone else found.kinds
-    return kinds | {name: one.kind for name, one in some.items()}, [*unread, *_broken(directory, found)]
+def encode(rows: Sequence[Row], seconds: float) -> str:
+    """The rows of a cell as JSON, without default values; each row gets the seconds of its cell."""
+    return json.dumps({"seconds": seconds, "rows": [{**_packed(row), "seconds": seconds} for row in rows]})
 
 
-def known(directory: Path, cells: Sequence[Cell]) -> dict[str, KnownCell]:
-    """What became of the cells that are stored, by identity: files of cells are read, of parts the index alone."""
-    alone, found = loose(directory), _index_now(directory)
-    answers, _ = _of_files(directory, [cell for cell in cells if cell.identity in alone])
-    there = (cell.identity for cell in cells)
-    return {
-        identity: answers[identity] if identity in answers else KnownCell(found.kinds[identity], found.seconds[identity])
-        for identity in there
-        if identity in answers or (identity not in alone and identity in found.kinds)
-    }
+def examined(text: str, identity: str | None = None) -> dict[str, Any]:
+    """The content of an encoded cell as JSON.
 
+    Args:
+        text: from a worker, or from a file.
+        identity: of the cell, which all rows must have.
 
-def _of_files(directory: Path, cells: Iterable[Cell]) -> tuple[dict[str, KnownCell], list[Path]]:
-    """What became of cells that have files of their own, and those of the files that cannot be read."""
-    answers: dict[str, KnownCell] = {}
-    unread = []
-    for cell in cells:
-        try:
-            content = _content(directory, cell)
-        except FileNotFoundError:  # it went into a part meanwhile, or is gone
-            found = index(directory)
-            if cell.identity in found.kinds:
-                answers[cell.identity] = KnownCell(found.kinds[cell.identity], found.seconds[cell.identity])
-            continue
-        if content is None:
-            unread.append(cell_path(directory, cell))
-        else:
-            answers[cell.identity] = KnownCell(kind_of(content), float(content["seconds"]))
-    return answers, unread
+    Raises:
+        ValueError: anything but the rows of a cell.
+    """
+    try:
+        content: dict[str, Any] = json_of(text)
+        content["seconds"] = float(content["seconds"])
+        for row in content["rows"]:
+            _check(row)
+            if identity is not None and row["cell"] != identity:
+                raise ValueError(f"rows of another cell, {str(row['cell'])[:50]!r}")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no rows of a cell ({type(error).__name__}: {str(error)[:100]})") from error
+    return content
 
 
 def kind_of(content: Mapping[str, Any]) -> str:
-    """What became of a cell, from the content of its file as JSON has it."""
-    shared = content["shared"].get("status", "ok")
-    statuses = {row.get("status", shared) for row in content["rows"]}
-    if not statuses.isdisjoint(FAILED):
-        return journal.FAILED_KIND
-    return journal.NONFINITE if "nonfinite" in statuses else journal.DONE
+    """The kind of a cell with this content."""
+    statuses = {row.get("status", "ok") for row in content["rows"]}
+    return DONE if statuses.isdisjoint((*FAILED, "nonfinite")) else NONFINITE if statuses.isdisjoint(FAILED) else FAILED_KIND
 
 
-def loose(directory: Path) -> set[str]:
-    """The identities of the cells that have a file of their own, whole or damaged."""
-    try:
-        folders = [entry.path for entry in os.scandir(directory / CELLS) if entry.is_dir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return set()
-    names = (entry.name for folder in folders for entry in os.scandir(folder))
-    return {name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")}
+def decode(text: str) -> StoredCell:
+    """The rows of an encoded cell.
 
-
-def damaged(directory: Path, work: Grid | None = None) -> list[Path]:
-    """The files of cells, and the parts, that are there and cannot be read."""
-    if work is None:
-        return seen(directory)[1]
-    alone = loose(directory)
-    _, unread = _of_files(directory, [cell for cell in work.cells if cell.identity in alone])
-    return [*unread, *_broken(directory, _index_now(directory))]
-
-
-def _broken(directory: Path, found: journal.Index) -> list[Path]:
-    return [directory / journal.FOLDER / file for file in found.broken]
-
-
-def unmeasured(directory: Path, work: Grid) -> list[Cell]:
-    """The cells of which nothing is stored that can be read."""
-    there = known(directory, work.cells)
-    return [cell for cell in work.cells if cell.identity not in there]
-
-
-class OtherSchemaError(ValueError):
-    """What another version of the package wrote."""
-
-    advice = "measure it again, or read it with the structgrad that wrote it"
-
-    def __init__(self, path: Path, version: object) -> None:
-        super().__init__(f"{path} has the schema version {str(version)[:50]}, this structgrad reads {SCHEMA_VERSION}; {self.advice}")
-
-
-class NewerSchemaError(OtherSchemaError):
-    """What a newer version of the package wrote."""
-
-    advice = "nothing was changed: upgrade structgrad, or name another folder"
-
-
-def _check_version(path: Path, content: dict[str, Any]) -> None:
-    """Refuse rows of a newer version before they are taken apart: their columns may be others."""
-    versions = [rows.get("schema_version", 0) for rows in (content["shared"], *content["rows"])]
-    if max(versions) > SCHEMA_VERSION:
-        raise NewerSchemaError(path, max(versions))
-
-
-def finished(content: dict[str, Any] | None) -> bool:
-    """Whether a cell is there and did not fail: failures are measured again."""
-    return content is not None and all(row.status not in FAILED for row in content["rows"])
+    Raises:
+        ValueError: anything but the rows of a cell.
+    """
+    content = examined(text)
+    return StoredCell(kind_of(content), content["seconds"], list(map(_unpacked, content["rows"])))
 
 
 def _packed(row: Row) -> dict[str, Any]:
-    """Only what differs from the defaults; the rest is filled in again when the row is read."""
-    found = vars(row)
-    values = {name: value for name, default in _IN_ORDER if (value := found[name]) is not default and value != default}
-    for name in _NUMBERS:
-        if isinstance(values.get(name), float) and math.isinf(values[name]):
-            values[name] = str(values[name])
-    return values
-
-
-_OF_WORDS = (str,)
-_OF_NUMBERS = (int, float, type(None))
-_KINDS: dict[str, tuple[type, ...]] = {
-    name: {"category": _OF_WORDS, "string": _OF_WORDS, "bool": (bool,), "object": (list, tuple)}.get(kind, _OF_NUMBERS)
-    for name, kind in COLUMNS.items()
-}
-_LARGEST = {"int16": 2**15, "Int16": 2**15, "int64": 2**63, "Int64": 2**63}
-
-
-_RULES = {name: (_KINDS[name], _LARGEST.get(kind), kind in ("int16", "int64", "float64")) for name, kind in COLUMNS.items()}
-"""Of each column the types of its values, a bound of its integers, and whether it always has one."""
-
-
-def _check_kinds(values: dict[str, Any]) -> None:
-    """Refuse values that no column can have."""
-    for name, value in values.items():
-        kinds, most, needed = _RULES[name]
-        odd = needed if value is None else most and not (isinstance(value, int) and -most <= value < most)
-        if name in _NUMBERS and value in ("inf", "-inf"):
-            continue
-        if isinstance(value, list):
-            odd = not all(isinstance(number, int | float) for number in value)
-        if odd or not isinstance(value, kinds):
-            raise ValueError(f"got {name}={str(value)[:50]!r}, which no row can have")
+    return {name: value for name, value in vars(row).items() if value != _DEFAULTS.get(name, MISSING)}
 
 
 def _unpacked(values: dict[str, Any]) -> Row:
-    _check_kinds(values)
-    return _row(values)
+    return Row(**{**values, "batches": tuple(values.get("batches", ()))})
 
 
-def _row(values: dict[str, Any]) -> Row:
-    """Of values that are known to fit."""
-    numbers: dict[str, Any] = {name: float(values[name]) for name in _NUMBERS if isinstance(values.get(name), str)}
-    return Row(**{**values, **numbers, "batches": tuple(values.get("batches", ()))})
+def _check(values: dict[str, Any]) -> None:
+    """Raise ValueError or KeyError for values that no row can have: the file may come from anybody."""
+    if not values.keys() >= _REQUIRED:
+        raise KeyError(*(_REQUIRED - values.keys()))
+    for name, value in values.items():
+        types, bound = _RULES[name]
+        wrong = not isinstance(value, types) or (bound and type(value) is int and not -bound <= value < bound)
+        if wrong or (types is list and not all(isinstance(number, int | float) for number in value)):
+            raise ValueError(f"got {name}={str(value)[:50]!r}, which no row can have")
 
 
-# The plan.
+# The database.
 
 
-def freeze(directory: Path, work: Grid) -> None:
-    """Write the cells and the skipped pairs, one per line: what `planned` reads, whatever becomes of the run."""
-    encoded = json.JSONEncoder().encode
-    lines = [encoded({"cell": {**vars(cell)}}) for cell in work.cells]
-    if work.places:
-        lines = [f'{{"place": {place}, {line[1:]}' for place, line in zip(work.places, lines, strict=True)]
-    lines += [encoded({"skip": _packed(row)}) for row in work.skips]
-    write_atomically(directory / PLAN, "".join(f"{line}\n" for line in lines))
+class Store:
+    """The plan and the finished cells of a run.
 
-
-def _cell(values: dict[str, Any]) -> Cell:
-    """From a line of the plan. A frozen dataclass is slow to fill field by field, and there may be a hundred thousand."""
-    if values.keys() != _CELL_FIELDS:
-        raise ValueError(f"a cell has the fields {', '.join(values)}")
-    check_identity(values["identity"])
-    cell = object.__new__(Cell)
-    vars(cell).update(values, estimators=tuple(values["estimators"]))
-    return cell
-
-
-def _frozen(path: Path) -> list[dict[str, Any]]:
-    """The lines of a plan, read at once: a hundred thousand of them in half a second."""
-    found: list[dict[str, Any]] = json_of(f"[{','.join(text_of(path).splitlines())}]")
-    return found
-
-
-def planned(directory: Path) -> Grid:
-    """The grid of a folder's latest run.
+    Args:
+        directory: the folder of the run.
+        write: whether to write; the caller holds the lock.
 
     Raises:
-        FileNotFoundError: no run was ever started there.
-        ValueError: a plan that is damaged, or of a newer schema version.
+        FileNotFoundError: there is no run.
+        OtherSchemaError: the run was written by another version of the package.
+        DamagedError: the file cannot be read.
+        ValueError: the run is in an earlier format.
     """
-    path = directory / PLAN
-    if not path.is_file():
-        raise FileNotFoundError(f"found no plan {path}; expected the folder of a run, finished or not")
-    try:
-        found = _frozen(path)
-        cells = tuple(_cell(item["cell"]) for item in found if "cell" in item)
-        skips = tuple(item["skip"] for item in found if "skip" in item)
-        for skip in skips:
-            _check_version(path, {"shared": skip, "rows": []})
-        places = tuple(int(item["place"]) for item in found if "place" in item)
-        return Grid(cells, tuple(map(_unpacked, skips)), places=places if len(places) == len(cells) else ())
-    except NewerSchemaError:
-        raise
-    except _DAMAGE as error:
-        raise ValueError(
-            f"{path} is damaged ({str(error)[:200]}); finished cells are kept, run the same command again to plan anew"
-        ) from error
 
-
-def glance(directory: Path) -> tuple[list[tuple[str, str]], int]:
-    """Suite and identity of every planned cell, and how many pairs are skipped: what `planned` says, sooner where there are many.
-
-    Raises:
-        FileNotFoundError, ValueError: as `planned` does.
-    """
-    path = directory / PLAN
-    text = text_of(path) if path.is_file() else ""
-    found, skips = _AS_FROZEN.findall(text), _SKIP_AS_FROZEN.findall(text)
-    if len(found) >= MANY and len(found) + len(skips) == text.count("\n"):
-        with contextlib.suppress(*_DAMAGE):  # which `planned` tells
-            return found, len({(skip["problem"], skip["estimator"]) for skip in json_of(f"[{','.join(skips)}]")})
-    work = planned(directory)
-    return [(cell.suite, cell.identity) for cell in work.cells], work.skipped_pairs
-
-
-def stored_rows(directory: Path, work: Grid) -> Iterator[Row]:
-    """The rows of all cells that are there, in the order of the grid; skipped pairs at the end."""
-    for cell in work.cells:
-        content = stored(directory, cell)
-        yield from content["rows"] if content is not None else ()
-    yield from work.skips
-
-
-def write_atomically(path: Path, text: str, *, lasting: bool = True) -> None:
-    """Write a file so that it is there whole or not at all; ``lasting`` waits until it would outlive a loss of power."""
-    handle, draft = _draft(path)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(text.encode())
-            if lasting:
-                stream.flush()
-                os.fsync(stream.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(draft)
-        raise
-
-
-_drafts = itertools.count()
-
-
-def _draft(path: Path) -> tuple[int, str]:
-    """A new hidden file beside one that is written, and its name, which nobody else has: `tempfile` asks for chance, and takes longer."""
-    folder, name = os.path.split(path)
-    while True:
-        draft = os.path.join(folder, f".{name}.{os.getpid()}-{next(_drafts)}")
+    def __init__(self, directory: Path, *, write: bool = False) -> None:
+        self.directory, self.path, self.write = directory, directory / FILE, write
+        if not write:
+            refuse_earlier_format(directory)
+            if not self.path.is_file():
+                raise FileNotFoundError(f"found no {self.path}; expected the folder of a run, finished or not")
+        elif (directory / _EARLIER).is_file() and not self.path.is_file():
+            told = f"{directory} holds a run in an earlier format; its cells are measured again"
+            warnings.warn(told, EarlierFormatWarning, stacklevel=2)
+        # A reader may have to roll back what a killed writer left, and needs to write for that.
+        mode = "rwc" if write else "rw" if os.access(self.path, os.W_OK) and os.access(directory, os.W_OK) else "ro"
+        self.base = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30)
         try:
-            return os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), draft
-        except FileExistsError:  # of a killed process that had the number, or of one on another machine that has it
-            continue
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self.base.execute("PRAGMA trusted_schema=OFF")  # the file may come from anybody
+            ((version,),) = self._read("PRAGMA user_version")
+            empty = write and not self._read("SELECT 1 FROM sqlite_master LIMIT 1")
+            if not empty and version != SCHEMA_VERSION and (version > SCHEMA_VERSION or not write):
+                raise (NewerSchemaError if version > SCHEMA_VERSION else OtherSchemaError)(self.path, version)
+            if write:
+                with self._writing():
+                    self.base.execute(f"PRAGMA journal_mode={'TRUNCATE' if _is_on_network(directory) else 'WAL'}")
+                    self.base.executescript(f"{_TABLES} PRAGMA user_version={SCHEMA_VERSION};")
+        except BaseException:
+            self.base.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file. Without a log, a finished run can be read in a folder that cannot be written."""
+        if self.write:
+            with suppress(sqlite3.Error):
+                self.base.executescript("PRAGMA busy_timeout=0; PRAGMA journal_mode=DELETE;")
+        self.base.close()
+
+    def freeze(self, work: Grid) -> None:
+        """Replace the plan; finished cells stay."""
+        with self._writing(), self.base:
+            self.base.execute("BEGIN")
+            self.base.execute("DELETE FROM plan")
+            self.base.execute("DELETE FROM skips")
+            cells = zip(work.places or range(len(work.cells)), work.cells, strict=True)
+            lines = ((place, c.identity, c.suite, c.problem, c.stage, json.dumps(c.estimators), c.instances) for place, c in cells)
+            self.base.executemany("INSERT INTO plan VALUES (?,?,?,?,?,?,?)", lines)
+            skips = ((row.problem, row.estimator, json.dumps(_packed(row))) for row in work.skips)
+            self.base.executemany("INSERT INTO skips VALUES (?,?,?)", skips)
+
+    def keep(self, identity: str, text: str, content: Mapping[str, Any]) -> None:
+        """Write a finished cell.
+
+        Args:
+            identity: of the cell.
+            text: its rows, as `encode` writes them.
+            content: the same as `examined` reads them.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with self._writing():
+            self.base.execute(f"PRAGMA synchronous={'FULL' if content['seconds'] >= LASTING else 'NORMAL'}")
+            values = (identity, kind_of(content), content["seconds"], zlib.compress(text.encode(), 1))
+            self.base.execute("INSERT OR REPLACE INTO cells (identity, kind, seconds, content) VALUES (?,?,?,?)", values)
+
+    def take(self, other: Path, *, plan: bool = False) -> None:
+        """Add the cells of another run. A cell that did not fail replaces one that failed.
+
+        Args:
+            other: its folder.
+            plan: whether to add its plan and its skipped pairs too.
+
+        Raises:
+            ValueError: its plan has another cell at some place.
+        """
+        with Store(other):  # is readable
+            pass
+        with self._writing(), closing(self.base.cursor()) as cursor:
+            cursor.execute("ATTACH ? AS other", (str(other / FILE),))
+            try:
+                differing = "SELECT 1 FROM plan JOIN other.plan AS theirs USING (place) WHERE plan.identity <> theirs.identity LIMIT 1"
+                if plan and self._read(differing):
+                    raise ValueError(f"{other} has another plan than the shards before it; measure all shards of one plan")
+                with self.base:
+                    cursor.execute("BEGIN")
+                    if plan:
+                        cursor.execute("INSERT OR IGNORE INTO plan SELECT * FROM other.plan")
+                        cursor.execute("INSERT INTO skips SELECT * FROM other.skips EXCEPT SELECT * FROM skips")
+                    cursor.execute(
+                        "INSERT INTO cells (identity, kind, seconds, content) SELECT identity, kind, seconds, content FROM other.cells "
+                        "WHERE true ORDER BY number ON CONFLICT (identity) DO UPDATE SET kind = excluded.kind, seconds = excluded.seconds, "
+                        f"content = excluded.content WHERE cells.kind = '{FAILED_KIND}' AND excluded.kind <> '{FAILED_KIND}'"
+                    )
+            finally:
+                cursor.execute("DETACH other")
+
+    def copied(self) -> bytes:
+        """The whole database as one file, while the run goes on."""
+        with closing(sqlite3.connect(":memory:")) as target:
+            self.base.backup(target)
+            return target.serialize()
+
+    # Reading.
+
+    def planned(self) -> Grid:
+        """The cells and skipped pairs of the plan, without its limits."""
+        lines = self._read("SELECT place, suite, problem, stage, estimators, instances, identity FROM plan ORDER BY place")
+        try:
+            cells = tuple(
+                Cell(str(suite), str(problem), str(stage), tuple(map(str, json_of(names))), int(count), check_identity(identity))
+                for _, suite, problem, stage, names, count, identity in lines
+            )
+            return Grid(cells, tuple(self._skips()), places=tuple(line[0] for line in lines))
+        except (TypeError, AttributeError) as error:
+            raise self._damaged(error) from error
+
+    def known(self) -> dict[str, KnownCell]:
+        """The finished cells of the plan by identity."""
+        found = self._read("SELECT identity, kind, seconds FROM plan JOIN cells USING (identity)")
+        return {identity: KnownCell(kind, seconds) for identity, kind, seconds in found}
+
+    def counts(self) -> tuple[dict[tuple[str, str | None], int], int]:
+        """Numbers of cells by suite and kind (None: not finished), and the number of skipped pairs."""
+        query = "SELECT suite, kind, count(*) FROM plan LEFT JOIN cells USING (identity) GROUP BY suite, kind ORDER BY min(place)"
+        ((skipped,),) = self._read("SELECT count(*) FROM (SELECT DISTINCT problem, estimator FROM skips)")
+        return {(str(suite), kind): count for suite, kind, count in self._read(query)}, skipped
+
+    def failed(self, most: int) -> Iterator[StoredCell]:
+        """Failed cells of the plan, the latest first."""
+        query = "SELECT content FROM plan JOIN cells USING (identity) WHERE kind = ? ORDER BY number DESC LIMIT ?"
+        return (self._cell(content) for (content,) in self._read(query, FAILED_KIND, most))
+
+    def stored(self, identity: str) -> StoredCell | None:
+        """A cell with its rows; None if it is not finished."""
+        found = self._read("SELECT content FROM cells WHERE identity = ?", identity)
+        return self._cell(found[0][0]) if found else None
+
+    def rows(self) -> Iterator[Row]:
+        """The rows of all finished cells in the order of the plan, then skipped pairs."""
+        with self._reading():
+            for (content,) in self.base.execute("SELECT content FROM plan JOIN cells USING (identity) ORDER BY place"):
+                yield from self._cell(content).rows
+        yield from self._skips()
+
+    def _skips(self) -> Iterator[Row]:
+        for (text,) in self._read("SELECT row FROM skips ORDER BY rowid"):
+            try:
+                _check(values := json_of(text))
+                yield _unpacked(values)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise self._damaged(error) from error
+
+    def _cell(self, content: bytes) -> StoredCell:
+        try:
+            return decode(zlib.decompressobj().decompress(content, LARGEST_TEXT).decode())
+        except (zlib.error, ValueError, TypeError) as error:
+            raise self._damaged(error) from error
+
+    def _read(self, query: str, *values: object) -> list[Any]:
+        with self._reading():
+            return self.base.execute(query, values).fetchall()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, UnicodeError, OverflowError) as error:
+            raise self._damaged(error) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise OSError(f"{self.path}: {error}") from error
+        except sqlite3.Error as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: BaseException) -> DamagedError:
+        return DamagedError(f"{self.path} cannot be read ({str(error)[:200]}); measure the run again with --fresh, or in another folder")
+
+
+def _is_on_network(directory: Path) -> bool:
+    """Whether a folder is on a network file system, on which SQLite cannot share memory between processes."""
+    found, kind = "", ""
+    with suppress(OSError):
+        for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+            _, place, system, *_ = line.split(" ")
+            if os.path.realpath(directory).startswith(place) and len(place) >= len(found):
+                found, kind = place, system
+    return kind in _NETWORK

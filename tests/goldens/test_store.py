@@ -67,7 +67,7 @@ def content(folder: Path) -> dict[str, Any]:
     status = json.loads(call("status", folder, "--json").stdout)[0]
     call("export", folder, "--to", "csv", "-o", folder / "all.csv")
     exported = pd.read_csv(folder / "all.csv")
-    return {
+    found = {
         "cells": [[cell.label, cell.identity] for cell in work.cells],
         "skips": len(work.skips),
         "before": [list(dict.fromkeys(there)) == stopped, partial],
@@ -76,10 +76,16 @@ def content(folder: Path) -> dict[str, Any]:
         "exported": exported.drop(columns=list(SKIPPED)).shape,
         "rows": plain(rows),
     }
+    text = json.dumps(found)
+    for cell in work.cells:
+        if ":" in cell.label:  # the identity holds the digest of a file of tests
+            text = text.replace(cell.identity, cell.label)
+    whole_content: dict[str, Any] = json.loads(text)
+    return whole_content
 
 
 def check_equal(found: Any, expected: Any, place: str = "") -> None:
-    """Numbers to 1e-9 relative, all else exactly."""
+    """Numbers to 1e-9 relative or 1e-12 absolute, all else exactly."""
     if isinstance(expected, dict):
         assert found.keys() == expected.keys(), place
         for name in expected:
@@ -89,13 +95,13 @@ def check_equal(found: Any, expected: Any, place: str = "") -> None:
         for number, (one, two) in enumerate(zip(found, expected, strict=True)):
             check_equal(one, two, f"{place}/{number}")
     elif isinstance(expected, float) and isinstance(found, float | int):
-        assert math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-300) or (math.isnan(found) and math.isnan(expected)), place
+        assert math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-12) or (math.isnan(found) and math.isnan(expected)), place
     else:
         assert found == expected, place
 
 
 def test_a_small_run_is_as_it_was(tmp_path: Path) -> None:
-    check_equal(json.loads(json.dumps(content(tmp_path / "run"))), json.loads(STORED.read_text()))
+    check_equal(content(tmp_path / "run"), json.loads(STORED.read_text()))
 
 
 if __name__ == "__main__":

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from structgrad.reports.cli import app
-from structgrad.suites.running import store
 from structgrad.suites.running.replay_cell import cells_of, find_cells
 from tests.suites.running.test_replay_cell import FAILING, folder
+from tests.suites.running_cases import rewrite
 
 __all__ = ["folder"]  # the fixture
 
@@ -26,19 +28,11 @@ def test_an_identical_cell(folder: Path) -> None:
     assert "bias categorical_regimes h=0.95 rloo: bit-identical" in found.stdout
 
 
-def test_a_cell_that_differs(folder: Path) -> None:
+def test_a_cell_that_differs(folder: Path, tmp_path: Path) -> None:
     (cell,) = find_cells(cells_of(folder), "sparsity*imle")
-    path = store.cell_path(folder, cell)
-    text = path.read_text()
-    content = json.loads(text)
-    for row in content["rows"]:
-        if row.get("value"):
-            row["value"] += 1.0
-    path.write_text(json.dumps(content))
-    try:
-        found, record = replay(cell.identity[:10], "--run", str(folder)), replay(cell.identity, "--run", str(folder), "--json")
-    finally:
-        path.write_text(text)
+    folder = shutil.copytree(folder, tmp_path / "changed")
+    rewrite(folder, cell.identity, lambda row: replace(row, value=row.value + 1.0) if row.value else row)
+    found, record = replay(cell.identity[:10], "--run", str(folder)), replay(cell.identity, "--run", str(folder), "--json")
     assert (found.exit_code, record.exit_code) == (1, 1)
     assert "differs in" in found.stdout
     assert "value: stored" in found.stdout

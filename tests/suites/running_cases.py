@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from pathlib import Path
 
 from structgrad.suites.base import Row
 from structgrad.suites.measures.suite import Effort
 from structgrad.suites.running.planning.plan import Machine, Plan
+from structgrad.suites.running.store import Store, encode, examined, holds_run
 
 HERE = Machine(jobs=0)
 FEW = Effort(replicates=256, most_replicates=256, rounds=7)
@@ -32,3 +35,26 @@ def comparable(rows: list[Row]) -> list[Row]:
 
 def instances(rows: list[Row]) -> set[str]:
     return {row.instance for row in rows}
+
+
+def kept(folder: Path) -> dict[str, float]:
+    """The finished cells of a run, each with the seconds that it took, which change if it is measured again."""
+    if not holds_run(folder):
+        return {}
+    with Store(folder) as store:
+        return {identity: cell.seconds for identity, cell in store.known().items()}
+
+
+def forget(folder: Path, *identities: str) -> None:
+    """Remove finished cells."""
+    with Store(folder, write=True) as store:
+        store.base.executemany("DELETE FROM cells WHERE identity = ?", [(identity,) for identity in identities])
+
+
+def rewrite(folder: Path, identity: str, change: Callable[[Row], Row | None]) -> None:
+    """Replace each row of a finished cell, or remove it."""
+    with Store(folder, write=True) as store:
+        cell = store.stored(identity)
+        assert cell is not None
+        text = encode([new for row in cell.rows if (new := change(row)) is not None], cell.seconds)
+        store.keep(identity, text, examined(text))

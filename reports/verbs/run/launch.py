@@ -10,7 +10,7 @@ import platform
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,18 +22,16 @@ from ....oracles import plugins
 from ....suites import text
 from ....suites.problems import comes_from_task, split_loss
 from ....suites.problems.sized import sizes_of
-from ....suites.running import runner, store
+from ....suites.running import replay_cell, runner, store
 from ....suites.running.engines import ENGINES
-from ....suites.running.parts import whole_run
-from ....suites.running.parts.locking import locked
-from ....suites.running.parts.whole_run import Facts, WholeRun
 from ....suites.running.planning import compiling
 from ....suites.running.planning.grid import grid
 from ....suites.running.planning.plan import Machine, Plan, Scope, Shard
 from ....suites.running.planning.presets import DEFAULT
 from ....suites.running.remote import Mirror, is_url, mirrored
-from ....suites.running.replay_cell import plan_from
+from ....suites.running.results import Results
 from ....suites.running.scores import load_problem
+from ....suites.running.store import Store, locked
 from ....suites.running.work import Cell, Grid
 from ... import bibliography, page, results, terminal
 from ...analysis import answers, tables
@@ -150,15 +148,13 @@ class Launch:
         self.verbosity.say(f"results go to {self.place}" + (f", by way of {self.folder}" if self.mirror is not None else ""))
         if behind := self._left_behind():
             self.verbosity.say(behind, "yellow", important=True)
-        for path in store.damaged(self.folder, self.work):
-            self.verbosity.say(f"damaged, and measured again: {path}", "red", important=True)
 
     def _left_behind(self) -> str:
         """Of a folder whose table has cells that this plan lacks, that they stay, and how to have them again; nothing of others."""
         with suppress(ValueError, OSError):
             manifest = results.manifest_of(self.folder) if (self.folder / results.TABLE).is_file() else {}
-            planned = {identity for _, identity in store.glance(self.folder)[0]} if manifest else set()
-            count = len(planned - {cell.identity for cell in self.work.cells})
+            planned = replay_cell.cells_of(self.folder) if manifest and store.holds_run(self.folder) else ()
+            count = len({cell.identity for cell in planned} - {cell.identity for cell in self.work.cells})
             if count:
                 return (
                     f"{self.place} holds a run with {text.plural(count, 'other cell')}: its table and page are replaced by those of this "
@@ -184,7 +180,7 @@ class Launch:
                 settings: dict[str, Any] = {"machine": self.machine, "progress": progress, "scope": self.scope, "work": self.work}
                 runner.measure(self.plan, self.folder, mirror=self.mirror, **settings)
             left = len(self._unmeasured())
-            _write(self.plan, self.folder, self.work, {**manifest, **_ending(left)})
+            _write(self.plan, self.folder, {**manifest, **_ending(left)})
             return self._finish(left)
 
     @contextmanager
@@ -208,7 +204,7 @@ class Launch:
 
     def _mirror_documents(self) -> None:
         if self.mirror is not None:
-            self.mirror.write(cells=False)
+            self.mirror.write()
 
     def _kept(self) -> str:
         total = len(self.work.cells)
@@ -216,7 +212,11 @@ class Launch:
         return f"{there} of {total} cells are in {self.folder}; finished cells are kept, continue with: {self.repeat}"
 
     def _unmeasured(self) -> list[Cell]:
-        return store.unmeasured(self.folder, self.work)
+        if not store.holds_run(self.folder):
+            return list(self.work.cells)
+        with Store(self.folder) as found:
+            known = found.known()
+        return [cell for cell in self.work.cells if cell.identity not in known]
 
     def _manifest(self, *, started: str) -> results.Manifest:
         settings = dataclasses.asdict(self.plan)
@@ -279,12 +279,12 @@ class Launch:
         return counts
 
 
-def conclude(folder: Path, work: Grid, manifest: results.Manifest, shards: list[str], left: int) -> dict[str, int]:
-    """Table, manifest and page of a run that was merged from shards: how many cells are ok, failed and skipped."""
-    plan = plan_from(manifest["plan"])
+def conclude(folder: Path, manifest: results.Manifest, shards: list[str], left: int) -> dict[str, int]:
+    """Write table, manifest and page of a run that was merged from shards, and count its cells by status."""
+    plan = replay_cell.plan_from(manifest["plan"])
     plugins.use(plan.plugins)
     parent = {name: value for name, value in manifest.items() if name not in ("shard", "argv", "process")}
-    _write(plan, folder, work, {**parent, **_ending(left)}, shards=shards)
+    _write(plan, folder, {**parent, **_ending(left)}, shards=shards)
     frame, whole = results.read(folder)
     results.write_whole(folder / PAGE, page.to_html(frame, {**whole, "folder": str(folder)}).encode())
     return tables.counts(frame)
@@ -294,32 +294,29 @@ def _ending(left: int) -> results.Manifest:
     return {"status": "stopped" if left else "finished", "finished": _now()}
 
 
-def _write(plan: Plan, folder: Path, work: Grid, manifest: results.Manifest, **more: Any) -> None:
-    """Write the table of a run; block by block if it has more rows than are held at once."""
-    whole = WholeRun(folder, work)
-    if whole.rows <= whole_run.MOST:
-        rows = runner.collect(folder)
-        results.write(rows, folder, {**manifest, "catalogue": _catalogue(plan, Facts.of_rows(rows)), **more})
-        return
-    facts = whole.facts()
-    results.write_blocks(whole.tables(), folder, {**manifest, "catalogue": _catalogue(plan, facts), **more})
+def _write(plan: Plan, folder: Path, manifest: results.Manifest, **more: Any) -> None:
+    """Write the table of a run."""
+    rows = runner.collect(folder)
+    results.write(rows, folder, {**manifest, "catalogue": _catalogue(plan, rows), **more})
 
 
-def _catalogue(plan: Plan, facts: Facts) -> results.Manifest:
-    """What a report asks of classes and of score files: with it, it looks at none of them."""
+def _catalogue(plan: Plan, rows: Results) -> results.Manifest:
+    """Facts on classes and score files, so that a report imports none of them."""
+    measured = [row for row in rows if row.status != "skipped"]
+    families, oracles = dict.fromkeys(row.family for row in measured), dict.fromkeys(row.oracle for row in measured)
     return {
-        "values_only": list(filter(answers.needs_values_only, facts.estimators)),
-        "references": bibliography.cited(facts.families, facts.oracles),
-        "explained": bibliography.explained(facts.families),
-        "sizes": _sizes(plan, facts),
+        "values_only": list(filter(answers.needs_values_only, dict.fromkeys(row.estimator for row in measured))),
+        "references": bibliography.cited(families, oracles),
+        "explained": bibliography.explained(families),
+        "sizes": _sizes(plan, dict.fromkeys((row.problem, row.stage, row.instance) for row in measured)),
     }
 
 
-def _sizes(plan: Plan, facts: Facts) -> dict[str, str]:
-    """Of each problem with scores, the sizes of the instances that were measured, in words; what losses share is looked at once."""
+def _sizes(plan: Plan, instances: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+    """The sizes of the measured instances of each problem with scores, in words."""
     measured: dict[tuple[str, str], set[str]] = defaultdict(set)
     problems: dict[str, dict[str, None]] = defaultdict(dict)
-    for name, stage, instance in facts.instances:
+    for name, stage, instance in instances:
         if instance and not comes_from_task(name):
             scores = split_loss(name)[0]
             problems[scores][name] = None

@@ -30,8 +30,9 @@ def merge(
     Exit codes: 0 success, 2 shards of different plans or bad input, 3 failed cells.
     """
     with sentences(), ExitStack() as stack:
-        from ....suites.running.parts import merging
         from ....suites.running.remote import Mirror, is_url, mirrored, reading
+        from ....suites.running.store import Store, check_writable, locked
+        from ....suites.running.work import Grid
         from ....suites.text import plural
         from . import launch
 
@@ -47,19 +48,24 @@ def merge(
             typer.echo(f"warning: {line}", err=True)
         mirror: Mirror | None = stack.enter_context(mirrored(place)) if is_url(place) else None
         folder = Path(place) if mirror is None else mirror.folder
-        found = merging.merge(list(found_at.values()), folder, int(first["shard"]["cells"]))
-        counts = launch.conclude(folder, found.work, first, shards, found.missing + found.unmeasured)
+        check_writable(folder)
+        with locked(folder):
+            with Store(folder, write=True) as store:
+                store.freeze(Grid((), ()))
+                for source in found_at.values():
+                    store.take(source, plan=True)
+                cells, finished = len(store.planned().cells), len(store.known())
+            total = int(first["shard"]["cells"])
+            counts = launch.conclude(folder, first, shards, total - finished)
         if mirror is not None:
             mirror.write()
     given = {manifest["shard"]["number"] for manifest in manifests.values()}
-    typer.echo(
-        f"{plural(len(given), 'shard')} of {first['shard']['of']} merged: {len(found.work.cells)} cells of {first['shard']['cells']}"
-    )
-    if found.missing:
+    typer.echo(f"{plural(len(given), 'shard')} of {first['shard']['of']} merged: {cells} cells of {total}")
+    if cells < total:
         absent = [str(number) for number in range(1, first["shard"]["of"] + 1) if number not in given]
-        typer.echo(f"{found.missing} cells are missing; shards not given: {', '.join(absent) or 'none'}")
-    if found.unmeasured:
-        typer.echo(f"{found.unmeasured} cells are not measured yet; continue their shards, then merge again")
+        typer.echo(f"{total - cells} cells are missing; shards not given: {', '.join(absent) or 'none'}")
+    if finished < cells:
+        typer.echo(f"{cells - finished} cells are not measured yet; continue their shards, then merge again")
     typer.echo(f"results: {place}")
     raise typer.Exit(code_of(counts))
 
@@ -98,7 +104,7 @@ def _check_same(one: str, first: dict[str, Any], other: str, second: dict[str, A
 
 
 def _differences(manifests: dict[str, dict[str, Any]]) -> list[str]:
-    """What numbers may depend on, in their rounding, where the machines of shards differ."""
+    """Differences between the machines of shards that may change the last digits of numbers."""
     found: dict[str, set[str]] = {}
     for manifest in manifests.values():
         surroundings = manifest.get("environment", {})

@@ -33,7 +33,7 @@ from ...problems.score_files import PaddingWarning
 from ..cells import Failure, execute, failed, healthy, load
 from ..planning.plan import Plan
 from ..progress import Busy
-from ..store import Scratch
+from ..store import scratch_path
 from ..work import Cell
 from .base import Engine, Worker
 
@@ -213,7 +213,7 @@ class _Worker:
     """The state of a worker process: its settings, log and limit."""
 
     def __init__(self, config: WorkerConfig, state: Any) -> None:
-        self.config, self.scratch, self.state = config, Scratch(config.folder), state
+        self.config, self.state = config, state
         self.file = config.log.open("ab", buffering=0)
         self.since = self.cpu = 0.0
         self.limit = math.inf
@@ -235,9 +235,7 @@ class _Worker:
         self.since, self.cpu, self.limit = time.monotonic(), time.process_time(), limit
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_PROF, limit * self.config.plan.threads)
-        folder = self.scratch.open(cell)
-        text = execute(self.config.plan, cell, folder)
-        self.scratch.close(folder)
+        text = execute(self.config.plan, cell, scratch_path(self.config.folder, cell))
         self.limit = math.inf
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_PROF, 0.0)

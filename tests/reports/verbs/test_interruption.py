@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ from structgrad.suites.running import runner, store
 from structgrad.suites.running.planning.grid import grid
 from tests.reports.calling import FEW, SMALL, call, refused, without_page
 from tests.suites.broken_estimators import HOLD
-from tests.suites.running_cases import HERE, broken
+from tests.suites.running_cases import HERE, broken, forget, kept
 from tests.suites.running_cases import SMALL as PLAN
 
 HELD, TERMINATED = ("ste", *broken("Held"), "rloo"), ("ste", *broken("Terminated"), "rloo")
@@ -44,10 +45,6 @@ def words(folder: Path, *estimators: str) -> list[str]:
     return [*SMALL, *FEW, *(word for name in estimators for word in ("-e", name)), "-o", str(folder)]
 
 
-def cells(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in (folder / "cells").glob("*/*.json")}
-
-
 def held(folder: Path) -> subprocess.Popen[str]:
     """A run in a process of its own, whose worker has finished the first cell, and is in the middle of the second one for ever."""
     process = subprocess.Popen(
@@ -59,7 +56,7 @@ def held(folder: Path) -> subprocess.Popen[str]:
         start_new_session=True,
     )
     deadline = time.monotonic() + 120
-    while not (cells(folder) and any("Held" in log.read_text() for log in (folder / "logs").glob("*.log"))):
+    while not (kept(folder) and any("Held" in log.read_text() for log in (folder / "logs").glob("*.log"))):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -68,17 +65,17 @@ def held(folder: Path) -> subprocess.Popen[str]:
 
 def check_that_it_goes_on(folder: Path, told: str, *estimators: str) -> None:
     """What an interrupted run says and keeps, and what the same command then does."""
-    kept = cells(folder)
-    assert len(kept) == 1
+    before = kept(folder)
+    assert len(before) == 1
     last = told.splitlines()[-1]
     assert last.startswith(f"error: interrupted; 1 of 3 cells are in {folder}; finished cells are kept, continue with: structgrad run")
     assert "Traceback" not in told
     assert results.manifest_of(folder)["status"] == "interrupted"
-    assert set(results.read(folder)[0]["cell"]) - {""} == {path.stem for path in kept}
+    assert set(results.read(folder)[0]["cell"]) - {""} == set(before)
     assert call("status", folder).stdout.startswith(f"{folder}: interrupted")
     assert call(*words(folder, *estimators)).exit_code == 0
-    assert {path: stamp for path, stamp in cells(folder).items() if path in kept} == kept
-    assert len(cells(folder)) == 3
+    assert before.items() <= kept(folder).items()
+    assert len(kept(folder)) == 3
     assert results.manifest_of(folder)["status"] == "finished"
 
 
@@ -154,41 +151,44 @@ def test_a_run_that_is_told_to_end_says_what_is_kept_and_goes_on(tmp_path: Path,
 
 @pytest.fixture
 def full_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """The disk takes so many more files."""
+    """The disk takes so many more files and cells."""
 
     def fill(count: int) -> None:
-        sync, left = os.fsync, [count]
+        left = [count]
 
-        def fsync(handle: int) -> None:
-            left[0] -= 1
-            if left[0] < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            sync(handle)
+        def counted(write: Callable[..., None]) -> Callable[..., None]:
+            def writing(*given: Any) -> None:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                write(*given)
 
-        monkeypatch.setattr(os, "fsync", fsync)
+            return writing
+
+        monkeypatch.setattr(os, "fsync", counted(os.fsync))
+        monkeypatch.setattr(store.Store, "keep", counted(store.Store.keep))
 
     return fill
 
 
-@pytest.mark.parametrize("files", [0, 2, 3, 5, 6, 7])
+@pytest.mark.parametrize("files", [0, 1, 2, 4, 5, 6])
 def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(
     tmp_path: Path, full_after: Any, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
-    """Files are: run.json, plan.jsonl, three cells, the table, run.json, the page."""
-    monkeypatch.setattr(store, "LASTING", 0.0)  # each cell reaches the disk before the next one, whatever it took
+    """The files are run.json, three cells, the table, run.json, the page."""
     full_after(files)
     told = refused(*words(tmp_path, "rloo", "ste", "reinforce"), "-q", code=3)
-    kept = cells(tmp_path)
-    assert len(kept) == max(min(files - 2, 3), 0)
+    before = kept(tmp_path)
+    assert len(before) == max(min(files - 1, 3), 0)
     assert told.startswith("error: cannot write (No space left on device); ")
-    assert f"{len(kept)} of 3 cells are in {tmp_path}; finished cells are kept, continue with: structgrad run bias" in told
+    assert f"{len(before)} of 3 cells are in {tmp_path}; finished cells are kept, continue with: structgrad run bias" in told
     assert not list(tmp_path.rglob("*.tmp"))
-    if kept:
-        assert set(results.read(tmp_path)[0]["cell"]) - {""} == {path.stem for path in kept}
+    if before:
+        assert set(results.read(tmp_path)[0]["cell"]) - {""} == set(before)
     monkeypatch.undo()
     without_page(monkeypatch)
     assert call(*words(tmp_path, "rloo", "ste", "reinforce")).exit_code == 0
-    assert {path: stamp for path, stamp in cells(tmp_path).items() if path in kept} == kept
+    assert before.items() <= kept(tmp_path).items()
     assert results.manifest_of(tmp_path)["status"] == "finished"
 
 
@@ -236,31 +236,30 @@ def test_a_truncated_table_is_derived_from_the_cells_again(run_folder: Path, len
     assert refused("report", alone) == refused("export", alone) == expected
 
 
-@pytest.mark.parametrize("content", ["", "{", "null", "[]", '{"rows": [{}], "shared": {}, "seconds": 1}', "\x00\xff"])
-def test_a_damaged_cell_is_measured_again_and_that_is_said(run_folder: Path, content: str) -> None:
-    before, (damaged, *_) = cells(run_folder), grid_paths(run_folder)
-    whole = damaged.read_text()
-    damaged.write_text(content)
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\x00", b"x" * 9000])
+def test_damaged_cells_are_one_sentence_and_measured_again_where_that_is_asked_for(run_folder: Path, content: bytes) -> None:
+    path = run_folder / store.FILE
+    path.write_bytes(content)
+    said = "cannot be read" if content else "has the schema version 0"
+    assert f"{path} {said}" in refused("status", run_folder)
+    assert call(*words(run_folder, "rloo", "ste"), "--fresh").exit_code == 0
+    assert len(kept(run_folder)) == 2
+
+
+@pytest.mark.filterwarnings("default::structgrad.suites.running.store.EarlierFormatWarning")
+def test_a_run_of_the_earlier_format_is_read_if_it_is_finished_and_measured_again_if_not(run_folder: Path) -> None:
+    status = call("status", run_folder).stdout
+    (run_folder / store.FILE).rename(run_folder / "plan.jsonl")
+    assert call("status", run_folder).stdout == status
     assert len(results.read(run_folder)[0]) > 0
-    assert "1 left" in call("status", run_folder).stdout
-    result = call(*words(run_folder, "rloo", "ste"))
-    assert result.exit_code == 0
-    assert f"damaged, and measured again: {damaged}" in result.stdout
-    assert {path for path, stamp in cells(run_folder).items() if stamp != before[path]} == {damaged}
-    again, once = (json.loads(text) for text in (damaged.read_text(), whole))
-    assert again["rows"] == once["rows"]
-
-
-def grid_paths(folder: Path) -> list[Path]:
-    return [store.cell_path(folder, cell) for cell in store.planned(folder).cells]
-
-
-def test_a_damaged_plan_is_one_sentence_and_made_anew(run_folder: Path) -> None:
-    path = run_folder / store.PLAN
-    path.write_text(path.read_text()[:-30])
-    assert f"error: {path} is damaged" in refused("status", run_folder)
-    assert "0/2 cells" not in call(*words(run_folder, "rloo", "ste")).stderr
-    assert call("status", run_folder).exit_code == 0
+    table = (run_folder / results.TABLE).read_bytes()
+    (run_folder / results.TABLE).unlink()
+    for verb in ("status", "report", "export"):
+        assert "holds a run in an earlier format; run its command again, which measures all cells again" in refused(verb, run_folder)
+    said = call(*words(run_folder, "rloo", "ste"))
+    assert said.exit_code == 0
+    assert f"warning: {run_folder} holds a run in an earlier format; its cells are measured again" in said.stderr
+    assert len((run_folder / results.TABLE).read_bytes()) == pytest.approx(len(table), rel=0.1)
 
 
 NEWER = SCHEMA_VERSION + 1
@@ -275,30 +274,27 @@ def test_a_table_of_a_newer_version_is_one_sentence(run_folder: Path) -> None:
 
 
 def test_cells_of_a_newer_version_are_one_sentence_and_left_alone(run_folder: Path) -> None:
-    for path in grid_paths(run_folder):
-        content = json.loads(path.read_text())
-        content["shared"] |= {"schema_version": NEWER, "a_new_column": 1}
-        path.write_text(json.dumps(content))
+    with sqlite3.connect(run_folder / store.FILE) as base:
+        base.execute(f"PRAGMA user_version={NEWER}")
     (run_folder / results.TABLE).unlink()
-    before = cells(run_folder)
+    before = (run_folder / store.FILE).read_bytes()
     for verb in (["report", run_folder], ["status", run_folder], ["export", run_folder], words(run_folder, "rloo", "ste")):
         assert f"has the schema version {NEWER}, this structgrad reads {SCHEMA_VERSION}" in refused(*verb)
-    assert cells(run_folder) == before
+    assert (run_folder / store.FILE).read_bytes() == before
 
 
 def test_a_run_of_a_newer_version_is_not_planned_over(run_folder: Path) -> None:
     manifest = {**results.manifest_of(run_folder), "schema_version": NEWER}
     (run_folder / results.MANIFEST).write_text(json.dumps(manifest))
-    plan = (run_folder / store.PLAN).read_bytes()
+    plan = (run_folder / store.FILE).read_bytes()
     assert f"run.json has the schema version {NEWER}" in refused(*words(run_folder, "reinforce"))
     assert f"run.json has the schema version {NEWER}" in refused(*words(run_folder, "reinforce"), "--fresh")
-    assert (run_folder / store.PLAN).read_bytes() == plan
+    assert (run_folder / store.FILE).read_bytes() == plan
 
 
 def test_a_table_of_an_earlier_run_does_not_stand_for_one_that_goes_on(tmp_path: Path) -> None:
     runner.run(PLAN, tmp_path, machine=HERE)
     results.write(runner.collect(tmp_path), tmp_path, {"status": "finished"})
     results.write_manifest(tmp_path, {"status": "running"})
-    for cell in grid(PLAN).cells[1:]:
-        store.cell_path(tmp_path, cell).unlink()
+    forget(tmp_path, *(cell.identity for cell in grid(PLAN).cells[1:]))
     assert len(results.read(tmp_path)[0]["estimator"].unique()) < len(PLAN.estimators)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from structgrad.reports import results
-from structgrad.suites.running import cell_writer, store
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Shard
+from structgrad.suites.running.replay_cell import cells_of
+from structgrad.suites.running.store import FILE
 from tests.reports.calling import FEW, SMALL, call, refused, without_page
 from tests.suites.running_cases import SMALL as PLAN
+from tests.suites.running_cases import kept
 
 NAMES = ("rloo", "ste", "reinforce")
 CLOCKS = ["cell", "seconds"]
@@ -43,11 +46,9 @@ def check_same(merged: Path, whole: Path) -> None:
     assert one.equals(two)
 
 
-@pytest.mark.parametrize("batch", [1, 1024])
-def test_merged_shards_are_the_run_of_the_whole_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
-    monkeypatch.setattr(cell_writer, "BATCH", batch)
+def test_merged_shards_are_the_run_of_the_whole_plan(tmp_path: Path) -> None:
     one, two, three = shards(tmp_path, 3)
-    assert [len(store.planned(shard).cells) for shard in (one, two, three)] == [1, 1, 1]
+    assert [len(cells_of(shard)) for shard in (one, two, three)] == [1, 1, 1]
     merged = tmp_path / "merged"
     told = call("merge", one, three, one, "-o", merged)
     assert told.exit_code == 0
@@ -57,9 +58,9 @@ def test_merged_shards_are_the_run_of_the_whole_plan(tmp_path: Path, monkeypatch
     assert call(*words(tmp_path / "whole")).exit_code == 0
     check_same(merged, tmp_path / "whole")
     assert results.manifest_of(merged)["status"] == "finished"
-    cells = {path: path.stat().st_mtime_ns for path in merged.glob("*/*/*.json")}
+    before = kept(merged)
     assert call(*words(merged)).exit_code == 0
-    assert {path: path.stat().st_mtime_ns for path in merged.glob("*/*/*.json")} == cells
+    assert kept(merged) == before
 
 
 def test_shards_of_something_else_are_refused(tmp_path: Path) -> None:
@@ -85,8 +86,9 @@ def test_shards_of_something_else_are_refused(tmp_path: Path) -> None:
 
 def test_a_shard_whose_cells_are_others_is_refused(tmp_path: Path) -> None:
     one, two = shards(tmp_path, 2)
-    (two / store.PLAN).write_text((one / store.PLAN).read_text().replace('"stage": "init"', '"stage": "final"'))
-    assert "where another shard holds" in refused("merge", one, two, "-o", tmp_path / "merged")
+    with sqlite3.connect(two / FILE) as base:
+        base.execute("UPDATE plan SET place = 0 WHERE place = (SELECT min(place) FROM plan)")
+    assert "has another plan than the shards before it" in refused("merge", one, two, "-o", tmp_path / "merged")
 
 
 @pytest.mark.parametrize("text", ["3", "0/3", "4/3", "a/b", "1/0", "-1/3", "1/2/3"])

@@ -18,14 +18,15 @@ from structgrad.oracles.kernels import notices
 from structgrad.reports import results, terminal
 from structgrad.reports.verbs.options import seconds_of
 from structgrad.reports.verbs.run import launch
-from structgrad.suites.running import runner, store
+from structgrad.suites.running import runner
 from structgrad.suites.running.planning import compiling
 from structgrad.suites.running.planning.estimates import CostModel, seconds_within
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Plan, Scope
 from structgrad.suites.running.planning.presets import plan_of
+from structgrad.suites.running.replay_cell import cells_of
 from tests.reports.calling import FEW, SMALL, call, refused, told, without_page
-from tests.suites.running_cases import HERE
+from tests.suites.running_cases import HERE, forget, kept
 from tests.suites.running_cases import SMALL as PLAN
 
 FAILING = "tests.suites.broken_estimators:Failing"
@@ -54,10 +55,6 @@ def mine(tmp_path: Path) -> Path:
     path.write_text(MINE)
     yield path
     plugins.use(())
-
-
-def cells(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in (folder / "cells").glob("*/*.json")}
 
 
 # Files of options.
@@ -185,12 +182,14 @@ def test_the_class_of_a_file_is_measured_by_workers(by_workers: Any, monkeypatch
     measured = frame[frame["status"] == "ok"]
     assert set(measured["estimator"]) == {"./my estimators.py:Mine[num_samples=2]", "mine"}
     assert set(measured["family"]) == {"mine"}
-    before = cells(folder / "out")
+    before = kept(folder / "out")
     (folder / "my estimators.py").write_text(MINE.replace("version: ClassVar[int] = 1", "version: ClassVar[int] = 2"))
     for name in [name for name in sys.modules if name.startswith("structgrad_file_my estimators")]:
         del sys.modules[name]
     assert call(*SMALL, *FEW, "--plugin", "my estimators.py", *OWN, "-o", "out").exit_code == 0
-    assert len(cells(folder / "out")) == len(before) + 2
+    after = kept(folder / "out")
+    assert len(after) == 2
+    assert before.keys().isdisjoint(after)
 
 
 def test_a_plugin_file_gives_names(tmp_path: Path, mine: Path) -> None:
@@ -223,24 +222,24 @@ def test_a_structure_with_its_size_is_a_problem(tmp_path: Path) -> None:
 def test_cells_are_measured_again_by_name(tmp_path: Path) -> None:
     words = [*SMALL, *FEW, "-e", "rloo", "-e", "ste", "-o", tmp_path]
     assert call(*words).exit_code == 0
-    before = cells(tmp_path)
+    before = kept(tmp_path)
     assert call(*words, "--rerun", "rl*").exit_code == 0
-    changed = [path for path, stamp in cells(tmp_path).items() if stamp != before[path]]
-    assert [json.loads(path.read_text())["cell"]["estimators"] for path in changed] == [["rloo"]]
-    before = cells(tmp_path)
+    changed = [identity for identity, seconds in kept(tmp_path).items() if seconds != before[identity]]
+    assert [cell.estimators for cell in cells_of(tmp_path) if cell.identity in changed] == [("rloo",)]
+    before = kept(tmp_path)
     assert "--rerun got 'rlo', which no cell of this run has; expected failed, or one of" in refused(*words, "--rerun", "rlo")
     assert call(*words, "--rerun", "failed").exit_code == 0
-    assert cells(tmp_path) == before
+    assert kept(tmp_path) == before
 
 
 def test_failed_cells_alone_are_measured_again(tmp_path: Path) -> None:
     plan = Plan(**{**vars(PLAN), "estimators": ("ste", FAILING, "rloo")})
     runner.run(plan, tmp_path, machine=HERE)
-    before, work = cells(tmp_path), grid(plan)
-    store.cell_path(tmp_path, work.cells[2]).unlink()
+    before, work = kept(tmp_path), grid(plan)
+    forget(tmp_path, work.cells[2].identity)
     runner.run(plan, tmp_path, machine=HERE, scope=Scope(rerun="failed"))
-    after = cells(tmp_path)
-    assert {path for path in after if after[path] != before[path]} == {store.cell_path(tmp_path, work.cells[1])}
+    after = kept(tmp_path)
+    assert {identity for identity in after if after[identity] != before[identity]} == {work.cells[1].identity}
     assert len(after) == 2
 
 

@@ -17,9 +17,10 @@ from structgrad.reports.verbs import exporting
 from structgrad.suites.frames import COLUMNS, from_csv
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.planning.plan import Plan
+from structgrad.suites.running.replay_cell import cells_of
 from tests.reports import examples
 from tests.reports.calling import call, refused
-from tests.suites.running_cases import HERE, SMALL
+from tests.suites.running_cases import HERE, SMALL, forget
 
 FAILING = "tests.suites.broken_estimators:Failing"
 
@@ -30,7 +31,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = Plan(**{**vars(SMALL), "estimators": ("ste", FAILING, "rloo", "reinforce"), "instances": 1})
     folder = tmp_path_factory.mktemp("killed")
     runner.run(plan, folder, machine=HERE)
-    store.cell_path(folder, store.planned(folder).cells[-1]).unlink()
+    forget(folder, cells_of(folder)[-1].identity)
     manifest = {"status": "running", "started": "2026-01-01", "command": "structgrad run again"}
     results.write_manifest(folder, {**manifest, "process": {"id": 2**22 + 1, "host": platform.node()}})
     return folder
@@ -66,7 +67,7 @@ def test_without_an_argument_all_runs_of_this_place(folder: Path, monkeypatch: p
     (found,) = json.loads(call("status", "--json").stdout)
     assert found["folder"] == "structgrad-results/abc"
     assert found["suites"] == {"bias": {"done": 2, "failed": 1, "left": 1}}
-    assert (found["status"], found["done"], found["failed"], found["left"], found["damaged"]) == ("killed", 2, 1, 1, 0)
+    assert (found["status"], found["done"], found["failed"], found["left"]) == ("killed", 2, 1, 1)
     (folder / results.MANIFEST).write_text("{damaged")
     assert json.loads(call("status", "--json").stdout)[0]["status"] == "killed"
 
@@ -143,7 +144,7 @@ def test_export_refuses_what_it_cannot_write(run_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", [("report",), ("export", "--to", "parquet"), ("compare", "published")])
-@pytest.mark.parametrize("name", [results.TABLE, results.MANIFEST, store.PLAN])
+@pytest.mark.parametrize("name", [results.TABLE, results.MANIFEST, store.FILE])
 def test_what_was_measured_is_not_written_over(folder: Path, verb: tuple[str, ...], name: str) -> None:
     file = folder / name
     before = file.read_bytes() if file.exists() else None

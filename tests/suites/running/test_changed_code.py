@@ -10,10 +10,11 @@ import pytest
 from structgrad.oracles.plugins import loaded_file
 from structgrad.oracles.sources import own_files
 from structgrad.suites.measures.suite import Effort
-from structgrad.suites.running import runner, store
+from structgrad.suites.running import runner
 from structgrad.suites.running.planning.grid import Watch, grid
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.progress import Snapshot
+from tests.suites.running_cases import kept
 
 MINE = "from structgrad.estimators import LeaveOneOut\n\n\nclass Mine(LeaveOneOut):\n    pass\n\n\nclass Other(LeaveOneOut):\n    pass\n"
 
@@ -99,15 +100,15 @@ def test_a_change_in_the_middle_of_a_run_ends_it_and_is_measured_when_it_goes_on
 
     with pytest.raises(ValueError, match=r"mine.py changed while it was measured; finished cells are kept, run the command again"):
         runner.measure(work, out, machine=Machine(jobs=0), progress=change)
-    assert len(store.known(out, store.planned(out).cells)) == 1
+    assert len(kept(out)) == 1
     forget(mine)
-    cells = runner.measure(work, out, machine=Machine(jobs=0)).cells
-    assert len(store.known(out, cells)) == 3
+    runner.measure(work, out, machine=Machine(jobs=0))
+    assert len(kept(out)) == 3
 
 
 def test_a_file_that_is_only_touched_is_no_change(mine: Path, tmp_path: Path) -> None:
     def touch(snapshot: Snapshot) -> None:
         mine.touch()
 
-    cells = runner.measure(plan(mine), tmp_path / "run", machine=Machine(jobs=0), progress=touch).cells
-    assert len(store.known(tmp_path / "run", cells)) == 3
+    runner.measure(plan(mine), tmp_path / "run", machine=Machine(jobs=0), progress=touch)
+    assert len(kept(tmp_path / "run")) == 3

@@ -10,8 +10,9 @@ import fsspec
 import pytest
 
 from structgrad.suites.running import remote
-from structgrad.suites.running.remote import CELLS, RemoteError, RemoteFolder, RemoteWarning, is_url, reading, working_folder
+from structgrad.suites.running.remote import RemoteError, RemoteFolder, RemoteWarning, is_url, reading, working_folder
 from structgrad.suites.running.runner import collect, run
+from structgrad.suites.running.store import FILE
 from tests.reports.calling import FEW, SMALL, call, refused, without_page
 from tests.suites.running_cases import HERE, comparable
 from tests.suites.simulated import simulated_plan
@@ -72,7 +73,7 @@ def test_another_machine_continues_and_a_third_one_reads(tmp_path, monkeypatch, 
     on_machine("c", tmp_path, monkeypatch)
     assert comparable(collect(url)) == expected
     files = {name.rpartition("/")[2] for name in RemoteFolder(url).files.find(RemoteFolder(url).root)}
-    assert CELLS in files
+    assert FILE in files
     assert not any(name.startswith(".") for name in files)
 
 
@@ -138,8 +139,8 @@ def test_a_server_that_is_away_at_the_end_ends_the_run_with_a_sentence_and_the_f
 
 def test_a_damaged_copy_is_one_sentence(tmp_path, url):
     begin(url, 4)
-    RemoteFolder(url).put(CELLS, b"damaged")
-    with pytest.raises(RemoteError, match=r"cells.tar is damaged .*; remove it to measure its cells again"):
+    RemoteFolder(url).put(FILE, b"damaged" * 9)
+    with pytest.raises(RemoteError, match=r"cells.sqlite is damaged; remove it to measure its cells again"):
         run(PLAN, url, machine=HERE)
 
 

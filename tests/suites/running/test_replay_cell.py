@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,11 @@ import pytest
 from structgrad.suites.base import SCHEMA_VERSION
 from structgrad.suites.measures.suite import Effort
 from structgrad.suites.problems.score_files import Convention, ScoreFile
-from structgrad.suites.running import store
 from structgrad.suites.running.planning.plan import Machine, Plan, Portion
 from structgrad.suites.running.replay_cell import cells_of, find_cells, plan_from, plan_of_run, raise_live, replay_cell
 from structgrad.suites.running.runner import run
+from structgrad.suites.running.store import Store
+from tests.suites.running_cases import forget, rewrite
 
 FAILING = "tests.suites.broken_estimators:Failing"
 PLAN = Plan(
@@ -58,12 +61,11 @@ def test_a_cell_comes_out_bit_identical(folder: Path, pattern: str) -> None:
 
 def test_a_number_that_moved_is_named(folder: Path, tmp_path: Path) -> None:
     (cell,) = find_cells(cells_of(folder), "bias*imle")
-    content = json.loads(store.cell_path(folder, cell).read_text())
-    row = next(row for row in content["rows"] if row["metric"] == "gain")
-    row["value"] *= 1 + 1e-12
-    content["rows"].remove(next(row for row in content["rows"] if row["metric"] == "snr"))
-    store.cell_path(tmp_path, cell).parent.mkdir(parents=True)
-    store.cell_path(tmp_path, cell).write_text(json.dumps(content))
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    with Store(tmp_path) as store:
+        gain, snr = (next(row for row in store.rows() if (row.cell, row.metric) == (cell.identity, name)) for name in ("gain", "snr"))
+    rewrite(tmp_path, cell.identity, lambda row: replace(row, value=row.value * (1 + 1e-12)) if row == gain else row)
+    rewrite(tmp_path, cell.identity, lambda row: None if row == snr else row)
     lost, moved = sorted(replay_cell(tmp_path, PLAN, cell).differences, key=lambda one: one.row[2] == "gain")
     assert (lost.row[2], lost.column, lost.stored, lost.measured) == ("snr", "row", None, "there")
     assert (moved.row[2], moved.column, moved.relative) == ("gain", "value", pytest.approx(1e-12, rel=1e-3))
@@ -97,5 +99,6 @@ def test_what_cannot_be_replayed(folder: Path, tmp_path: Path) -> None:
         plan_of_run(tmp_path)
     with pytest.raises(ValueError, match=r"the setting 'colour'"):
         plan_from({"colour": 1})
+    forget(shutil.copytree(folder, tmp_path / "run"), cells_of(folder)[0].identity)
     with pytest.raises(ValueError, match=r"nothing stored of bias"):
-        replay_cell(tmp_path, PLAN, cells_of(folder)[0])
+        replay_cell(tmp_path / "run", PLAN, cells_of(folder)[0])

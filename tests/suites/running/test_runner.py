@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from structgrad.oracles import Subset, make_oracle
-from structgrad.suites.base import SCHEMA_VERSION, Row, oracle_name
+from structgrad.suites.base import SCHEMA_VERSION, oracle_name
 from structgrad.suites.measures import SUITES
 from structgrad.suites.problems.score_files import ScoreFile
-from structgrad.suites.running import runner, store
+from structgrad.suites.running import runner
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import collect, run
@@ -113,7 +110,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
 def test_collect_gives_the_rows_of_the_run_at_any_time(tmp_path):
     rows = run(dataclasses.replace(SMALL, estimators=("reinforce", "ste"), losses=("black_box",)), tmp_path, machine=HERE)
     assert collect(tmp_path) == rows
-    with pytest.raises(FileNotFoundError, match=r"found no plan .*nowhere.plan\.jsonl; expected the folder of a run, finished or not"):
+    with pytest.raises(FileNotFoundError, match=r"found no .*nowhere.cells\.sqlite; expected the folder of a run, finished or not"):
         collect(tmp_path / "nowhere")
 
 
@@ -124,56 +121,28 @@ def test_pairs_that_do_not_fit_are_rows_with_their_reason(tmp_path):
     assert skips[0].reason == "ste needs gradients of the loss, and the loss black_box gives values only"
 
 
+def test_a_worker_that_returns_garbage_costs_that_cell(tmp_path, monkeypatch):
+    real = runner.execute
+    monkeypatch.setattr(runner, "execute", lambda plan, cell, scratch: "{" if "ste" in cell.estimators else real(plan, cell, scratch))
+    rows = run(SMALL, tmp_path, machine=HERE)
+    assert {row.estimator: row.status for row in rows} == {"reinforce": "ok", "arsm": "ok", "ste": "crash"}
+    assert next(row.reason for row in rows if row.status == "crash").startswith("the worker returned ")
+
+
 def test_a_suite_gets_a_scratch_folder_that_is_gone_when_its_cell_is_done(tmp_path, monkeypatch):
     seen = []
 
     class Watched(SUITES["sparsity"]):
         def findings(self, problem, estimators, context):
-            seen.append((context.scratch, context.scratch.is_dir()))
+            context.scratch.mkdir(parents=True)
+            (context.scratch / "checkpoint").touch()
+            seen.append(context.scratch)
             yield from super().findings(problem, estimators, context)
 
     monkeypatch.setitem(SUITES, "sparsity", Watched)
     run(dataclasses.replace(SMALL, suites=("sparsity",), estimators=("ste", "rloo")), tmp_path, machine=HERE)
-    assert [there for _, there in seen] == [True, True]
-    assert len({folder for folder, _ in seen}) == 2
+    assert len(set(seen)) == 2
     assert not any((tmp_path / "scratch").iterdir())
-
-
-def test_a_file_of_the_current_folder_is_drafted_there(tmp_path, monkeypatch):
-    """As of `run --out .`, and not in the root of the file system."""
-    monkeypatch.chdir(tmp_path)
-    drafts, replace = [], os.replace
-    monkeypatch.setattr(os, "replace", lambda draft, path: (drafts.append(draft), replace(draft, path)))
-    store.write_atomically(Path("plan.jsonl"), "new")
-    assert Path("plan.jsonl").read_text() == "new"
-    assert [Path(draft).parent for draft in drafts] == [Path()]
-
-
-def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    store.write_atomically(tmp_path / "cell.json", "old")
-    monkeypatch.setattr(os, "replace", lambda *rest: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        store.write_atomically(tmp_path / "cell.json", "new")
-    assert [path.name for path in tmp_path.iterdir()] == ["cell.json"]
-    assert (tmp_path / "cell.json").read_text() == "old"
-
-
-def test_a_cell_file_says_what_it_is_in_strict_json(tmp_path):
-    run(SMALL, tmp_path, machine=HERE)
-    path = next((tmp_path / "cells").glob("*/*.json"))
-    content = json.loads(path.read_text(), parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
-    assert content["cell"]["suite"] == "bias"
-    assert path.parent.name == content["cell"]["identity"][:2]
-    assert content["shared"]["schema_version"] == SCHEMA_VERSION
-
-
-def test_rows_come_back_from_a_cell_file_as_they_were(tmp_path):
-    cell = grid(SMALL).cells[0]
-    row = Row(cell.identity, "bias", "p", "s", "", "o", "l", "e", "f", value=1.5, low=-math.inf, high=math.inf, p_value=0.0, seed=3)
-    other = dataclasses.replace(row, value=None, low=None, high=None, status="nonfinite", reason="the value is nan", vertex_degree=2)
-    for rows in ([], [row], [row, other]):
-        store.write_cell(tmp_path, cell, store.encode(cell, rows, 0.5))
-        assert store.stored(tmp_path, cell)["rows"] == rows
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
 from structgrad.suites.base import Row
-from structgrad.suites.running import cell_writer, store
-from structgrad.suites.running.cell_writer import CellWriter
 from structgrad.suites.running.derived import WORK, adjusted, derive, work_rows
-from structgrad.suites.running.parts import columns, journal
-from structgrad.suites.running.parts.whole_run import Facts, WholeRun
-from structgrad.suites.running.runner import collect
-from structgrad.suites.running.work import Cell, Grid
 
 BLANK = Row("cell", "bias", "p", "s", "", "o", "l", "reinforce", "reinforce", instance="i", reference="expected", log_count=3.0)
 
@@ -102,53 +95,3 @@ def test_the_rows_of_cells_come_first_and_unchanged():
     rows = [*UNBIASED, *BIASED, *TIMES]
     assert derive(rows)[: len(rows)] == rows
     assert derive([]) == []
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Grid]:
-    """Cells in parts and in files, of losses that share times, some tested, trained, failed, damaged or missing, and a skipped pair."""
-    monkeypatch.setattr(cell_writer, "BATCH", 6)
-    rows: dict[str, list[Row]] = {}
-    for problem in ("p@f1", "q", "p@mlp", "q@f1"):
-        for found in (UNBIASED, BIASED, TIMES[:1], TIMES[1:]):
-            first = found[0]
-            name = journal.digest(f"{problem} {first.suite} {first.estimator}".encode())
-            rows[name] = [dataclasses.replace(row, problem=problem, cell=name, batches=(0.5, float(len(rows)))) for row in found]
-            tested = dataclasses.replace(rows[name][0], p_value=0.01 * len(rows))
-            rows[name] += [dataclasses.replace(tested, metric=metric) for metric in ("gain", "bias_z")]
-    names = list(rows)
-    rows[names[1]].append(dataclasses.replace(rows[names[1]][0], metric="", value=None, status="error", reason="ü", traceback="t"))
-    rows[names[6]][0] = dataclasses.replace(rows[names[6]][0], low=float("-inf"))
-    for metric in ("step_time", "steps_to_target"):
-        rows[names[9]].append(dataclasses.replace(rows[names[9]][0], suite="learning", metric=metric, value=7.0))
-    cells = tuple(Cell(found[0].suite, found[0].problem, "s", (found[0].estimator,), 1, name) for name, found in rows.items())
-    work = Grid(cells, (Row("", "", "q", "s", "", "o", "l", "sfe", "sfe", status="skipped", reason="no"),))
-    store.freeze(tmp_path, work)
-    writer = CellWriter(tmp_path, cells)
-    for cell in (*cells[9:], *cells[1:9]):
-        writer.keep(cell, store.encode(cell, rows[cell.identity], 0.1), 0.1)
-    assert len(writer.index.parts) > 2
-    assert len(writer.loose) > 1, "files of cells beside parts"
-    store.path_of(tmp_path, min(writer.loose)).write_text("{")
-    part = tmp_path / journal.FOLDER / writer.index.owner[names[14]]
-    part.write_bytes(part.read_bytes()[:-9] + b"damaged!!")
-    return tmp_path, work
-
-
-@pytest.mark.parametrize("block", [1, 20, 10_000])
-def test_the_tables_of_a_whole_run_have_the_rows_that_are_derived_at_once(run: tuple[Path, Grid], block: int) -> None:
-    folder, work = run
-    expected = collect(folder)
-    assert {"variance_seconds", "break_even_seconds", "seconds_to_target"} <= {row.metric for row in expected}
-    assert any(row.p_adjusted is not None for row in expected)
-    whole = WholeRun(folder, work, block)
-    facts = whole.facts()
-    rows = [row for table in whole.tables() for row in columns.to_rows(table)]
-    there = [row for row in expected if row.suite != WORK]
-    assert rows[: len(there)] == there
-    # Problems that share scores are derived together, which may be in another order.
-    assert sorted(map(repr, rows)) == sorted(map(repr, expected))
-    assert facts.counts() == {"ok": len({row.cell for row in there} - {""}) - 1, "failed": 1, "skipped": 1}
-    held = Facts.of_rows(expected)
-    assert (facts.families, facts.oracles, facts.estimators) == (held.families, held.oracles, held.estimators)
-    assert facts.instances == held.instances

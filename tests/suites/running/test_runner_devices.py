@@ -64,7 +64,7 @@ def test_what_a_cell_calls_cuda_is_the_device_of_its_worker(monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "device", lambda name: (entered.append(name), nullcontext())[1])
     monkeypatch.setattr(cells, "_measured", lambda plan, cell, context: [plan.device, context.device])
     monkeypatch.setattr(cells, "replace", lambda row, **changes: row if isinstance(row, str) else dataclasses.replace(row, **changes))
-    monkeypatch.setattr(cells, "encode", lambda cell, rows, seconds, **named: rows)
+    monkeypatch.setattr(cells, "encode", lambda rows, seconds: rows)
     found = [cells.execute(dataclasses.replace(SMALL, device=name), grid(SMALL).cells[0]) for name in ("cuda:1,cuda:0", "cuda", "cpu")]
     assert found == [["cuda:1"] * 2, ["cuda"] * 2, ["cpu"] * 2]
     assert entered == ["cuda:1"]

@@ -16,9 +16,9 @@ from structgrad.suites.running.cells import Failure, ran_out_of_memory
 from structgrad.suites.running.planning.grid import Cell, grid
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
-from structgrad.suites.running.store import finished, scratch_path, stored
+from structgrad.suites.running.store import Store, scratch_path
 from tests.suites.broken_estimators import Failing
-from tests.suites.running_cases import HERE, SMALL, broken, comparable
+from tests.suites.running_cases import HERE, SMALL, broken, comparable, kept
 
 EXCEPTIONS = {
     "Failing": ("error", "RuntimeError", "RuntimeError: a mistake", "raise RuntimeError"),
@@ -78,15 +78,17 @@ def test_workers_their_deaths_and_the_order_of_cells_change_no_number(disturbed,
 
 def test_failed_cells_are_measured_again_and_others_are_not(disturbed):
     _, cells, folder = disturbed
-    assert [finished(stored(folder, cell)) for cell in cells] == [True] * len(RIGHT) + [False] * len(DEATHS)
+    with Store(folder) as store:
+        kinds = store.known()
+    assert [kinds[cell.identity].kind for cell in cells] == ["done"] * len(RIGHT) + ["failed"] * len(DEATHS)
 
 
 def test_a_killed_worker_costs_its_cell_until_the_run_is_resumed(disturbed, undisturbed, tmp_path):
     shutil.copytree(disturbed[2], tmp_path, dirs_exist_ok=True)
     plan = dataclasses.replace(SMALL, estimators=(*broken("Killed"), *RIGHT[::-1]), instances=1)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").glob("*/*.json")}
+    before = kept(tmp_path)
     assert comparable(run(plan, tmp_path, machine=HERE)) == undisturbed
-    assert [path.stat().st_mtime_ns == stamp for path, stamp in before.items()].count(False) == 1
+    assert len(kept(tmp_path).items() - before.items()) == 1
 
 
 def test_the_logs_of_workers_hold_the_cells_that_printed(disturbed):
@@ -138,7 +140,8 @@ def test_a_number_that_is_not_finite_has_a_status_of_its_own(tmp_path, monkeypat
         ("ok", "", 1.0, None, math.inf),
         ("ok", "", None, None, None),
     ]
-    assert finished(stored(tmp_path, grid(plan).cells[0]))
+    with Store(tmp_path) as store:
+        assert [cell.kind for cell in store.known().values()] == ["nonfinite"]
 
 
 class Together(Suite):

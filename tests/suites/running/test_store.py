@@ -1,0 +1,267 @@
+"""The database of a run: rows come back as they were, whenever its writer is killed, and damage is one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from structgrad.suites.base import SCHEMA_VERSION, Row
+from structgrad.suites.running import runner, store
+from structgrad.suites.running.planning.grid import grid
+from structgrad.suites.running.planning.plan import Plan
+from structgrad.suites.running.store import LockedError, NewerSchemaError, OtherSchemaError, Store, encode, examined, locked
+from structgrad.suites.running.work import Cell, Grid
+from tests.suites.running_cases import HERE, SMALL, comparable, kept
+from tests.suites.simulated import simulated_plan
+
+ROW = Row("a", "bias", "p", "s", "", "o", "l", "e", "f", value=1.5, low=-math.inf, high=math.inf, p_value=0.0, seed=3, seconds=0.5)
+ODD = dataclasses.replace(ROW, value=None, low=None, status="nonfinite", reason="ü\x00", vertex_degree=2, batches=(0.1, 1e-17))
+FAILED = dataclasses.replace(ROW, metric="", value=None, status="error", reason="r", traceback="t")
+CELLS = tuple(Cell(suite, "p", "s", ("e", "f[k=2]"), 3, name) for suite, name in (("bias", "a"), ("cost", "b"), ("bias", "c")))
+SKIP = dataclasses.replace(ROW, cell="", suite="", value=None, low=None, high=None, seconds=None, status="skipped", reason="no")
+WORK = Grid(CELLS, (SKIP,))
+
+
+def keep(folder: Path, contents: dict[str, list[Row]], work: Grid = WORK) -> None:
+    with Store(folder, write=True) as found:
+        found.freeze(work)
+        for identity, rows in contents.items():
+            text = encode([dataclasses.replace(row, cell=identity) for row in rows], 0.5)
+            found.keep(identity, text, examined(text, identity))
+
+
+def test_rows_and_plans_come_back_as_they_were(tmp_path: Path) -> None:
+    keep(tmp_path, {"c": [ROW, ODD], "a": [FAILED], "other": [ROW]})
+    keep(tmp_path, {"b": []})
+    with Store(tmp_path) as found:
+        assert found.planned() == Grid(CELLS, (SKIP,), places=(0, 1, 2))
+        assert list(found.rows()) == [FAILED, dataclasses.replace(ROW, cell="c"), dataclasses.replace(ODD, cell="c"), SKIP]
+        assert {name: cell.kind for name, cell in found.known().items()} == {"a": "failed", "b": "done", "c": "nonfinite"}
+        assert found.counts() == ({("bias", "failed"): 1, ("bias", "nonfinite"): 1, ("cost", "done"): 1}, 1)
+        assert [cell.rows for cell in found.failed(3)] == [[FAILED]]
+        assert found.stored("d") is None
+    assert [path.name for path in tmp_path.iterdir()] == [store.FILE]
+
+
+def test_a_cell_is_there_once_with_its_latest_rows(tmp_path: Path) -> None:
+    keep(tmp_path, {"a": [FAILED]})
+    keep(tmp_path, {"a": [ROW]})
+    with Store(tmp_path) as found:
+        assert list(found.rows()) == [ROW, SKIP]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\x00 no JSON",
+        "null",
+        "[]",
+        "{}",
+        '{"seconds": 1}',
+        '{"seconds": 1, "rows": [{}]}',
+        '{"seconds": 1, "rows": 3}',
+        '{"seconds": "x", "rows": []}',
+        "[" * 5000,
+        *(
+            json.dumps({"seconds": 1, "rows": [{**json.loads(encode([ROW], 1))["rows"][0], **change}]})
+            for change in ({"cell": "b"}, {"value": "x"}, {"seed": 2**70}, {"seed": None}, {"batches": ["x"]}, {"colour": 1}, {"suite": 2})
+        ),
+    ],
+)
+def test_anything_but_the_rows_of_the_cell_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        examined(text, "a")
+
+
+def test_shards_become_one_run(tmp_path: Path) -> None:
+    for name in ("one", "two", "whole", "other"):
+        (tmp_path / name).mkdir()
+    keep(tmp_path / "one", {"a": [FAILED]}, Grid(CELLS[:1], (SKIP,), places=(0,)))
+    keep(tmp_path / "two", {"a": [ROW], "c": [ODD]}, Grid(CELLS[1:], (SKIP,), places=(1, 2)))
+    for _ in range(2):
+        with Store(tmp_path / "whole", write=True) as found:
+            found.freeze(Grid((), ()))
+            found.take(tmp_path / "one", plan=True)
+            found.take(tmp_path / "two", plan=True)
+            assert found.planned() == Grid(CELLS, (SKIP,), places=(0, 1, 2))
+            assert list(found.rows()) == [ROW, dataclasses.replace(ODD, cell="c"), SKIP]
+    keep(tmp_path / "other", {}, Grid(CELLS[:1], (), places=(2,)))
+    with Store(tmp_path / "whole", write=True) as found, pytest.raises(ValueError, match="has another plan than the shards before it"):
+        found.take(tmp_path / "other", plan=True)
+
+
+def test_a_run_is_read_and_copied_while_it_is_written(tmp_path: Path) -> None:
+    with Store(tmp_path, write=True) as found:
+        found.freeze(Grid(CELLS, ()))
+        text = encode([ROW], 0.5)
+        found.keep("a", text, examined(text))
+        assert kept(tmp_path) == {"a": 0.5}
+        (tmp_path / "copy").mkdir()
+        (tmp_path / "copy" / store.FILE).write_bytes(found.copied())
+    assert kept(tmp_path / "copy") == {"a": 0.5}
+
+
+def test_a_second_process_does_not_write(tmp_path: Path) -> None:
+    code = "import sys, pathlib; from structgrad.suites.running.store import locked\nwith locked(pathlib.Path(sys.argv[1])): pass"
+    with locked(tmp_path), locked(tmp_path):
+        found = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+        assert f"LockedError: {tmp_path} is being written by process {os.getpid()} on " in found.stderr
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True).returncode == 0
+    child = os.fork()
+    if child == 0:
+        with locked(tmp_path):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    with locked(tmp_path):
+        pass
+    assert issubclass(LockedError, ValueError)
+
+
+# Other versions and damage.
+
+
+@pytest.mark.parametrize(("version", "kind"), [(SCHEMA_VERSION + 1, NewerSchemaError), (SCHEMA_VERSION - 1, OtherSchemaError)])
+def test_a_run_of_another_version_is_one_sentence(tmp_path: Path, version: int, kind: type[Exception]) -> None:
+    keep(tmp_path, {"a": [ROW]})
+    with sqlite3.connect(tmp_path / store.FILE) as base:
+        base.execute(f"PRAGMA user_version={version}")
+    with pytest.raises(kind, match=f"has the schema version {version}, this structgrad reads {SCHEMA_VERSION}"):
+        Store(tmp_path)
+    if kind is NewerSchemaError:
+        with pytest.raises(kind, match="nothing was changed: upgrade structgrad"):
+            Store(tmp_path, write=True)
+    else:
+        keep(tmp_path, {"b": [ROW]})
+        assert set(kept(tmp_path)) == {"a", "b"}
+
+
+def test_an_unfinished_run_of_the_earlier_format_is_measured_again(tmp_path: Path) -> None:
+    (tmp_path / "plan.jsonl").write_text("{}")
+    with pytest.raises(ValueError, match="holds a run in an earlier format; run its command again, which measures all cells again"):
+        Store(tmp_path)
+    with pytest.warns(store.EarlierFormatWarning, match="its cells are measured again"):
+        keep(tmp_path, {"a": [ROW]})
+    assert set(kept(tmp_path)) == {"a"}
+    store.discard(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_without_a_run_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"found no .*cells.sqlite; expected the folder of a run, finished or not"):
+        Store(tmp_path)
+
+
+@pytest.mark.parametrize(("length", "more"), [(0, 0), (10, 0), (5000, 0), (4096, 20_000)])
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, length: int, more: int) -> None:
+    keep(tmp_path, {"a": [ROW], "b": [ODD] * 50})
+    path = tmp_path / store.FILE
+    path.write_bytes(path.read_bytes()[:length] + random.Random(0).randbytes(more))
+    with pytest.raises(ValueError, match=r"cells.sqlite (cannot be read|has the schema version)"), Store(tmp_path) as found:
+        found.planned(), found.known(), list(found.rows())
+
+
+def test_a_run_that_cannot_be_written_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with Store(tmp_path, write=True) as found:
+        found.freeze(Grid(CELLS, ()))
+        found.base.execute("PRAGMA max_page_count=8")
+        text = encode([dataclasses.replace(ODD, traceback=random.Random(0).randbytes(40_000).hex())], 0.5)
+        with pytest.raises(OSError, match="database or disk is full"):
+            found.keep("b", text, examined(text))
+        assert found.known() == {}
+
+
+# Kills.
+
+
+def drive(plan: Plan, folder: Path, work: Grid, pipe: int) -> None:
+    """Run a plan, and write the identity of each cell that was kept into a pipe."""
+    real = Store.keep
+
+    def told(self: Store, identity: str, text: str, content: Any) -> None:
+        real(self, identity, text, content)
+        os.write(pipe, f"{identity} ".encode())
+
+    try:
+        Store.keep = told  # type: ignore[method-assign]
+        runner.measure(plan, folder, machine=HERE, work=work)
+    finally:
+        os._exit(0)
+
+
+def lives(folder: Path, plan: Plan, work: Grid, count: int, chance: random.Random) -> tuple[int, int]:
+    """Start a run in a process of its own, and kill it at some moment, so many times; numbers of kills and of finished runs."""
+    expected: dict[str, list[str]] = {}
+    kills = finished = 0
+    while kills < count:
+        ours, theirs = os.pipe()
+        child = os.fork()
+        if child == 0:
+            drive(plan, folder, work, theirs)
+        os.close(theirs)
+        time.sleep(chance.uniform(0.0, 0.12))
+        os.kill(child, signal.SIGKILL)
+        kills += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        with os.fdopen(ours) as stream:
+            said = {word for word in stream.read().split(" ") if len(word) == len(work.cells[0].identity)}
+        if not store.holds_run(folder):
+            assert not said
+            continue
+        with Store(folder, write=True) as found:  # of a run that was killed before it had tables, too
+            assert found.base.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            there = found.known() if found.planned().cells else {}
+            assert said <= there.keys(), "a cell that was kept is lost"
+            rows = [row for row in found.rows() if row.cell]
+        assert {row.cell for row in rows} == there.keys()
+        by_cell: dict[str, list[str]] = {}
+        for row in rows:
+            by_cell.setdefault(row.cell, []).append(repr(dataclasses.replace(row, seconds=None)))
+        for identity, found_rows in by_cell.items():
+            assert expected.setdefault(identity, found_rows) == found_rows, "a cell has other rows, or has them twice"
+        if len(there) == len(work.cells):
+            finished += 1
+            shutil.rmtree(folder)
+            folder.mkdir()
+    return kills, finished
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes")
+@pytest.mark.parametrize("on_network", [False, True], ids=["log ahead", "rollback"])
+def test_a_run_that_is_killed_a_hundred_times_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_network: bool) -> None:
+    monkeypatch.setattr(store, "_is_on_network", lambda directory: on_network)
+    plan = simulated_plan(120)
+    work = grid(plan)
+    (tmp_path / "run").mkdir()
+    kills, _ = lives(tmp_path / "run", plan, work, 60, random.Random(7))
+    assert kills >= 60
+    rows = runner.run(plan, tmp_path / "run", machine=HERE)
+    assert comparable(rows) == comparable(runner.run(plan, tmp_path / "whole", machine=HERE))
+
+
+def test_a_killed_run_of_measurements_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two drivers one after the other, the first of which dies between a cell and its commit."""
+    real = Store.keep
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(Store, "keep", lambda self, *cell: real(self, *cell) if not self.known() else os.kill(os.getpid(), 9))
+        runner.measure(SMALL, tmp_path, machine=HERE)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    before = kept(tmp_path)
+    assert len(before) == 1
+    rows = runner.run(SMALL, tmp_path, machine=HERE)
+    assert before.items() <= kept(tmp_path).items()
+    assert comparable(rows) == comparable(runner.run(SMALL, tmp_path / "whole", machine=HERE))
