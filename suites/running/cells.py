@@ -1,4 +1,4 @@
-"""Measuring one cell, in whatever process; what goes wrong becomes rows that say so."""
+"""Measuring one cell, in any process; an error becomes rows with its reason."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 @functools.cache
 def load() -> None:
-    """Import what suites import when they compute, so that neither a clock nor a limit of memory counts it."""
+    """Import the libraries of suites, so that neither clocks nor memory limits count the import."""
     import scipy.optimize
     import scipy.stats  # noqa: F401
 
@@ -71,8 +71,8 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
     """Measure a cell.
 
     Args:
-        plan: what the cell is a part of.
-        cell: what is measured.
+        plan: that the cell belongs to.
+        cell: the suite, problem and estimators.
         scratch: a folder for checkpoints of this cell, which need not exist.
 
     Returns:
@@ -93,7 +93,7 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
 
 
 def _current(device: str) -> AbstractContextManager[object]:
-    """What measured code means by ``cuda`` is the worker's device."""
+    """Make ``cuda`` the device of the worker."""
     return torch.cuda.device(device) if device.startswith("cuda:") else nullcontext()
 
 
@@ -103,7 +103,7 @@ def failed(plan: Plan, cell: Cell, failure: Failure, seconds: float) -> str:
 
 
 def failed_rows(plan: Plan, cell: Cell, failure: Failure) -> list[Row]:
-    """One row per estimator that says what went wrong."""
+    """One row per estimator, with the reason."""
     writer = RowWriter(plan, sample(plan, cell.problem, cell.stage), cell.suite, cell.identity)
     return [writer.failure(name, **vars(failure)) for name in cell.estimators]
 
@@ -139,7 +139,7 @@ class _CellRun:
     context: Context
 
     def rows(self, estimators: Mapping[str, Estimator[Any]]) -> list[Row]:
-        """Those found until something fails, and the failure; beside others, only the estimators that fail alone too are left out."""
+        """The rows before a failure, and the failure. Of several estimators, only those that fail alone are left out."""
         rows: list[Row] = []
         try:
             for row in self.writer.rows(self._suite().findings(self.writer.problem, estimators, self.context), self.context):

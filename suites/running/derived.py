@@ -1,4 +1,4 @@
-"""Derived rows: what follows from the cells of a whole run, and from no single one; pure functions of rows."""
+"""Derived rows: values that follow from several cells of a run; pure functions of rows."""
 
 from __future__ import annotations
 
@@ -15,26 +15,23 @@ from ..statistics.testing.multiplicity import holm
 from ..statistics.work import Criterion, Curve, break_even, error_curve, loss_evaluations, variance_seconds
 
 WORK = "work"
-"""The suite of what is derived from bias and time."""
+"""The suite of rows that are derived from bias and time."""
 
 OF_BIAS = ("relative_bias_squared", "relative_variance", "gain", "cosine")
 """Metrics of the suite `bias` that `work_rows` looks at."""
-
-NEEDED = (*OF_BIAS, "seconds_per_estimate", "support", "step_time", "steps_to_target")
-"""All that `work_rows` and `target_rows` look at; it follows from the rows of problems with the same scores."""
 
 _Place = tuple[str, str, str, str]
 """Problem, stage, instance, loss."""
 
 
 def derive(rows: Iterable[Row]) -> list[Row]:
-    """All rows of a run: those of its cells with adjusted p-values, and after them what several cells give together."""
+    """All rows of a run: those of its cells with adjusted p-values, then derived rows."""
     measured = adjusted(list(rows))
     return [*measured, *work_rows(measured), *target_rows(measured)]
 
 
 def adjusted(rows: list[Row]) -> list[Row]:
-    """The same rows with Holm's correction over all tests of each suite: a run of hundreds of cells cries wolf no more often than one.
+    """Apply Holm's correction over all tests of each suite.
 
     A test may stand behind several rows of one estimator on one instance; it counts once.
     """

@@ -1,4 +1,4 @@
-"""Progress in a notebook: one line that is drawn anew in its place, and stays with the cell when the run is over."""
+"""Progress in a notebook: one line that is redrawn in place, and stays when the run is over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BETWEEN = 0.25
 
 
 class ProgressLine:
-    """A snapshot for a notebook, and as text for what shows no HTML."""
+    """A snapshot for a notebook, as HTML and as text."""
 
     def __init__(self, snapshot: Snapshot, seconds: float) -> None:
         self.snapshot, self.text = snapshot, progress_text(snapshot, seconds)
@@ -30,7 +30,7 @@ class ProgressLine:
 
 
 def notebook_progress() -> Progress | None:
-    """What shows the progress of a run in the notebook that this process serves; None where it serves none."""
+    """A function that shows the progress of a run in the notebook of this process; None without a notebook."""
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if getattr(shell, "kernel", None) is None:

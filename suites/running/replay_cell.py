@@ -1,4 +1,4 @@
-"""A cell of a finished run once more: found by its name, measured here, compared with what is stored."""
+"""Replay: a stored cell is found by its name, measured again, and compared with its stored rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 import fnmatch
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -33,12 +34,12 @@ MANIFEST = "run.json"
 
 @dataclass(frozen=True)
 class Difference:
-    """One column of one row that is not what is stored.
+    """A column of a row whose measured value differs from the stored one.
 
     Attributes:
         row: estimator, instance, metric, setting, reference. ``column``: of `Row`.
-        stored, measured: None where a row is there once only.
-        relative: distance of two numbers relative to the stored one; None where they are no numbers.
+        stored, measured: None if only the other has the row.
+        relative: distance of two numbers relative to the stored one; None for other values.
     """
 
     row: tuple[str, ...]
@@ -50,11 +51,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class ReplayedCell:
-    """What a cell gave now, beside what it gave then.
+    """A measured cell, compared with its stored rows.
 
     Attributes:
-        cell: which. ``rows``: how many are compared. ``differences``: between stored and measured; none where they are bit-identical.
-        traceback: of the first failure now; empty where there is none. ``seconds``: it took.
+        cell: the cell. ``rows``: number of compared rows. ``differences``: empty if the rows are bit-identical.
+        traceback: of the first failure; empty without one. ``seconds``: that the cell took.
     """
 
     cell: Cell
@@ -65,7 +66,7 @@ class ReplayedCell:
 
     @property
     def is_timed(self) -> bool:
-        """Whether it measures seconds or memory, which never come out the same."""
+        """If the cell measures seconds or memory, which differ each time."""
         return self.cell.exclusive
 
 
@@ -186,12 +187,13 @@ def _differences(before: Sequence[Row], after: Sequence[Row]) -> list[Difference
 
 
 def _keyed(rows: Sequence[Row]) -> dict[tuple[str, ...], Row]:
-    """By what names a row, and its number among rows of one name."""
+    """Rows by their names, and by their numbers among rows of one name."""
+    counts: Counter[tuple[str, ...]] = Counter()
     keyed: dict[tuple[str, ...], Row] = {}
     for row in rows:
         key = tuple(str(getattr(row, name)) for name in _KEY)
-        number = sum(other[:-1] == key for other in keyed)
-        keyed[(*key, str(number))] = row
+        keyed[(*key, str(counts[key]))] = row
+        counts[key] += 1
     return keyed
 
 

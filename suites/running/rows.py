@@ -1,4 +1,4 @@
-"""From findings to rows: the columns that follow from the plan, the cell and the instance."""
+"""Rows of findings, with the columns that follow from the plan, the cell and the instance."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _estimator_columns(name: str, estimator: Estimator[Any]) -> dict[str, Any]:
 
 
 def loss_columns(loss: ProblemLoss) -> dict[str, Any]:
-    """What a loss says of itself."""
+    """The columns of a loss."""
     return {"loss": loss.name, "vertex_degree": loss.vertex_degree, "extension": loss.extension, "offset": loss.offset}
 
 
@@ -75,8 +75,8 @@ class RowWriter:
     """Makes the rows of one cell.
 
     Args:
-        plan, problem: what is measured.
-        suite: the question. ``cell``: identity.
+        plan, problem: that the cell belongs to.
+        suite: its name. ``cell``: identity.
     """
 
     plan: Plan
@@ -103,7 +103,7 @@ class RowWriter:
         return Row(**{**known, **values, **_finite(numbers)})
 
     def failure(self, estimator: str, **what: Any) -> Row:
-        """That, how and why an estimator was not measured."""
+        """The row of an estimator whose measurement failed, with the reason."""
         return Row(**self._cell(estimator), **what)
 
     def _cell(self, estimator: str) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _facts(problem: Problem, instance: Instance) -> InstanceFacts:
 
 
 def instance_columns(problem: Problem, instance: Instance) -> dict[str, Any]:
-    """How many structures an item has, and how undecided its scores are between them."""
+    """The number of structures of an item, and the entropy of its scores."""
     facts = _facts(problem, instance)
     return {name: getattr(facts, name) for name in ("log_count", "entropy", "normalised_entropy")}
 

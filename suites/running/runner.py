@@ -1,4 +1,4 @@
-"""Running a plan: cells on workers, each with a time limit, resumed from what is on disk."""
+"""Running a plan: its cells on workers, with time limits, continued from the finished cells of the folder."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .work import Cell, Grid
 
 __all__ = ["Machine", "Plan", "Results", "Scope", "collect", "learn", "measure", "run"]
 
-ESTIMATING, SHORT = 100.0, 1e-3
-"""Times as long as an estimate of what is left took, it stands, unless it took less than so many seconds, or twice as much is finished."""
+ESTIMATE_VALIDITY, CHEAP_ESTIMATE = 100.0, 1e-3
+"""An estimate of the remaining time is used 100 times as long as it took. One of less than 1 ms is made for each cell."""
 
 
 def run(
@@ -38,19 +38,19 @@ def run(
     reason.
 
     Args:
-        plan: what to measure.
-        directory: where results lie, made if it is not there; or a URL such as ``s3://bucket/run``, to which they are mirrored.
+        plan: problems, estimators, suites and precision.
+        directory: a folder, created if needed, or a URL such as ``s3://bucket/run``, to which the folder is copied.
         machine: workers, limits, engine.
-        progress: told how far the run is. None shows a line in a notebook, and nothing elsewhere.
+        progress: called with the state of the run. None shows a line in a notebook, and nothing elsewhere.
         scope: which cells are measured, and when the run stops early.
 
     Returns:
-        All rows of the plan that there are, in the order of its grid; then skipped pairs, and what follows from all cells together: a list,
-        and as ``.frame`` a table.
+        The rows of the plan in the order of its grid, then skipped pairs and rows that are derived from several cells. The attribute
+        ``.frame`` is the same as a table.
 
     Raises:
-        ValueError: a plan that cannot be measured, an engine that cannot be had, or a directory that another process is writing.
-        OSError: a directory or URL that cannot be written.
+        ValueError: the plan or the machine is invalid, or another process writes to the directory.
+        OSError: the directory or URL cannot be written.
 
     Example:
         >>> import tempfile
@@ -81,12 +81,12 @@ def measure(  # noqa: PLR0913
     """`run` without its rows.
 
     Args:
-        plan: what to measure.
-        directory: where results lie; no URL.
+        plan: as in `run`.
+        directory: a folder.
         machine: as in `run`.
-        progress: likewise.
-        scope: likewise.
-        work: the cells of the plan, where they are known already.
+        progress: as in `run`.
+        scope: as in `run`.
+        work: the cells of the plan, if they are known.
         mirror: the copy of the folder under a URL; None for none.
 
     Returns:
@@ -116,13 +116,13 @@ def learn(  # noqa: PLR0913
 
     Args:
         tasks: a name, or several, such as ``clusters`` or ``clusters[clusters=3,steps=100]``.
-        directory: where results lie; the same call goes on from there.
-        estimators: names; one of every idea where there are none.
-        seeds: of every estimator on every task; None for 5, or 3 where it is to be quick.
-        quick: three fifths of the steps, and one seed to choose rate and option with.
+        directory: as in `run`. The same call continues the run.
+        estimators: names; by default one estimator of each family.
+        seeds: number of seeds for each estimator and task; by default 5, or 3 if ``quick``.
+        quick: whether to train for three fifths of the steps, and to choose rate and option with one seed.
         machine: as in `run`.
-        progress: likewise.
-        scope: likewise.
+        progress: as in `run`.
+        scope: as in `run`.
 
     Example:
         >>> import tempfile
@@ -140,87 +140,84 @@ def collect(directory: Path | str) -> Results:
     """The rows of the latest run of a folder or URL, finished or not.
 
     Raises:
-        FileNotFoundError: no run was ever started there.
+        FileNotFoundError: there is no run.
     """
     with reading(directory) as folder, Store(folder) as store:
         return Results(derive(store.rows()))
 
 
 class _Run:
-    """One run: what is known of it while it goes on."""
+    """The state of one run."""
 
     def __init__(  # noqa: PLR0913, PLR0917
         self, plan: Plan, store: Store, machine: Machine, progress: Progress | None, scope: Scope, mirror: Mirror | None
     ) -> None:
         self.plan, self.store, self.machine, self.scope, self.mirror = plan, store, machine, scope, mirror
-        self.directory = store.directory
         self.report = progress or (lambda snapshot: None)
         self.costs = CostModel(plan, slowdown())
         self.finished = self.failed = self.total = 0
+        self.left: dict[str, Cell] = {}
         self.watch = Watch(plan)
-        self.estimated = (0.0, 0.0, 0)  # when it will have ended, and from when, and how many finished cells, on that is asked again
+        self.estimate, self.valid_until, self.valid_count = 0.0, 0.0, 0  # when the run will end, and how long that estimate is used
 
     def perform(self, work: Grid) -> None:
-        """Measure what is not there yet, phase by phase; exclusive cells come last, one at a time, when nothing else uses the machine."""
-        there = self.store.known()
-        waiting = [cell for cell in work.cells if not self._stays(cell, there.get(cell.identity))]
+        """Measure the cells that are not finished. Exclusive cells come last, one at a time."""
+        known = self.store.known()
+        for cell in work.cells:
+            if self._is_wanted(cell, known.get(cell.identity)):
+                self.left[cell.identity] = cell
+            elif (there := known.get(cell.identity)) is not None and there.kind != FAILED_KIND:
+                self.finished += 1
+                self.costs.add(cell, there.seconds)
+        waiting = sorted(self.left.values(), key=lambda cell: cell.phase)
         self.total = self.finished + len(waiting)
-        self.left = {cell.identity: cell for cell in waiting}
         self.watch = Watch(self.plan, dict.fromkeys(name for cell in waiting for name in cell.estimators))
         self._tell("resumed" if self.finished else "", ())
         if not waiting:
             return
-        self._mirrored(now=True)
-        waiting = sorted(waiting, key=lambda cell: cell.phase)
+        self._copy(now=True)
         try:
             if self.machine.jobs == 0 and self.machine.engine == "local":
-                self._here(waiting)
+                self._measure_here(waiting)
             else:
-                self._elsewhere(waiting)
+                self._measure_on_workers(waiting)
         except KeyboardInterrupt:
-            self._mirrored(now=True)
+            self._copy(now=True)
             raise
         finally:
-            clear_scratch(self.directory)
-        self._mirrored(now=True)
+            clear_scratch(self.store.directory)
+        self._copy(now=True)
 
-    def _stays(self, cell: Cell, there: KnownCell | None) -> bool:
-        """Whether a cell is not measured now, for it is finished, or is not asked for."""
-        finished = there is not None and there.kind != FAILED_KIND
-        again = not finished if self.scope.rerun is None else self._again(cell, there)
-        if there is not None and finished and not again:
-            self.finished += 1
-            self.costs.add(cell, there.seconds)
-        return not again
+    def _is_wanted(self, cell: Cell, known: KnownCell | None) -> bool:
+        if self.scope.rerun is None:
+            return known is None or known.kind == FAILED_KIND
+        if self.scope.rerun == AGAIN_FAILED:
+            return known is not None and known.kind != DONE
+        return self.scope.asks_for(cell)
 
-    def _again(self, cell: Cell, there: KnownCell | None) -> bool:
-        if self.scope.rerun != AGAIN_FAILED:
-            return self.scope.asks_for(cell)
-        return there is not None and there.kind != DONE
-
-    def _stops(self) -> bool:
+    def _is_over(self) -> bool:
         """Whether no further cell is started."""
         return self.scope.spent() or (self.scope.fail_fast and self.failed > 0)
 
-    def _here(self, cells: Sequence[Cell]) -> None:
+    def _measure_here(self, cells: Sequence[Cell]) -> None:
         for cell in cells:
-            if self._stops():
+            if self._is_over():
                 return
-            self._keep(cell, execute(self.plan, cell, scratch_path(self.directory, cell)), ())
+            self._keep(cell, execute(self.plan, cell, scratch_path(self.store.directory, cell)), ())
 
-    def _elsewhere(self, cells: Sequence[Cell]) -> None:
-        with closing(ENGINES[self.machine.engine](self.plan, self.machine, self.directory, self._limit)) as engine:
-            for step in engine.measured(cells, self.costs.seconds, self._stops):
+    def _measure_on_workers(self, cells: Sequence[Cell]) -> None:
+        def limit(cell: Cell) -> float:
+            return time_limit(self.plan, cell) if self.machine.timeout is None else self.machine.timeout
+
+        with closing(ENGINES[self.machine.engine](self.plan, self.machine, self.store.directory, limit)) as engine:
+            for step in engine.measured(cells, self.costs.seconds, self._is_over):
                 if step.cell is None:
                     self._tell("", step.busy)
-                    self._mirrored()
+                    self._copy()
                 else:
                     self._keep(step.cell, step.text, step.busy)
                 if self.scope.fail_fast and self.failed:
                     return
-
-    def _limit(self, cell: Cell) -> float:
-        return time_limit(self.plan, cell) if self.machine.timeout is None else self.machine.timeout
 
     def _keep(self, cell: Cell, text: str, busy: tuple[Busy, ...]) -> None:
         try:
@@ -230,27 +227,24 @@ class _Run:
             content = examined(text, cell.identity)
         self.watch.check()  # later cells may be measured with the new code
         self.store.keep(cell.identity, text, content)
-        clear_scratch(self.directory, cell)
-        self._mirrored()
+        clear_scratch(self.store.directory, cell)
+        self._copy()
         self.left.pop(cell.identity, None)
         self.finished += 1
         self.failed += kind_of(content) == FAILED_KIND
         self.costs.add(cell, content["seconds"])
         self._tell(cell.label, busy)
 
-    def _mirrored(self, *, now: bool = False) -> None:
+    def _copy(self, *, now: bool = False) -> None:
         if self.mirror is not None:
             self.mirror.write(self.store, now=now)
 
     def _tell(self, label: str, busy: tuple[Busy, ...]) -> None:
-        left = self._seconds(len(busy) or self.machine.jobs) - sum(item.seconds for item in busy) / max(len(busy), 1)
-        self.report(Snapshot(self.finished, self.total, self.failed, label, max(left, 0.0), busy))
-
-    def _seconds(self, jobs: int) -> float:
-        """For what is left; the last answer, less what has gone by, as long as a new one would take too much of the run."""
         now = time.monotonic()
-        if not self.left or now >= self.estimated[1] or self.finished >= self.estimated[2]:
-            seconds = self.costs.left(self.left.values(), jobs)
+        if not self.left or now >= self.valid_until or self.finished >= self.valid_count:
+            seconds = self.costs.left(self.left.values(), len(busy) or self.machine.jobs)
             took = time.monotonic() - now
-            self.estimated = seconds + now, now + ESTIMATING * took if took > SHORT else now, 2 * self.finished + 1
-        return self.estimated[0] - now
+            self.estimate, self.valid_count = now + seconds, 2 * self.finished + 1
+            self.valid_until = now + (ESTIMATE_VALIDITY * took if took > CHEAP_ESTIMATE else 0.0)
+        left = self.estimate - now - sum(item.seconds for item in busy) / max(len(busy), 1)
+        self.report(Snapshot(self.finished, self.total, self.failed, label, max(left, 0.0), busy))

@@ -62,7 +62,7 @@ def _with_losses(plan: Plan, names: list[str]) -> list[str]:
 
 
 def _names(plan: Plan) -> list[str]:
-    """Those that match; a glob looks at the problems that can be had, a plain name may ask for one whose file is not there."""
+    """Names of problems that match. A glob selects available problems; a plain name may be one whose file is missing."""
     at_hand = dict.fromkeys((*problems.available(plan.data), *problems.BUILT_IN_PROBLEMS))
     if not plan.problems:
         return list(problems.available(plan.data))
@@ -133,7 +133,7 @@ def _load(name: str, stage: str, instances: int, settings: _Settings) -> Problem
 
 
 def prepare(plan: Plan, name: str, stages: Sequence[str]) -> None:
-    """Compute together what many stages of a problem need; `sample` of each of them is the same without it, and slower."""
+    """Prepare many stages of a problem at once, which is faster than `sample` of each."""
     data, _, seed = _settings(plan)
     problems.prepare(name, stages, instances=min(SAMPLE, plan.instances), data=data, seed=seed)
 
