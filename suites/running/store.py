@@ -12,6 +12,7 @@ import os
 import platform
 import shutil
 import sqlite3
+import sys
 import tempfile
 import threading
 import warnings
@@ -254,7 +255,9 @@ def _packed(row: Row) -> dict[str, Any]:
 
 
 def _unpacked(values: dict[str, Any]) -> Row:
-    return Row(**{**values, "batches": tuple(values.get("batches", ()))})
+    # Names come again in each row: a million of them would need twice the memory.
+    shared: dict[str, Any] = {name: sys.intern(value) if type(value) is str else value for name, value in values.items()}
+    return Row(**{**shared, "batches": tuple(values.get("batches", ()))})
 
 
 def _check(values: dict[str, Any]) -> None:
