@@ -244,8 +244,8 @@ def starved(most: int, call: Callable[[Any], Any]) -> tuple[Any, Any]:
 def test_replicates_are_the_same() -> None:
     target, sampling = target_of("subset"), Sampling(replicates=2048, batch_size=1024)
     few, many = starved(MOST, lambda estimator: draw_moments(estimator, target, sampling))
-    assert torch.equal(few.mean, many.mean)
-    assert torch.equal(few.comoment, many.comoment)
+    # Sums of other blocks of rows are rounded in another order.
+    torch.testing.assert_close((few.mean, few.comoment), (many.mean, many.comoment), rtol=1e-12, atol=1e-10)
     draws = Draws(Subset(2), quadratic("subset"), scores_of("subset"), Context(batch_size=1024), ("it",))
     assert torch.equal(*starved(MOST, lambda estimator: estimates(estimator, draws, 700)))
 

@@ -45,13 +45,15 @@ def test_a_run_has_a_broken_row_for_every_instance_and_its_gate_fails(suite, tmp
     names = broken(*BROKEN)
     plan = dataclasses.replace(SMALL_RUN, suites=(suite,), estimators=(*names, "ste"), effort=ENOUGH)
     rows = run(plan, tmp_path, machine=HERE)
+    if suite == "descent":  # too few draws for an estimator that is NaN in one of 500
+        names = [name for name in names if "RarelyNan" not in name]
     for name in names:
         own = [row for row in rows if row.estimator == name]
         assert {(row.instance, row.status, row.verdict) for row in own if row.value is None} == {
             (f"categorical_regimes-{i}", "error", "broken") for i in range(2)
         }
         assert all("returned" in row.reason and "draws" in row.reason for row in own if row.value is None)
-        assert (suite, name) == ("descent", names[2]) or all(row.value is None for row in own)  # the first draws of that are finite
+        assert all(row.value is None for row in own)
     assert not any(row.verdict == "broken" for row in rows if row.estimator == "ste")
     result = gate(rows, rows)
     assert (result.outcome, set(result.claims.loc[result.claims["broken"], "estimator"])) == ("failed", set(names))
