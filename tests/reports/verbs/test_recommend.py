@@ -59,7 +59,7 @@ def test_json_is_strict_and_says_all(run: Path) -> None:
     assert (answer["best"]["estimator"], answer["loss"], answer["instances"]) == ("ste", "squared_distance", 4)
     assert answer["best"]["rho"]["value"] == pytest.approx(KNOWN["ste"].rho(32))
     assert [one["estimator"] for one in answer["order"]] == ["ste", "rloo", "reinforce"]
-    assert found["predictors"]["used"]["correlation"] == [0.53, 0.37, 0.66]
+    assert found["predictors"]["used"]["correlation"] == [0.43, 0.29, 0.56]
     assert found["wish"]["batch"] == 32
 
 
