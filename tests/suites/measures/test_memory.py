@@ -15,6 +15,7 @@ import torch
 
 from structgrad.estimators import ESTIMATORS, Reinforce, make_estimator
 from structgrad.oracles import Constituency, Subset, kernels
+from structgrad.oracles.kernels import switch
 from structgrad.suites.measures import memory
 from structgrad.suites.measures.memory import Memory, peak_memory, training_memory
 from structgrad.suites.problems.losses import make_loss
@@ -147,6 +148,19 @@ def test_every_estimator_takes_the_same_whenever_garbage_is_collected(name: str)
     assert first == second
     assert first["memory_per_row"] >= 0
     assert 0 < first["forward_memory"] <= first["peak_memory"]
+
+
+def test_the_step_before_the_measured_one_runs_the_same_kernels() -> None:
+    """Kernels that are loaded in the measured step would add their code to its memory."""
+    shown: list[bool] = []
+
+    def loss(structures: torch.Tensor) -> torch.Tensor:
+        shown.append(switch.APART.get())
+        return structures.sum(-1)
+
+    training_memory("reinforce", Subset(2), loss, torch.zeros(4, 5, dtype=torch.float64))
+    assert len(shown) >= 8
+    assert all(shown)
 
 
 PROGRAM = """
