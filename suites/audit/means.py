@@ -14,9 +14,9 @@ from torch import Tensor
 from ...estimators.base import Estimator, Evaluations, Loss, Objective, evaluate, expand_samples, with_gradient
 from ...estimators.noise import Gumbel, SmoothNoise
 from ...oracles.capabilities import Oracle
+from ..measures.bias_tests import rounding_floor
+from ..measures.group_sequential import sequential_test
 from ..measures.replicates import Sampling, draw_moments, finite, warmed
-from ..measures.testing.bias_tests import rounding_floor
-from ..measures.testing.group_sequential import sequential_test
 from ..statistics.exact_moments import single
 from ..statistics.interval import ABSENT, RARE
 from ..statistics.intervals import UNRESOLVED, Interval

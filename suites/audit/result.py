@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..measures.testing.group_sequential import CONFIRMATION
-from ..statistics.testing.multiplicity import holm
+from ..measures.group_sequential import CONFIRMATION
+from ..statistics.multiplicity import holm
 
 Status = Literal["holds", "violated", "undecided", "crashed", "skipped"]
 """``violated`` is proven: exactly, or by a test at the error rate of the audit."""

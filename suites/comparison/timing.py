@@ -21,7 +21,7 @@ import numpy as np
 from scipy import stats
 
 from ..statistics.interval import Interval
-from ..statistics.testing.multiplicity import holm
+from ..statistics.multiplicity import holm
 from .settings import Timing
 
 WORKER = Path(__file__).with_name("timing_worker.py")

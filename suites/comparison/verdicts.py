@@ -12,7 +12,7 @@ from scipy import special
 from ..base import Row
 from ..metrics import rule_of, unit_of
 from ..statistics.interval import LEVEL
-from ..statistics.testing.multiplicity import holm_values
+from ..statistics.multiplicity import holm_values
 from .estimates import AT_GAIN, Estimates, contrast, is_close, is_exact, p_above
 from .pairs import KEY, SCORES, VERSIONS, Pairs, matched, prepared
 from .settings import Settings

@@ -41,10 +41,10 @@ from ..truth.loss_checks import examine_loss
 from ..truth.references import FEWEST, own_reference, reference_gradient, reference_of
 from ..truth.replay import REPLAY_CAP, replay, replay_outside, replay_samples
 from ..truth.replay_oracle import draws_of
+from .bias_tests import ALPHA, EQUIVALENCE, Verdict, bias_test, resolved, rounding_floor
 from .measurement import MeasuredPair, Measurement
 from .replicates import Sampling, Tier, draw_moments, extend_moments, finite, warmed
 from .suite import Context, Effort, Finding, Suite
-from .testing.bias_tests import ALPHA, EQUIVALENCE, Verdict, bias_test, resolved, rounding_floor
 
 __all__ = ["Bias", "Measurement", "Sampling", "Tier", "draw_moments", "measure"]
 

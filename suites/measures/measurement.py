@@ -16,7 +16,7 @@ from ..problems.sized import size_text
 from ..statistics.interval import Interval
 from ..text import estimate, exponential
 from ..truth.references import own_reference
-from .testing.bias_tests import Verdict
+from .bias_tests import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from typing import get_args
 from ..base import REFERENCE, Row, timed_nearest
 from ..metrics import unit_of
 from ..statistics.interval import Interval
-from ..statistics.testing.multiplicity import holm
+from ..statistics.multiplicity import holm
 from ..statistics.work import Criterion, Curve, break_even, error_curve, loss_evaluations, variance_seconds
 
 WORK = "work"

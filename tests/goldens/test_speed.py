@@ -16,11 +16,11 @@ GOLDEN = Path(__file__).with_name("speed.json")
 
 def statistics_of_draws() -> dict[str, Any]:
     """Metrics, intervals and bounds of seeded replicates: of 10 parts, of 60 with zeros and Fisher information, and of 300."""
+    from structgrad.suites.measures.group_sequential import bias_bound
     from structgrad.suites.statistics.adaptive import Budget, sample_until
     from structgrad.suites.statistics.geometry import Geometry
     from structgrad.suites.statistics.metrics import estimated_metrics, first_metrics, without_each_batch
     from structgrad.suites.statistics.moments import Moments
-    from structgrad.suites.statistics.testing.equivalence import bias_bound, gain_bound
 
     found: dict[str, Any] = {}
     for size, density, scale in ((10, 1.0, 1.0), (60, 0.3, 2.0), (300, 0.8, 1.0)):
@@ -46,7 +46,7 @@ def statistics_of_draws() -> dict[str, Any]:
             "metrics": {name: [each.value, each.low, each.high, each.method] for name, each in metrics.items()},
             "first": [[n, name, each.value, each.low, each.high] for n, name, each in first_metrics(moments)],
             "without": {name: values[:3] for name, values in without_each_batch(moments).items()},
-            "bounds": [bias_bound(moments), gain_bound(moments)],
+            "bound": bias_bound(moments),
             "sums": [float(getattr(moments, name).abs().sum()) for name in _SUMS],
             "comoment": None if moments.comoment is None else float(moments.comoment.square().sum()),
         }
@@ -108,8 +108,8 @@ def statistics_of_numbers() -> dict[str, Any]:
     from structgrad.suites.statistics.aggregates import Measured, aggregate
     from structgrad.suites.statistics.budgets import Worth
     from structgrad.suites.statistics.interval import Interval
+    from structgrad.suites.statistics.multiplicity import holm
     from structgrad.suites.statistics.selection import best, student_mean
-    from structgrad.suites.statistics.testing.multiplicity import holm
     from structgrad.suites.statistics.work import break_even, error_curve, variance_seconds
 
     random = np.random.default_rng(0)

@@ -23,8 +23,8 @@ from structgrad.estimators import (
 )
 from structgrad.oracles import Categorical, Oracle, Subset
 from structgrad.suites.measures.bias import Bias, Sampling, draw_moments, measure
+from structgrad.suites.measures.bias_tests import ALPHA, bias_test
 from structgrad.suites.measures.suite import EFFORTS, Context
-from structgrad.suites.measures.testing.bias_tests import ALPHA, bias_test
 from structgrad.suites.problems import load
 from structgrad.suites.truth import exact_truth
 from structgrad.suites.truth.replay_oracle import slots_of

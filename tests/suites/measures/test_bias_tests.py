@@ -10,9 +10,9 @@ import torch
 from scipy import stats
 
 from structgrad.estimators import ConditionalMeanBaseline, Reinforce
-from structgrad.suites.measures.testing.bias_tests import ALPHA, FLAT, Evidence, bias_test, decide, partial_tests, predicted_replicates
+from structgrad.suites.measures.bias_tests import ALPHA, FLAT, Evidence, bias_test, decide, partial_tests, predicted_replicates
+from structgrad.suites.measures.group_sequential import bias_bound
 from structgrad.suites.statistics.moments import Moments
-from structgrad.suites.statistics.testing.equivalence import bias_bound, gain_bound
 from tests.suites.studies.laws import NAMES, instance, law, needed_replicates, with_error
 
 FLAT_SPACE = ("subset10", 0.5)
@@ -146,25 +146,13 @@ def test_upper_bounds_hold_the_bias_and_shrink_with_replicates():
     shifted = sample.changed(sample.estimates * 1.1)
     few, many = drawn(shifted, 10_240), drawn(shifted, 1_024_000)
     assert 0.1 < bias_bound(many) < bias_bound(few)
-    assert 0.1 < gain_bound(many) < gain_bound(few)
-    assert gain_bound(many) < bias_bound(many)
     assert bias_bound(few, error=0.01) > bias_bound(few)
-
-
-def test_the_gain_bound_does_not_see_a_bias_orthogonal_to_the_gradient():
-    sample = exact_law(*FLAT_SPACE)
-    shift = torch.randn(10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    shift -= (shift @ sample.direction) * sample.direction
-    wrong = drawn(sample.changed(sample.estimates + 0.5 * shift), 102_400)
-    assert gain_bound(wrong) < 0.05
-    assert bias_bound(wrong) > 0.5
 
 
 def test_without_a_gradient_there_is_no_bound():
     moments = Moments.empty(torch.zeros(3, dtype=torch.float64))
     moments.add(torch.randn(256, 3, generator=torch.Generator().manual_seed(0)), batch=0)
     assert bias_bound(moments) is None
-    assert gain_bound(moments) is None
 
 
 def test_moments_from_a_table_are_those_of_the_estimates():

@@ -11,8 +11,8 @@ import torch
 from structgrad.estimators import (
     ConditionalMeanBaseline,
 )
+from structgrad.suites.measures.group_sequential import look_sizes, sequential_test
 from structgrad.suites.measures.suite import Effort
-from structgrad.suites.measures.testing.group_sequential import look_sizes, sequential_test
 from tests.suites.studies.laws import instance, law
 
 EFFORT = Effort(replicates=4096, most_replicates=32_768, seconds=math.inf, equivalence=0.02)

@@ -15,7 +15,7 @@ import torch
 
 from structgrad.estimators import make_estimator
 from structgrad.oracles import Assignment, Categorical, EnumerableOracle, LinearChain, SpanningTree, Subset
-from structgrad.suites.measures.testing.bias_tests import resolved
+from structgrad.suites.measures.bias_tests import resolved
 from structgrad.suites.problems import make_loss
 from structgrad.suites.statistics.metrics import estimated_metrics, exact_metrics
 from structgrad.suites.statistics.seeds import seed_sequence

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from structgrad.estimators.base import Estimator
 from structgrad.oracles import Assignment, Categorical, EnumerableOracle, SpanningTree, Subset
-from structgrad.suites.measures.testing.bias_tests import ALPHA, FILTER, FLAT, predicted_replicates
+from structgrad.suites.measures.bias_tests import ALPHA, FILTER, FLAT, predicted_replicates
 from structgrad.suites.problems import make_loss
 from structgrad.suites.statistics.moments import BATCHES, Moments
 from structgrad.suites.truth import Target, Truth, exact_truth

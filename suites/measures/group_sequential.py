@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,16 +10,19 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ...statistics.moments import Moments
-from ...statistics.testing.equivalence import ERROR, bias_bound
+from ..statistics.intervals import bias_interval
+from ..statistics.moments import Moments
 from .bias_tests import Evidence, Verdict, bias_test, decide, resolved
 
 if TYPE_CHECKING:
-    from ...truth import Truth
-    from ..suite import Effort
+    from ..truth import Truth
+    from .suite import Effort
 
 CONFIRMATION = 4
 """A rejection must repeat with so many times the replicates, on fresh seeds."""
+
+ERROR = 0.05
+"""Chance of calling a bias of ε or more equivalent to none."""
 
 Draw = Callable[[str, int], Moments]
 """Moments of n fresh replicates from the stream of a name: ``draw(slot, n)``."""
@@ -42,6 +46,15 @@ class Outcome:
     verdict: Verdict
     bound: float | None
     sampling: Literal["converged", "budget"]
+
+
+def bias_bound(moments: Moments, *, error: float = ERROR) -> float | None:
+    """Upper bound of ``‖b‖ / ‖g‖`` at confidence 1 − error: below ε, the bias is (two one-sided tests in one norm); None where g is 0.
+
+    Reference: Schuirmann 1987, "A comparison of the two one-sided tests procedure and the power approach".
+    """
+    norm = float(moments.gradient.norm())
+    return math.sqrt(bias_interval(moments, level=1 - 2 * error)[1]) / norm if norm > 0 else None
 
 
 def look_sizes(first: int, most: int) -> tuple[int, ...]:

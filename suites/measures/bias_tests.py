@@ -15,13 +15,13 @@ import scipy
 import torch
 from torch import Tensor
 
-from ...statistics.interval import EVENTS
-from ...statistics.intervals import has_spread, is_resolved
-from ...statistics.metrics import summarise
-from ...statistics.moments import Moments
+from ..statistics.interval import EVENTS
+from ..statistics.intervals import has_spread, is_resolved
+from ..statistics.metrics import summarise
+from ..statistics.moments import Moments
 
 if TYPE_CHECKING:
-    from ...truth import Truth
+    from ..truth import Truth
 
 Verdict = Literal["unbiased-exact", "equivalent", "biased", "unresolved", "unresolved: rare events", "broken"]
 

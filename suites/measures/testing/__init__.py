@@ -1,1 +1,0 @@
-"""Tests for bias: of fixed samples, and of growing ones."""

@@ -1,1 +1,0 @@
-"""Tests: equivalence, and many at once."""
