@@ -15,11 +15,11 @@ from ...estimators.base import Estimator
 from ..base import Instance, Problem
 from ..statistics.interval import ABSENT
 from ..statistics.metrics import Interval
+from ..statistics.selection import student_mean
 from ..statistics.work import GRADIENT_WORK
 from ..truth.loss_checks import examine_loss
 from .draws import Draws, estimates
 from .equal_steps import Rays, StructureTable, equal_step, natural_direction, relative_decrease, too_many
-from .sparsity import mean_interval
 from .suite import Context, Finding, Suite
 
 DIVERGENCES = (0.001, 0.03, 0.3)
@@ -239,7 +239,9 @@ def trained(estimator: Estimator[Any], draws: Draws, table: StructureTable, step
         rows = torch.where(alive.unsqueeze(-1), moved, rows)
     regrets = torch.where(alive, _regrets(table, start, rows), math.inf).reshape(len(LENGTHS), seeds)
     best = int(regrets.mean(-1).argmin())
-    return Trained(mean_interval(regrets[best]) if bool(regrets[best].isfinite().all()) else Interval(None), float(rates[best]), steps)
+    return Trained(
+        student_mean(regrets[best].cpu().numpy()) if bool(regrets[best].isfinite().all()) else Interval(None), float(rates[best]), steps
+    )
 
 
 def _regrets(table: StructureTable, start: Tensor, rows: Tensor) -> Tensor:

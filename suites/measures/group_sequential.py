@@ -12,7 +12,7 @@ import torch
 
 from ..statistics.intervals import bias_interval
 from ..statistics.moments import Moments
-from .bias_tests import Evidence, Verdict, bias_test, decide, resolved
+from .bias_tests import Verdict, bias_test, resolved
 
 if TYPE_CHECKING:
     from ..truth import Truth
@@ -98,7 +98,13 @@ def sequential_test(draw: Draw, truth: Truth, effort: Effort, dtype: torch.dtype
         again = bias_test(draw("confirmation", CONFIRMATION * moments.total), truth, dtype)
         smallest = max(smallest, 1.0 if again is None else again) ** 2
         rejected = smallest < effort.alpha**2
-    verdict = decide(Evidence(rejected=rejected, bound=bound, rare=rare), equivalence=effort.equivalence)
+    verdict: Verdict = "unresolved"  # a test that does not reject is no reason to call an estimator unbiased
+    if rejected:
+        verdict = "biased"
+    elif rare:
+        verdict = "unresolved: rare events"
+    elif bound is not None and bound <= effort.equivalence:
+        verdict = "equivalent"
     return Outcome(moments, smallest, verdict, bound, "budget" if verdict.startswith("unresolved") else "converged")
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import scipy
 import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator, PathwiseEstimator, check_call
 from ...oracles.capabilities import FactorisedOracle, ProjectionOracle
 from ..base import Instance, Problem
-from ..statistics.metrics import LEVEL, Interval
+from ..statistics.intervals import Interval, wilson
+from ..statistics.selection import student_mean
 from ..truth import Truth
 from .draws import Draws, estimates
 from .suite import Context, Finding, Suite
@@ -78,7 +77,7 @@ def forward(estimator: Estimator[Any], draws: Draws, truth: Truth, *, replicates
         return Forward(1.0 if best else float(truth.support), Interval(round(float(parts.sum()), 9)))
     if not estimator.deterministic:
         support = 1.0 if estimator.objective == "argmax" else float(truth.support)
-        return Forward(support, mean_interval(_drawn_nonzeros(estimator, draws, replicates)), "t")
+        return Forward(support, student_mean(_drawn_nonzeros(estimator, draws, replicates).cpu().numpy()), "t")
     with torch.no_grad():
         point = estimator.structure(draws.oracle, draws.scores, generator=draws.generator("forward"))
     return Forward(_support(estimator, draws, truth, point), Interval(float((point != 0).sum())))
@@ -124,34 +123,6 @@ def _drawn_nonzeros(estimator: PathwiseEstimator[Any], draws: Draws, replicates:
         return draws.launched(estimator.name, replicates, nonzeros)
 
 
-def mean_interval(values: Tensor) -> Interval:
-    """The mean of independent values ``[n]`` with its t-interval, which one value does not give.
-
-    Example:
-        >>> mean_interval(torch.tensor([1.0, 3.0]).double())
-        Interval(value=2.0, low=-10.7062..., high=14.7062...)
-    """
-    number, mean = len(values), float(values.mean())
-    if number < 2:
-        return Interval(mean)
-    half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, number - 1)) * float(values.std()) / math.sqrt(number)
-    return Interval(mean, mean - half, mean + half)
-
-
-def share_interval(hits: int, number: int) -> Interval:
-    """A share with Wilson's interval.
-
-    Example:
-        >>> share_interval(0, 100)
-        Interval(value=0.0, low=0.0, high=0.0369...)
-    """
-    share, z = hits / number, float(scipy.stats.norm.ppf((1 + LEVEL) / 2))
-    centre, scale = share + z * z / (2 * number), 1 + z * z / number
-    half = z * math.sqrt(share * (1 - share) / number + (z / (2 * number)) ** 2)
-    # The ends are exact where nothing, or everything, hits; rounding would leave 1e-18.
-    return Interval(share, (centre - half) / scale if hits else 0.0, (centre + half) / scale if hits < number else 1.0)
-
-
 class Sparsity(Suite):
     """Exact zeros: of the forward distribution, of the structure that the loss sees, of the gradient.
 
@@ -184,7 +155,11 @@ def _found(name: str, estimator: Estimator[Any], draws: Draws, truth: Truth, ins
         gradient, vanishing, kinds = Interval(nonzeros), Interval(float(nonzeros == 0)), ("", "")
     else:
         counts = (estimates(warmed, draws, number) != 0).sum(-1).double()
-        gradient, vanishing, kinds = mean_interval(counts), share_interval(int((counts == 0).sum()), number), ("t", "wilson")
+        gradient, vanishing, kinds = (
+            student_mean(counts.cpu().numpy()),
+            wilson(float((counts == 0).double().mean()), number),
+            ("t", "wilson"),
+        )
     found = {
         "support": (Interval(of_forward.support), ""),
         "forward_nonzeros": (of_forward.nonzeros, of_forward.kind),

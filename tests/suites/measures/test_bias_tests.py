@@ -10,10 +10,10 @@ import torch
 from scipy import stats
 
 from structgrad.estimators import ConditionalMeanBaseline, Reinforce
-from structgrad.suites.measures.bias_tests import ALPHA, FLAT, Evidence, bias_test, decide, partial_tests, predicted_replicates
+from structgrad.suites.measures.bias_tests import ALPHA, FLAT, bias_test, partial_tests
 from structgrad.suites.measures.group_sequential import bias_bound
 from structgrad.suites.statistics.moments import Moments
-from tests.suites.studies.laws import NAMES, instance, law, needed_replicates, with_error
+from tests.suites.studies.laws import NAMES, instance, law, needed_replicates, predicted_replicates, with_error
 
 FLAT_SPACE = ("subset10", 0.5)
 
@@ -124,21 +124,6 @@ def test_the_predicted_number_of_replicates_is_that_of_the_normal_distribution()
     assert predicted_replicates(1.0, 0.01, alpha=0.01) == pytest.approx(14.9e4, rel=2e-3)
     assert predicted_replicates(1.0, 0.01, alpha=1e-5) == pytest.approx(32.5e4, rel=2e-3)
     assert predicted_replicates(1.0, 0.01, tests=3) > predicted_replicates(1.0, 0.01)
-
-
-@pytest.mark.parametrize(
-    ("evidence", "verdict"),
-    [
-        (Evidence(exact=True), "unbiased-exact"),
-        (Evidence(exact=False, bound=0.0), "biased"),
-        (Evidence(rejected=True, bound=0.0), "biased"),
-        (Evidence(bound=0.02), "equivalent"),
-        (Evidence(bound=0.021), "unresolved"),
-        (Evidence(), "unresolved"),
-    ],
-)
-def test_the_verdict_says_no_more_than_is_known(evidence, verdict):
-    assert decide(evidence, equivalence=0.02) == verdict
 
 
 def test_upper_bounds_hold_the_bias_and_shrink_with_replicates():

@@ -10,7 +10,7 @@ import torch
 from structgrad.estimators import make_estimator
 from structgrad.oracles import Alignment, Categorical, IndependentCategoricals, Subset
 from structgrad.suites.measures.draws import Draws
-from structgrad.suites.measures.sparsity import Sparsity, forward, forward_sparsity, share_interval
+from structgrad.suites.measures.sparsity import Sparsity, forward, forward_sparsity
 from structgrad.suites.truth import exact_truth
 from tests.suites.planted import CONTEXT, Failing, Sparse, problem
 
@@ -101,9 +101,3 @@ def test_one_that_raises_does_not_lose_the_others():
     found = list(Sparsity().findings(problem(), {"broken": Failing(), "ste": make_estimator("ste")}, CONTEXT))
     assert [f.reason for f in found if f.status == "error"] == ["RuntimeError: planted"]
     assert len([f for f in found if f.estimator == "ste"]) == 4
-
-
-def test_interval_of_a_share_covers():
-    hits = torch.distributions.Binomial(60, torch.tensor(0.1)).sample((2000,))
-    covered = [share_interval(int(hit), 60) for hit in hits]
-    assert 0.93 <= sum(interval.low <= 0.1 <= interval.high for interval in covered) / 2000 <= 0.99

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from structgrad.estimators.base import Estimator
 from structgrad.oracles import Assignment, Categorical, EnumerableOracle, SpanningTree, Subset
-from structgrad.suites.measures.bias_tests import ALPHA, FILTER, FLAT, predicted_replicates
+from structgrad.suites.measures.bias_tests import ALPHA, FILTER, FLAT
 from structgrad.suites.problems import make_loss
 from structgrad.suites.statistics.moments import BATCHES, Moments
 from structgrad.suites.truth import Target, Truth, exact_truth
@@ -233,3 +233,17 @@ def _noncentrality(rank: int) -> float:
     """Of the χ² distribution that exceeds the critical value with probability 0.9."""
     critical = float(stats.chi2.isf(ALPHA / 3, rank))
     return float(optimize.brentq(lambda distance: stats.ncx2.sf(critical, rank, distance) - 0.9, 1e-3, 1e4))
+
+
+def predicted_replicates(deviation: float, error: float, *, alpha: float = ALPHA, power: float = 0.9, tests: int = 1) -> int:
+    """Replicates at which a t-test finds an error with the given power: ``N = (z_{1−α/2} + z_power)² σ²/δ²``, 20.9 σ²/δ² by default.
+
+    Args:
+        deviation: σ, standard deviation of one estimate in the direction that is tested.
+        error: δ, the error in that direction.
+        alpha: level.
+        power: wanted probability of finding it.
+        tests: how many tests share the level.
+    """
+    quantiles = float(stats.norm.isf(alpha / 2 / tests) + stats.norm.ppf(power))
+    return math.ceil((quantiles * deviation / error) ** 2)
