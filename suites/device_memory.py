@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-GIB = 2**30
+from ..oracles.magnitudes import GIB
 
 SHARE = 0.5
 """Of the memory that is free: the first launch does not show all that another one takes, and what is free lies in pieces."""

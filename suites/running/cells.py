@@ -16,7 +16,7 @@ import torch
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
 from ...oracles import plugins
-from ..base import NonFiniteError, Problem, Row, Status
+from ..base import NonFiniteError, Problem, Row
 from ..device_memory import remembering
 from ..measures import SUITES
 from ..measures.learning import chosen_for, option_finding
@@ -25,7 +25,7 @@ from ..problems import TaskProblem, is_task
 from ..tasks.choosing import ValidatedChoice, tunable
 from .planning.grid import first_skip
 from .planning.plan import Plan
-from .rows import RowWriter, skip_row
+from .rows import RowWriter, skip_rows
 from .scores import load_problem, sample
 from .store import encode
 from .work import Cell
@@ -112,14 +112,14 @@ def _measured(plan: Plan, cell: Cell, context: Context) -> list[Row]:
     """The rows of all estimators that fit every instance; the plan looked at a few instances only."""
     problem = load_problem(plan, cell.problem, cell.stage, cell.instances)
     estimators: dict[str, Estimator[Any]] = {name: make_estimator(name) for name in cell.estimators}
-    skips = {name: skip for name, estimator in estimators.items() if (skip := first_skip(estimator, problem)) is not None}
+    skips = {name: skip.reason for name, estimator in estimators.items() if (skip := first_skip(estimator, problem)) is not None}
     fitting = {name: estimator for name, estimator in estimators.items() if name not in skips}
     run = _CellRun(RowWriter(plan, problem, cell.suite, cell.identity), context)
     run.writer.know(fitting)
     choices = _choices(problem, fitting, context)
     fitting |= {name: choice.estimator for name, choice in choices.items()}
     chosen = [run.writer.row(found, context) for name, choice in choices.items() for found in option_finding(name, choice)]
-    skipped = [replace(skip_row(plan, problem, name, estimators[name], skip.reason), cell=cell.identity) for name, skip in skips.items()]
+    skipped = [replace(row, cell=cell.identity) for row in skip_rows(plan, problem, estimators, skips)]
     return chosen + (run.rows(fitting) if fitting else []) + skipped
 
 
@@ -142,7 +142,8 @@ class _CellRun:
         """The rows before a failure, and the failure. Of several estimators, only those that fail alone are left out."""
         rows: list[Row] = []
         try:
-            for row in self.writer.rows(self._suite().findings(self.writer.problem, estimators, self.context), self.context):
+            findings = SUITES[self.writer.suite]().findings(self.writer.problem, estimators, self.context)
+            for row in self.writer.rows(findings, self.context):
                 rows.append(row)  # noqa: PERF402 - what came before an exception is kept
             return rows
         except Exception as error:  # the estimators may be anybody's
@@ -150,9 +151,6 @@ class _CellRun:
         if len(estimators) == 1 or failure.status == "oom":
             return rows + [self.writer.failure(name, **vars(failure)) for name in estimators]
         return self._survivors(estimators, failure)
-
-    def _suite(self) -> Any:
-        return SUITES[self.writer.suite]()
 
     def _survivors(self, estimators: Mapping[str, Estimator[Any]], failure: Failure) -> list[Row]:
         """Each estimator alone, to know which of them fails; then the others together again."""
@@ -164,6 +162,5 @@ class _CellRun:
 
 
 def healthy(text: str) -> bool:
-    """Whether a process that wrote this may go on: not after its memory ran out, nor after an error of a device."""
-    statuses: tuple[Status, ...] = ("oom",)
-    return not any(f'"status": "{status}"' in text for status in statuses) and "CUDA error" not in text
+    """Whether a process that wrote this may measure further cells: not if its memory ran out or a device failed."""
+    return '"status": "oom"' not in text and "CUDA error" not in text

@@ -23,13 +23,13 @@ from ..trust import json_of, text_of
 from .cells import execute
 from .planning.grid import first_skip
 from .planning.plan import Plan, Portion
+from .remote import MANIFEST
 from .scores import load_problem
 from .store import Store, decode
 from .work import Cell
 
 _KEY = ("estimator", "instance", "metric", "setting", "reference")
 _NOT_COMPARED = ("seconds", "traceback", "schema_version", "cell")
-MANIFEST = "run.json"
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,6 @@ from ..problems import InstanceFacts, instance_facts
 from .planning.plan import Plan
 
 
-def pair_columns(plan: Plan, problem: Problem, name: str, estimator: Estimator[Any]) -> dict[str, Any]:
-    """The columns that follow from the plan, a problem and an estimator, which is built of its name."""
-    return {**_problem_columns(plan, problem), **_estimator_columns(name, estimator)}
-
-
 def _problem_columns(plan: Plan, problem: Problem) -> dict[str, Any]:
     return {
         "problem": problem.name,
@@ -53,15 +48,10 @@ def loss_columns(loss: ProblemLoss) -> dict[str, Any]:
     return {"loss": loss.name, "vertex_degree": loss.vertex_degree, "extension": loss.extension, "offset": loss.offset}
 
 
-def skip_row(plan: Plan, problem: Problem, name: str, estimator: Estimator[Any], reason: str) -> Row:
-    """A pair that is not measured."""
-    return next(skip_rows(plan, problem, {name: estimator}, {name: reason}))
-
-
 def skip_rows(
     plan: Plan, problem: Problem, built: Mapping[str, Estimator[Any]], reasons: Mapping[str, str], suite: str = ""
 ) -> Iterator[Row]:
-    """Pairs of a problem that are not measured, for a reason each; by a suite, or by none."""
+    """Rows of pairs that are not measured, with their reasons; ``suite`` is empty if no suite measures them."""
     if not reasons:
         return
     count = math.log(problem.oracle.count(tuple(problem.instances[0].scores.shape)))
@@ -75,8 +65,9 @@ class RowWriter:
     """Makes the rows of one cell.
 
     Args:
-        plan, problem: that the cell belongs to.
-        suite: its name. ``cell``: identity.
+        plan, problem: those of the cell.
+        suite: the name of the suite.
+        cell: the identity of the cell.
     """
 
     plan: Plan
@@ -87,7 +78,7 @@ class RowWriter:
     _items: dict[tuple[str, bool], dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
 
     def know(self, estimators: Mapping[str, Estimator[Any]]) -> None:
-        """Estimators that are built already, by name."""
+        """Add estimators that are already built, by name."""
         self._pairs.update((name, self._columns(name, estimator)) for name, estimator in estimators.items())
 
     def rows(self, findings: Iterable[Finding], context: Context) -> Iterator[Row]:
@@ -96,7 +87,7 @@ class RowWriter:
             yield self.row(finding, context)
 
     def row(self, finding: Finding, context: Context) -> Row:
-        """A finding with everything that is known of its cell, estimator and instance."""
+        """A finding with the columns of its cell, estimator and instance."""
         values = dict(vars(finding))
         numbers = {name: values.pop(name) for name in ("value", "low", "high")}
         known = {**self._cell(values.pop("estimator")), **self._instance(finding, context), "unit": unit_of(finding.metric)}
@@ -112,23 +103,20 @@ class RowWriter:
         return self._pairs[estimator]
 
     def _columns(self, name: str, estimator: Estimator[Any]) -> dict[str, Any]:
-        suite, columns = SUITES[self.suite], pair_columns(self.plan, self.problem, name, estimator)
+        suite, columns = SUITES[self.suite], {**_problem_columns(self.plan, self.problem), **_estimator_columns(name, estimator)}
         columns["dtype"] = suite.dtype or columns["dtype"]
         return {"cell": self.cell, "suite": self.suite, "suite_version": suite.version, **columns}
 
     def _instance(self, finding: Finding, context: Context) -> dict[str, Any]:
-        """Facts on the item; those of its exact gradient only where that was compared with. They are the same in many rows."""
+        """Facts about the instance, and about its exact gradient if the finding is compared with it; the same in many rows."""
         key = finding.instance, finding.reference == "expected"
         if key not in self._items:
-            self._items[key] = self._of_item(*key, context)
+            instance = next((item for item in self.problem.instances if item.name == finding.instance), None)
+            columns = {} if instance is None else {**instance_columns(self.problem, instance), **loss_columns(instance.loss)}
+            if instance is not None and finding.reference == "expected":
+                columns |= truth_columns(self.problem, instance, context)
+            self._items[key] = columns
         return self._items[key]
-
-    def _of_item(self, name: str, compared: bool, context: Context) -> dict[str, Any]:
-        instance = next((item for item in self.problem.instances if item.name == name), None)
-        if instance is None:
-            return {}
-        truth = truth_columns(self.problem, instance, context) if compared else {}
-        return {**instance_columns(self.problem, instance), **loss_columns(instance.loss), **truth}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -137,19 +125,19 @@ def _facts(problem: Problem, instance: Instance) -> InstanceFacts:
 
 
 def instance_columns(problem: Problem, instance: Instance) -> dict[str, Any]:
-    """The number of structures of an item, and the entropy of its scores."""
+    """The number of structures of an instance, and the entropy of its scores."""
     facts = _facts(problem, instance)
     return {name: getattr(facts, name) for name in ("log_count", "entropy", "normalised_entropy")}
 
 
 def truth_columns(problem: Problem, instance: Instance, context: Context) -> dict[str, Any]:
-    """The exact gradient's norm, how it was found, and a bound of its error."""
+    """The norm of the exact gradient, the method that computed it, and a bound of its error."""
     truth = context.truth(problem, instance)
     return {"truth_norm": float(truth.gradient.norm()), "truth_method": truth.method, "truth_error": truth.error}
 
 
 def _finite(numbers: dict[str, float | None]) -> dict[str, Any]:
-    """A value that is no number has a status of its own; a bound may be infinite, but not NaN."""
+    """Give a value that is not finite its own status. A bound may be infinite, but not NaN."""
     value = numbers["value"]
     bounds = {name: None if (bound := numbers[name]) is None or math.isnan(bound) else bound for name in ("low", "high")}
     if value is None or math.isfinite(value):

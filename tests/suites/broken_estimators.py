@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import ExactMarginalisation, Reinforce
-from structgrad.estimators.base import with_gradient
 from structgrad.oracles.kernels import notices
 from structgrad.oracles.random_streams import random_uniform
 
@@ -135,13 +134,6 @@ class Terminated(Reinforce):
         if HOLD in os.environ:
             os.kill(os.getpid(), signal.SIGTERM)
         return super().surrogate(loss, oracle, scores, generator=generator)
-
-
-class NotANumber(Reinforce):
-    """Its estimates are not finite."""
-
-    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
-        return with_gradient(scores.new_zeros(scores.shape[: scores.ndim - oracle.event_ndim]), scores, scores * torch.nan)
 
 
 @dataclass(frozen=True)

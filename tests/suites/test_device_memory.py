@@ -19,8 +19,9 @@ from structgrad.estimators import LeaveOneOut
 from structgrad.estimators.base import Loss
 from structgrad.estimators.noise import Gumbel
 from structgrad.oracles import Subset
+from structgrad.oracles.magnitudes import GIB
 from structgrad.suites import device_memory
-from structgrad.suites.device_memory import GIB, Gauge, Launches, allot, available, free, ran_out, remembering
+from structgrad.suites.device_memory import Gauge, Launches, allot, available, free, ran_out, remembering
 from structgrad.suites.measures import replicates
 from structgrad.suites.measures.bias import Sampling, draw_moments
 from structgrad.suites.measures.draws import Draws, estimates

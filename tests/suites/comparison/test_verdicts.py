@@ -19,7 +19,6 @@ from tests.suites.comparison.rows import batch_means, compared, exact, failed, s
 
 NONFINITE = exact(None, status="nonfinite", reason="the value is nan")
 MACHINE = {"cpu": "x", "cores": 2, "python": "3.11", "packages": {"torch": "2.8"}}
-ERRORS = {"relative_variance": 2.0, "relative_mse": 2.0, "orthogonal_bias": 1.0, "null_bias": 1.0}
 
 
 def verdict(base: Row | None, head: Row | None, **options: Any) -> Any:
