@@ -14,7 +14,7 @@ Listener = Callable[[bool], None]
 """Called with True when the process begins to compile or to wait, and with False when it ends."""
 
 _listeners: list[Listener] = []
-_lock, _depth = threading.Lock(), 0
+_lock, _depth = threading.RLock(), 0  # a listener may compile too
 
 
 @contextmanager

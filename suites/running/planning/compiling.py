@@ -6,7 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -77,8 +77,8 @@ def shared(plan: Plan, processes: int) -> Iterator[None]:
     def begin(compiles: bool) -> None:
         if compiles and not pools and processes > 1:
             pools.append(ProcessPool(max_workers=processes - 1, context=get_context("spawn")))
-            for name, stages in reversed(stages_by_problem(plan).items()):
-                pools[0].schedule(_load, args=(plan, name, stages[0]))
+            for place in range(processes - 1):
+                pools[0].schedule(_load, args=(plan, place, processes - 1))
 
     try:
         with notices.listening(begin):
@@ -89,9 +89,12 @@ def shared(plan: Plan, processes: int) -> Iterator[None]:
             pool.join()
 
 
-def _load(plan: Plan, name: str, stage: str) -> None:
+def _load(plan: Plan, place: int, processes: int) -> None:
+    """Load every problem of one of several processes, the last one first; the planning process reports what is wrong with one."""
     plugins.use(plan.plugins)
-    fingerprint(plan, name, stage)
+    for name, stages in list(stages_by_problem(plan).items())[::-1][place::processes]:
+        with suppress(Exception):
+            fingerprint(plan, name, stages[0])
 
 
 @cache

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import os
 import sys
+import threading
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,6 +134,26 @@ def test_what_compiles_others_is_told_of_once() -> None:
     assert heard == [True, False]
 
 
+def test_a_listener_may_compile() -> None:
+    heard: list[bool] = []
+
+    def listener(compiles: bool) -> None:
+        heard.append(compiles)
+        if compiles:
+            notices.begin()
+            notices.end()
+
+    def compiled() -> None:
+        with notices.listening(listener):
+            notices.begin()
+            notices.end()
+
+    thread = threading.Thread(target=compiled, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert heard == [True, False]
+
+
 def test_a_worker_that_compiles_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noticed = tmp_path / "noticed"
     monkeypatch.setenv(NOTICED, str(noticed))
@@ -156,21 +177,23 @@ LAID_OUT = dataclasses.replace(SMALL, problems=("categorical_regimes", "subset_r
 def test_other_processes_start_once_kernels_are_compiled(
     monkeypatch: pytest.MonkeyPatch, processes: int, compiles: bool, started: bool
 ) -> None:
-    scheduled: list[str] = []
+    """A process that reports its own compilation must not load a problem: that compiles too, and `run` never ended."""
+    scheduled: list[Any] = []
     pool = SimpleNamespace(schedule=lambda work, args: scheduled.append(args[1]), stop=lambda: scheduled.append("stopped"), join=list)
     monkeypatch.setattr(compiling, "ProcessPool", lambda **options: pool)
+    monkeypatch.delattr(compiling, "stages_by_problem")
     with compiling.shared(LAID_OUT, processes):
         for _ in range(2 * compiles):
             notices.begin()
             notices.end()
     notices.begin()
     notices.end()
-    assert scheduled == (["chain_regimes", "subset_regimes", "categorical_regimes", "stopped"] if started else [])
+    assert scheduled == ([0, 1, "stopped"] if started else [])
 
 
 @pytest.mark.sweep
 def test_what_they_compile_is_in_the_cache(empty: Path) -> None:
     before = compiling.uncompiled(["subset"])
     with ProcessPool(max_workers=1, context=get_context("spawn")) as pool:
-        pool.schedule(compiling._load, args=(LAID_OUT, "subset_regimes", "init")).result(timeout=100)
+        pool.schedule(compiling._load, args=(LAID_OUT, 0, 1)).result(timeout=100)
     assert compiling.uncompiled(["subset"]) < before - 5
