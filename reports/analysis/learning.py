@@ -12,7 +12,7 @@ import numpy as np
 
 from ...suites.learning.arrays import Study
 from ...suites.learning.correlation import Association
-from ...suites.learning.finding import Foretelling, association, chosen, foretelling, measured
+from ...suites.learning.finding import PredictorResult, association, chosen, measured, predictor_result
 from ...suites.learning.summaries import Survival, interquartile_mean, mean, paired_difference, survival
 from ...suites.metrics import signed_label
 from ...suites.statistics.interval import Interval
@@ -134,7 +134,7 @@ def prediction(study: Study, outcome: str = "accuracy") -> str:
     candidates = list(measured(study))
     if not candidates:
         return "Gradients were not measured (--gradients measures them)."
-    found = chosen([foretelling(study, *candidate, outcome, "all") for candidate in candidates], outcome)
+    found = chosen([predictor_result(study, *candidate, outcome, "all") for candidate in candidates], outcome)
     if found is not None and found.confirmed:
         halves = f"Spearman {correlation(found.choice)} on the half that chose it, {correlation(found.confirmation)} on the other"
         return f"{_capital(predictor_name(found))} predicts {named}: {halves}."
@@ -143,16 +143,16 @@ def prediction(study: Study, outcome: str = "accuracy") -> str:
         return none
     asked = _capital(f"{signed_label(RECOMMENDING[0])} at {RECOMMENDING[1]}, by which reports rank estimators,")
     whole = association(study, *RECOMMENDING, outcome)
-    return (
-        f"{asked} goes with {named}: Spearman {correlation(whole)}." if whole.carried else f"{none} {asked} is not: {correlation(whole)}."
-    )
+    if whole.significant:
+        return f"{asked} goes with {named}: Spearman {correlation(whole)}."
+    return f"{none} {asked} is not: {correlation(whole)}."
 
 
 def _capital(text: str) -> str:
     return text if text.startswith("ρ") else text[:1].upper() + text[1:]
 
 
-def predictor_name(found: Foretelling) -> str:
+def predictor_name(found: PredictorResult) -> str:
     """The name of a predictor with its entropy level."""
     return f"{signed_label(found.predictor)} at {found.stage}"
 

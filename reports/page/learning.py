@@ -14,7 +14,7 @@ import scipy
 from ...suites.base import LEARNT, TASK
 from ...suites.learning.arrays import Study, study
 from ...suites.learning.correlation import Association
-from ...suites.learning.finding import KINDS, OUTCOMES, foretellings, measured
+from ...suites.learning.finding import KINDS, OUTCOMES, measured, predictor_results
 from ...suites.learning.summaries import interquartile_mean, mean, performance_profile, probability_of_improvement, survival
 from ...suites.metrics import label_of, signed_label
 from ...suites.statistics.interval import Interval
@@ -202,7 +202,7 @@ def overall_table(study: Study) -> Table:
 
 def predictor_table(study: Study) -> Table:
     """Rank correlations of every predictor and level with every outcome, for each kind of estimators, and for both halves."""
-    found = foretellings(study)
+    found = predictor_results(study)
     by_place = {(one.predictor, one.stage, one.outcome, one.kind): one for one in found}
     outcomes = [name for name in OUTCOMES if any(one.outcome == name for one in found)]
     columns = [("predictor", ""), ("entropy level", "of the run with the exact gradient, at which gradients were measured")]

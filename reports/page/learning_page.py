@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ...suites.learning.arrays import Study
-from ...suites.learning.finding import KINDS, OUTCOMES, association, chosen, foretelling, measured, of_kind
+from ...suites.learning.finding import KINDS, OUTCOMES, association, chosen, measured, of_kind, predictor_result
 from ...suites.learning.finding import kinds as objectives
 from ...suites.learning.halves import HALVES, half_of_task
 from ...suites.learning.summaries import mean, paired_difference
@@ -163,7 +163,8 @@ def _missing(study: Study) -> Iterator[str]:
 
 def _choice(study: Study) -> Iterator[str]:
     """The predictor that one half of the study chose for each outcome, and its correlation on the other half."""
-    found = [foretelling(study, *pair, outcome, "all") for pair in measured(study) for outcome in OUTCOMES if outcome in study.outcomes]
+    outcomes = [outcome for outcome in OUTCOMES if outcome in study.outcomes]
+    found = [predictor_result(study, *pair, outcome, "all") for pair in measured(study) for outcome in outcomes]
     if not found:
         return
     known = np.any([np.isfinite(values).any((1, 2)) for values in study.predictors.values()], axis=0)
@@ -197,7 +198,7 @@ def _predictors(study: Study) -> Iterator[str]:
     for outcome in (name for name in OUTCOMES if name in study.outcomes):
         for kind in KINDS:
             found = [(pair, association(of_kind(study, kind), *pair, outcome)) for pair in pairs]
-            carried = sorted((one for one in found if one[1].carried), key=lambda one: -abs(one[1].pooled.value or 0.0))
+            carried = sorted((one for one in found if one[1].significant), key=lambda one: -abs(one[1].pooled.value or 0.0))
             largest = "; ".join(f"{signed_label(name)} at {stage} {correlation(one)}" for (name, stage), one in carried[:3]) or "none"
             rows.append([plain(text) for text in (signed_label(outcome), kind, largest, f"{len(carried)} of {len(pairs)}")])
     yield from ("### The largest correlations", "")

@@ -1,11 +1,11 @@
-"""The study of learning: which estimators learn best, and whether the numbers of their gradients foretold it."""
+"""The study of learning: which estimators learn best, and which numbers of their gradients predict it."""
 
 from __future__ import annotations
 
 from .arrays import Learner, Study, study
 from .correlation import Association, associate
 from .families import idea_of
-from .finding import KINDS, OUTCOMES, PREDICTORS, Foretelling, association, chosen, foretelling, foretellings
+from .finding import KINDS, OUTCOMES, PREDICTORS, PredictorResult, association, chosen, predictor_result, predictor_results
 from .halves import HALVES, half_of_estimator, half_of_seed, half_of_task
 
 __all__ = [
@@ -14,17 +14,17 @@ __all__ = [
     "OUTCOMES",
     "PREDICTORS",
     "Association",
-    "Foretelling",
     "Learner",
+    "PredictorResult",
     "Study",
     "associate",
     "association",
     "chosen",
-    "foretelling",
-    "foretellings",
     "half_of_estimator",
     "half_of_seed",
     "half_of_task",
     "idea_of",
+    "predictor_result",
+    "predictor_results",
     "study",
 ]

@@ -17,14 +17,11 @@ Array = np.ndarray
 K = TypeVar("K")
 
 STAGES = ("init", "early", "final")
-CENSORED = "censored"
-"""The verdict of a time to target that was not reached: its value is how long was waited, and there is no upper bound."""
-
 REFERENCES = ("exact", "frozen")
-"""Families that others are held against: the exact gradient, by which gradients are judged and at whose models, and none at all."""
+"""Families that others are compared with: the exact gradient, and no gradient at all."""
 
 STEPS, SECONDS, STEP_TIME = "steps_to_target", "seconds_to_target", "step_time"
-"""Seconds are steps × the time of a step, which is taken interleaved, and not those of the clock during training."""
+"""Seconds are steps × the time of a step. Steps of all estimators are timed in turn, not during training."""
 
 _SEED = re.compile(r"seed[-=](\d+)")
 
@@ -41,7 +38,7 @@ class Learner:
 
     @property
     def competes(self) -> bool:
-        """Whether it estimates a gradient from losses alone: not where it is the truth, is told true structures, or learns nothing."""
+        """Whether it estimates a gradient from losses alone. The exact gradient, supervised losses and frozen encoders do not."""
         return self.family not in REFERENCES and self.objective != "supervised"
 
 
@@ -51,8 +48,9 @@ class Study:
 
     Attributes:
         tasks, contenders, seeds: of the axes.
-        outcomes: by metric of the suite ``learning``. ``censored``: by time, True where the target was not reached within it.
-        predictors: by metric and stage; of several instances of a seed the median.
+        outcomes: by metric of the suite ``learning``.
+        censored: by metric of time, True if the run ended before the target was reached.
+        predictors: by metric and stage, the median over the instances of a seed.
         chosen: by task and estimator the option that validation chose, such as ``lambda=10``.
     """
 
@@ -66,26 +64,26 @@ class Study:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the estimators."""
+        """Names of the estimators."""
         return tuple(one.name for one in self.contenders)
 
     @property
     def common(self) -> tuple[str, ...]:
-        """The tasks that most of the competing estimators have learnt at all; others are for a few of them. All where there are none."""
-        learnt = np.isfinite(self.of(contenders=lambda one: one.competes).outcome("accuracy")).any(-1)
-        most = [task for task, row in zip(self.tasks, learnt, strict=True) if row.mean() > 0.5] if learnt.size else []
+        """The tasks that more than half of the competing estimators were trained on; all tasks if there are none."""
+        trained = np.isfinite(self.of(contenders=lambda one: one.competes).outcome("accuracy")).any(-1)
+        most = [task for task, row in zip(self.tasks, trained, strict=True) if row.mean() > 0.5] if trained.size else []
         return tuple(most) or self.tasks
 
     def of_family(self, family: str) -> str | None:
-        """The name of the first estimator of a family, whatever its options; None where there is none."""
+        """The name of the first estimator of a family, with any options; None if there is none."""
         return next((one.name for one in self.contenders if one.family == family), None)
 
     def outcome(self, metric: str) -> Array:
-        """An outcome; all NaN where it was not measured."""
+        """An outcome; all NaN if it was not measured."""
         return self.outcomes.get(metric, np.full((len(self.tasks), len(self.contenders), len(self.seeds)), np.nan))
 
     def predictor(self, metric: str, stage: str) -> Array:
-        """A predictor; all NaN where it was not measured."""
+        """A predictor; all NaN if it was not measured."""
         return self.predictors.get((metric, stage), np.full((len(self.tasks), len(self.contenders), len(self.seeds)), np.nan))
 
     def of(
@@ -96,7 +94,11 @@ class Study:
         seeds: Callable[[int], bool] = lambda seed: True,
     ) -> Study:
         """Some of the tasks, estimators and seeds."""
-        kept = [[i for i, item in enumerate(items) if keep(item)] for items, keep in self._axes(tasks, contenders, seeds)]
+        kept = (
+            [i for i, task in enumerate(self.tasks) if tasks(task)],
+            [i for i, one in enumerate(self.contenders) if contenders(one)],
+            [i for i, seed in enumerate(self.seeds) if seeds(seed)],
+        )
         index = np.ix_(*kept)
         return replace(
             self,
@@ -108,12 +110,9 @@ class Study:
             predictors={name: values[index] for name, values in self.predictors.items()},
         )
 
-    def _axes(self, *keeps: Callable[..., bool]) -> list[tuple[Sequence[object], Callable[..., bool]]]:
-        return list(zip((self.tasks, self.contenders, self.seeds), keeps, strict=True))
-
 
 def study(rows: Iterable[Row]) -> Study:
-    """The study of a run; rows of other problems, of curves and of what failed are left out.
+    """The study of a run; rows of other problems, of curves and of failed cells are left out.
 
     Example:
         >>> names = ("c", "learning", "task:toy", "training", "", "categorical", "cross_entropy", "ste", "ste")
@@ -142,13 +141,13 @@ def study(rows: Iterable[Row]) -> Study:
 
 
 def seed_of(row: Row) -> int | None:
-    """The seed that an instance is of; None where it is of none in particular."""
+    """The seed of an instance; None if it belongs to no single seed."""
     found = _SEED.search(row.instance)
     return int(found.group(1)) if found else None
 
 
 def _is_censored(row: Row) -> bool:
-    """Whether it is a time that was not over when the run was: how long was waited is its lower bound."""
+    """Whether the row is a time to a target that the run did not reach; its lower bound is the length of the run."""
     return row.value is None and row.low is not None
 
 
@@ -164,7 +163,7 @@ def _by(rows: Iterable[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
 
 
 def _array(axes: tuple[Sequence[str], Sequence[str], Sequence[int]], rows: Iterable[Row]) -> Array:
-    """Medians over the rows of a place; a row of no seed in particular is of all."""
+    """Medians over the rows of an entry; a row without a seed counts for all seeds."""
     tasks, estimators, seeds = ({item: position for position, item in enumerate(axis)} for axis in axes)
     found: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for row in rows:

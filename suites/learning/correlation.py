@@ -1,8 +1,8 @@
 """Spearman's rank correlation over estimators, within each of several tasks, with an interval for estimators that come in ideas.
 
 A resample draws ideas with replacement, each with all of its estimators, and seeds; all tasks share it. Tasks are not drawn: an interval
-speaks of the tasks at hand. Its bounds are those of Fisher's z with the resamples' standard deviation and Student's t of as many degrees of
-freedom as there are ideas less one: percentiles of so few ideas are too narrow.
+is about the given tasks. Its bounds are those of Fisher's z with the standard deviation of the resamples. Student's t has one degree of
+freedom fewer than there are ideas, because percentiles of so few ideas are too narrow.
 
 References:
     Cameron, Gelbach & Miller 2008, "Bootstrap-based improvements for inference with clustered errors".
@@ -22,21 +22,21 @@ Array = np.ndarray
 
 RESAMPLES = 400
 FEWEST = 4
-"""Estimators that a rank correlation is made of, and ideas that an interval takes, at least."""
+"""Least number of estimators of a rank correlation, and of ideas of an interval."""
 
 _LARGEST = 0.995
-"""Beyond it Fisher's z of a resample is as good as infinite."""
+"""Correlations are clipped here, because Fisher's z of 1 is infinite."""
 
 
 @dataclass(frozen=True)
 class Association:
-    """How the ranks of a predictor go with those of an outcome.
+    """Rank correlation of a predictor with an outcome.
 
     Attributes:
-        pooled: the mean over tasks, with its interval; None where there is none.
-        within: by task.
-        estimators, ideas: of how many, over all tasks.
-        note: why there is no correlation, or no interval; empty where there is one.
+        pooled: the mean over tasks, with its interval; None if there is none.
+        within: the correlation by task.
+        estimators, ideas: their numbers over all tasks.
+        note: why there is no correlation, or no interval; else empty.
     """
 
     pooled: Interval
@@ -46,8 +46,8 @@ class Association:
     note: str = ""
 
     @property
-    def carried(self) -> bool:
-        """Whether the interval holds no 0."""
+    def significant(self) -> bool:
+        """Whether the interval does not contain 0."""
         low, high = self.pooled.low, self.pooled.high
         return low is not None and high is not None and not low <= 0 <= high
 
@@ -57,10 +57,10 @@ def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Seq
 
     Args:
         tasks: T names.
-        predictor: ``[T, E, S]`` over estimators and seeds; NaN where there is no number.
-        outcome: the same.
-        ideas: of every estimator; resamples draw these.
-        resamples: how many, by default `RESAMPLES`; 0 for no interval.
+        predictor: ``[T, E, S]`` over estimators and seeds; NaN for missing numbers.
+        outcome: ``[T, E, S]``, also with NaN.
+        ideas: one per estimator; resamples draw these.
+        resamples: their number, by default `RESAMPLES`; 0 for no interval.
 
     Example:
         >>> numbers = np.arange(10.0)[None, :, None]
@@ -93,7 +93,7 @@ def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Seq
 
 
 def _drawn(predictor: Array, outcome: Array, ideas: Sequence[str], resamples: int) -> Array:
-    """Pooled correlations of resamples, where there is one."""
+    """Pooled correlations of the resamples that have one."""
     random = np.random.default_rng(0)
     known = (np.isfinite(predictor) & np.isfinite(outcome)).any((0, 2))
     names = sorted({idea for idea, keep in zip(ideas, known, strict=True) if keep})
@@ -105,17 +105,17 @@ def _drawn(predictor: Array, outcome: Array, ideas: Sequence[str], resamples: in
 
 
 def _times(random: np.random.Generator, count: int, resamples: int) -> Array:
-    """How often each of so many things is drawn."""
+    """Number of times that each of ``count`` items is drawn, ``[resamples, count]``."""
     return random.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
 
 
 def _correlations(predictor: Array, outcome: Array, times: Array, seeds: Array) -> Array:
-    """``[T, resamples]``, of estimators that were drawn so many ``times [resamples, E]``, and ``seeds [resamples, S]``."""
+    """Correlations ``[T, resamples]`` by the numbers of draws: ``times [resamples, E]`` and ``seeds [resamples, S]``."""
     found = np.full((len(predictor), len(times)), np.nan)
     for task, (first, second) in enumerate(zip(predictor, outcome, strict=True)):
         x, y = _over_seeds(first, seeds), _over_seeds(second, seeds)
         weights = np.where(np.isfinite(x) & np.isfinite(y), times, 0.0)
-        enough = (weights > 0).sum(1) >= 2  # fewer than `FEWEST`: what a resample has not drawn is part of the uncertainty
+        enough = (weights > 0).sum(1) >= 2  # fewer than `FEWEST`: the estimators that a resample lacks are part of the uncertainty
         if enough.any():
             drawn = weights[enough]
             first_ranks, second_ranks = (_ranks(np.broadcast_to(values, times.shape)[enough], drawn) for values in (x, y))
@@ -124,7 +124,7 @@ def _correlations(predictor: Array, outcome: Array, times: Array, seeds: Array) 
 
 
 def _over_seeds(values: Array, seeds: Array) -> Array:
-    """``[resamples, E]``: means over the drawn seeds that have a number."""
+    """Means over the drawn seeds that have a number, ``[resamples, E]``."""
     present = np.isfinite(values)
     count = seeds @ present.T
     with np.errstate(invalid="ignore"):
@@ -132,13 +132,13 @@ def _over_seeds(values: Array, seeds: Array) -> Array:
 
 
 def _ranks(values: Array, weights: Array) -> Array:
-    """Middle ranks, where a value counts as often as it was drawn."""
+    """Middle ranks; a value counts once for each draw."""
     below = (values[:, None, :] < values[:, :, None]) + 0.5 * (values[:, None, :] == values[:, :, None])
     return np.asarray(np.einsum("rij,rj->ri", below, weights))
 
 
 def _weighted_correlation(x: Array, y: Array, weights: Array) -> Array:
-    """Pearson's; NaN where one side does not vary."""
+    """Pearson's correlation; NaN if one side does not vary."""
     total = weights.sum(1, keepdims=True)
     x, y = (side - (weights * side).sum(1, keepdims=True) / total for side in (x, y))
     spread = (weights * x * x).sum(1) * (weights * y * y).sum(1)

@@ -1,13 +1,13 @@
-"""Estimators of one idea: what they share makes their numbers dependent, so that resamples draw ideas and not estimators."""
+"""Estimators by idea. Estimators of one idea have dependent numbers, so that resamples draw ideas and not estimators."""
 
 from __future__ import annotations
 
 import functools
 
 OWN = "own"
-"""The idea of a user's own estimator, which nobody knows, is its own name behind this."""
+"""Prefix of the idea of a user's own estimator; its name follows."""
 
-_IDEAS = {
+IDEAS = {
     "exact": "exact",
     "score_function": "score function",
     "policies": "score function",
@@ -33,9 +33,7 @@ _IDEAS = {
     "relaxations": "relaxation",
     "relaxations.sparse": "sparse support",
 }
-"""By module, or by folder for all others in it."""
-
-IDEAS = tuple(dict.fromkeys(_IDEAS.values()))
+"""Ideas by module, or by folder for the other modules in it."""
 
 
 @functools.cache
@@ -46,7 +44,7 @@ def idea_of(family: str) -> str:
         >>> [idea_of(name) for name in ("rloo", "arm", "ste", "gumbel_rao", "spigot_ce", "imle", "sparsemap")]
         ['score function', 'score function', 'straight-through', 'Gumbel', 'SPIGOT', 'implicit differentiation', 'sparse support']
     """
-    from ...estimators import ESTIMATORS  # a page without learning has no use for torch
+    from ...estimators import ESTIMATORS  # a page without learning does not import torch
 
     place = ESTIMATORS[family].__module__.partition(".estimators.")[2] if family in ESTIMATORS else ""
-    return _IDEAS.get(place) or _IDEAS.get(place.partition(".")[0]) or f"{OWN}: {family}"
+    return IDEAS.get(place) or IDEAS.get(place.partition(".")[0]) or f"{OWN}: {family}"

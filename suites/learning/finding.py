@@ -1,4 +1,4 @@
-"""Prediction of learning: do numbers of a gradient, taken before or while a model is trained, foretell what it learns?"""
+"""Predictors of learning: rank correlations between numbers of a gradient and the result of training with it."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ PREDICTORS = (
     "parameter_gain",
     "parameter_rho",
 )
-"""Metrics, each with the sign with which more should be better. Those of parameters are of the gradient of a batch."""
+"""Metrics that may predict. Those with the prefix ``parameter_`` are of the gradient of a batch."""
 
 OUTCOMES = ("accuracy", "curve_mean", "steps_to_target")
-"""What is foretold, likewise. Of runs that do not come to the target the steps are those that they had."""
+"""Metrics that are predicted. A run that misses the target counts with its number of steps."""
 
 KINDS: dict[str, Callable[[Learner], bool]] = {
     "all": lambda one: True,
     "stochastic": lambda one: not one.deterministic,
     "deterministic": lambda one: one.deterministic,
 }
-"""Always side by side: deterministic estimators have no variance, and mixed with others they turn the sign of what it foretells."""
+"""Kinds are correlated separately: deterministic estimators have no variance, and together with others they turn its sign."""
 
 
 @dataclass(frozen=True)
-class Foretelling:
-    """A predictor at a stage and an outcome, over estimators of a kind.
+class PredictorResult:
+    """Correlations of a predictor at a stage with an outcome, over estimators of a kind.
 
     Attributes:
         whole: over all tasks, estimators and seeds. ``choice, confirmation``: over either half of them.
@@ -58,9 +58,9 @@ class Foretelling:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the half that had no part in the choice says the same, and surely."""
+        """Whether the other half has a significant correlation of the same sign."""
         first, second = self.choice.pooled.value, self.confirmation.pooled.value
-        return first is not None and second is not None and first * second > 0 and self.choice.carried and self.confirmation.carried
+        return first is not None and second is not None and first * second > 0 and self.choice.significant and self.confirmation.significant
 
 
 def association(study: Study, predictor: str, stage: str, outcome: str, *, resamples: int | None = None) -> Association:
@@ -71,10 +71,10 @@ def association(study: Study, predictor: str, stage: str, outcome: str, *, resam
     return associate(competing.tasks, before, after, [one.idea for one in competing.contenders], resamples=resamples)
 
 
-def foretellings(study: Study, *, by_objective: bool = False) -> list[Foretelling]:
+def predictor_results(study: Study, *, by_objective: bool = False) -> list[PredictorResult]:
     """Every predictor that was measured, at every stage, with every outcome, for every kind of estimators."""
     return [
-        foretelling(study, predictor, stage, outcome, kind)
+        predictor_result(study, predictor, stage, outcome, kind)
         for predictor, stage in measured(study)
         for outcome in OUTCOMES
         if outcome in study.outcomes
@@ -82,11 +82,11 @@ def foretellings(study: Study, *, by_objective: bool = False) -> list[Foretellin
     ]
 
 
-def foretelling(study: Study, predictor: str, stage: str, outcome: str, kind: str) -> Foretelling:
-    """One of them, over the whole and both halves."""
+def predictor_result(study: Study, predictor: str, stage: str, outcome: str, kind: str) -> PredictorResult:
+    """One predictor and outcome, over the whole study and both halves."""
     some = of_kind(study, kind)
     parts = (some, half(some, "choice"), half(some, "confirmation"))
-    return Foretelling(predictor, stage, outcome, kind, *(association(part, predictor, stage, outcome) for part in parts))
+    return PredictorResult(predictor, stage, outcome, kind, *(association(part, predictor, stage, outcome) for part in parts))
 
 
 def half(study: Study, which: str) -> Study:
@@ -107,7 +107,7 @@ def measured(study: Study) -> Iterator[tuple[str, str]]:
 
 
 def kinds(study: Study, *, by_objective: bool = False) -> list[str]:
-    """Of estimators; with the objectives that a study holds."""
+    """Kinds of estimators, and the objectives of a study if asked."""
     objectives = dict.fromkeys(one.objective for one in study.contenders if one.objective) if by_objective else ()
     return [*KINDS, *objectives]
 
@@ -117,7 +117,7 @@ def of_kind(study: Study, kind: str) -> Study:
     return study.of(contenders=KINDS.get(kind, lambda one: one.objective == kind))
 
 
-def chosen(found: list[Foretelling], outcome: str, kind: str = "all") -> Foretelling | None:
-    """The predictor with the largest correlation, of either sign, on the half that chooses, where its interval holds no 0."""
-    candidates = [one for one in found if one.outcome == outcome and one.kind == kind and one.choice.carried]
+def chosen(found: list[PredictorResult], outcome: str, kind: str = "all") -> PredictorResult | None:
+    """The predictor with the largest correlation, of either sign, on the choosing half, if its interval excludes 0."""
+    candidates = [one for one in found if one.outcome == outcome and one.kind == kind and one.choice.significant]
     return max(candidates, key=lambda one: abs(one.choice.pooled.value or 0.0), default=None)

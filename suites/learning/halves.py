@@ -14,7 +14,7 @@ HALVES: tuple[Half, Half] = ("choice", "confirmation")
 
 
 def half_of_task(task: str) -> Half:
-    """Every second of the registered tasks in the order of their hashes, whichever of them are run.
+    """The half of a task: every second registered task in the order of their hashes.
 
     Example:
         >>> half_of_task("clusters") in HALVES
@@ -27,19 +27,19 @@ def half_of_task(task: str) -> Half:
 
 @functools.cache
 def half_of_estimator(family: str) -> Half:
-    """Every second family of an idea, so that both halves hold all ideas; options of one family stay together."""
+    """The half of a family: every second one of an idea, so that both halves hold all ideas."""
     from ...estimators import ESTIMATORS
 
     return _alternating(family, (name for name in ESTIMATORS if idea_of(name) == idea_of(family)))
 
 
 def half_of_seed(seed: int) -> Half:
-    """Even ones choose, odd ones confirm."""
+    """The half of a seed: even seeds choose, odd seeds confirm."""
     return HALVES[seed % 2]
 
 
 def _alternating(name: str, registered: Iterable[str]) -> Half:
-    """What is registered by nobody goes where its own hash says."""
+    """Halves alternate in the order of hashes; the hash of an unregistered name decides its half."""
     ordered = sorted(registered, key=_hash)
     return HALVES[(ordered.index(name) if name in ordered else _hash(name)) % 2]
 

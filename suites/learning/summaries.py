@@ -1,7 +1,7 @@
 """Estimators over several tasks: interquartile means, performance profiles, probabilities of improvement, times to a target.
 
-Resamples draw seeds within every task, and no tasks: what is said holds for the tasks at hand. A score is a share of the way from the floor
-to the ceiling of its task.
+Resamples draw seeds within every task, and no tasks: results hold for the given tasks. A score is a share of the way from the floor to the
+ceiling of its task.
 
 References:
     Agarwal, Schwarzer, Castro, Courville & Bellemare 2021, "Deep reinforcement learning at the edge of the statistical precipice".
@@ -26,13 +26,13 @@ RESAMPLES = 1000
 
 
 def interquartile_mean(scores: Array) -> Interval:
-    """The mean of the middle half of all scores ``[task, seed]``; tasks have as many seeds as have a number.
+    """The mean of the middle half of all scores ``[task, seed]``, without NaN.
 
     Example:
         >>> interquartile_mean(np.array([[0.0, 1.0], [2.0, 9.0]])).value
         1.5
     """
-    return _bootstrapped(lambda drawn: _middle(_flat(drawn)), _rows(scores))
+    return _bootstrapped(lambda drawn: np.asarray(scipy.stats.trim_mean(np.concatenate(drawn, axis=-1), 0.25, axis=-1)), _rows(scores))
 
 
 def performance_profile(scores: Array, thresholds: Array) -> tuple[Array, Array, Array]:
@@ -76,18 +76,17 @@ def paired_difference(scores: Array, base: Array) -> Interval:
 
 
 def mean(values: Array) -> Interval:
-    """Over seeds ``[seed]``, with the interval of Student's t."""
+    """The mean over seeds ``[seed]``, with the interval of Student's t."""
     return student_mean(values)
 
 
 @dataclass(frozen=True, eq=False)
 class Survival:
-    """What share of runs has not reached the target after a time: a step curve from 1 on, with a 95 % band.
+    """The share of runs that have not reached the target by a time: a step curve that starts at 1, with a 95 % band.
 
     Attributes:
-        times: where it steps down. ``share, low, high``: from there on.
-        runs, reached: how many there are, and how many of them come to the target.
-        median: the time by which half of them have; None where fewer do.
+        times: times of its steps. ``share, low, high``: values from each of them on.
+        runs, reached: the number of runs, and of those that reach the target.
     """
 
     times: Array
@@ -99,13 +98,13 @@ class Survival:
 
     @property
     def median(self) -> float | None:
-        """When half of the runs have come to the target; None where fewer do."""
+        """The time by which half of the runs have reached the target; None if fewer do."""
         below = np.flatnonzero(self.share <= 0.5)
         return float(self.times[below[0]]) if len(below) else None
 
 
 def survival(times: Array, censored: Array) -> Survival:
-    """The Kaplan–Meier curve of runs, some of which were stopped before they came to the target.
+    """The Kaplan–Meier curve of runs, some of which ended before they reached the target.
 
     Example:
         >>> found = survival(np.array([1.0, 2.0, 3.0]), np.array([False, False, True]))
@@ -120,7 +119,7 @@ def survival(times: Array, censored: Array) -> Survival:
     curve = scipy.stats.ecdf(scipy.stats.CensoredData.right_censored(times, censored)).sf
     at = np.isin(curve.quantiles, times[~censored])
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings(action="ignore"):
-        # The variance of Greenwood's formula is 0/0 where nobody is left.
+        # The variance of Greenwood's formula is 0/0 where no run is left.
         band = curve.confidence_interval(LEVEL, method="log-log")
     share = curve.probabilities[at]
     low, high = (np.where(np.isfinite(side.probabilities[at]), side.probabilities[at], share) for side in (band.low, band.high))
@@ -143,17 +142,9 @@ def _bootstrapped(statistic: Callable[[list[Array]], Array], rows: list[Array]) 
 
 
 def _resamples(rows: list[Array]) -> list[Array]:
-    """``[resamples, seed]`` of every row."""
+    """Resamples of every row, ``[resamples, seed]``."""
     random = np.random.default_rng(0)
     return [row[random.integers(len(row), size=(RESAMPLES, len(row)))] for row in rows]
-
-
-def _flat(rows: list[Array]) -> Array:
-    return np.concatenate(rows, axis=-1)
-
-
-def _middle(values: Array) -> Array:
-    return np.asarray(scipy.stats.trim_mean(values, 0.25, axis=-1))
 
 
 def _wins(first: Array, second: Array) -> Array:

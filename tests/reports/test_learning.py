@@ -90,10 +90,10 @@ def test_nothing_is_said_of_nothing():
     assert not learning_of(results.to_frame([row("bias", "subset_regimes", "init", "ste", "0", "gain", 1.0)]))
 
 
-def test_what_was_planted_foretells_it(found):
+def test_a_planted_predictor_is_named(found):
     assert prediction(study(planted())).startswith("Cosine of the mean at init predicts final accuracy: Spearman +")
-    unforetold = study(one for one in planted(("clusters", "matching"), seeds=3) if one.metric != "cosine")
-    assert prediction(unforetold) == "No number of the gradients is shown to predict final accuracy."
+    unpredicted = study(one for one in planted(("clusters", "matching"), seeds=3) if one.metric != "cosine")
+    assert prediction(unpredicted) == "No number of the gradients is shown to predict final accuracy."
 
 
 @pytest.mark.parametrize(

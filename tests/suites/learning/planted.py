@@ -1,4 +1,4 @@
-"""Rows of a run of learning in which what foretells what is known."""
+"""Rows of a run of learning in which one known metric predicts the results."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def planted(
     seeds: int = 5,
     *,
     noise: float = 0.01,
-    foretold: str = "cosine",
+    predictor: str = "cosine",
 ) -> list[Row]:
     """A run in which estimators end the better the larger one of their numbers is; all other numbers are drawn at random."""
-    return list(_rows(tasks, estimators, seeds, noise, foretold))
+    return list(_rows(tasks, estimators, seeds, noise, predictor))
 
 
-def _rows(tasks: Sequence[str], estimators: Sequence[str], seeds: int, noise: float, foretold: str) -> Iterator[Row]:
+def _rows(tasks: Sequence[str], estimators: Sequence[str], seeds: int, noise: float, predictor: str) -> Iterator[Row]:
     random = np.random.default_rng(0)
     for task in tasks:
         for name in estimators:
@@ -42,7 +42,7 @@ def _rows(tasks: Sequence[str], estimators: Sequence[str], seeds: int, noise: fl
             for stage in ("init", "early", "final"):
                 for metric in ("relative_bias", "relative_variance", "relative_mse", "cosine", "gain", "rho", "parameter_cosine"):
                     of_parameters = metric.startswith("parameter")
-                    value = worth if metric == foretold else float(random.uniform(0.1, 1.0))
+                    value = worth if metric == predictor else float(random.uniform(0.1, 1.0))
                     suite = "parameter_bias" if of_parameters else "bias"
                     for seed in range(seeds):
                         yield row(suite, f"learnt:{task}", stage, name, f"seed-{seed}", metric, value + 0.001 * seed)

@@ -50,7 +50,7 @@ def test_pooled_is_the_mean_over_tasks():
     found = associate(["up", "down"], x, y, list("abcdef"))
     assert found.within == {"up": 1.0, "down": -1.0}
     assert found.pooled.value == 0.0
-    assert not found.carried
+    assert not found.significant
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.7])
@@ -69,8 +69,8 @@ def test_ideas_are_drawn_and_not_estimators():
     assert six.pooled.value == sixty.pooled.value
     assert sixty.pooled.half_width < 0.1
     assert six.pooled.half_width > 0.3
-    assert sixty.carried
-    assert not six.carried
+    assert sixty.significant
+    assert not six.significant
 
 
 def test_seeds_are_drawn_too():
@@ -96,7 +96,7 @@ def test_few_ideas_have_wide_intervals():
     found = associate(["toy"], x, y, list("abcd"))
     assert found.pooled.value == pytest.approx(0.8)
     assert found.pooled.low < -0.5
-    assert not found.carried
+    assert not found.significant
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,4 @@ def test_too_few_are_said_to_be(x, ideas, note):
     found = associate(["toy"], np.array(x)[None, :, None], np.arange(float(len(x)))[None, :, None], list(ideas))
     assert found.note == note
     assert found.pooled.low is None
-    assert not found.carried
+    assert not found.significant
