@@ -12,7 +12,7 @@ from ..problems import TaskProblem
 from ..tasks import Task
 from ..tasks.choosing import OPTIONS, Tuning, ValidatedChoice, choose
 from ..tasks.references import bounds
-from ..tasks.training import Job, Learnt, train_all
+from ..tasks.training import Job, TrainingResult, train_all
 from .suite import Context, Finding, Suite
 
 TARGET = 0.95
@@ -111,7 +111,7 @@ class _Cell:
         for instance, found in zip(self.problem.instances, learnt, strict=True):
             yield from self._of_seed(instance, found, steps)
 
-    def _of_seed(self, instance: Instance, found: Learnt, steps: int) -> Iterator[Finding]:
+    def _of_seed(self, instance: Instance, found: TrainingResult, steps: int) -> Iterator[Finding]:
         floor, ceiling = (values["accuracy"] for values in bounds(self.task, found.job.seed))
         accuracy = found.metrics["accuracy"]
         trained = [value for step, value in found.curve if step > 0]

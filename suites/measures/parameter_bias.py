@@ -23,7 +23,7 @@ from ..statistics.moments import BATCHES, Moments
 from ..statistics.reference_metrics import estimated_against, exact_against
 from ..tasks.references import learnt_model, reference_estimator, remembered
 from ..tasks.task import Task
-from ..tasks.training import order
+from ..tasks.training import BatchOrder
 from .draws import Draws, estimates
 from .suite import Context, Finding, Suite
 
@@ -110,7 +110,7 @@ class ModelBatch:
         """The batch of a seed at the stage of a problem."""
         task = problem.task.at(seed)
         model = learnt_model(task, learner_of(problem.name, task), seed, problem.stage).double()
-        batch = doubled(task.batch("train", order(task, seed, task.size("train"))()))
+        batch = doubled(task.batch("train", BatchOrder(task, seed, task.size("train"))()))
         theta = task.scores(model, batch)
         scores = theta.detach()
         regulariser, common = task.regulariser(model, batch), torch.zeros_like(scores)

@@ -1,4 +1,4 @@
-"""Tasks: what models with latent structure learn, and how to train them with every estimator."""
+"""Tasks: data and models with a latent structure, and their training with every estimator."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TASKS: dict[str, str] = {
     "pipeline": "language.pipeline:Pipeline",
     "vae": "vae:AutoEncoder",
 }
-"""Where every task is, by name; modules are imported when they are asked for."""
+"""Module and class of every task, by name. Modules are imported on first use."""
 
 
 class _Modules(Mapping[str, type[Task]]):
-    """The classes of `TASKS`, each imported when it is asked for."""
+    """The classes of `TASKS`, each imported on first use."""
 
     def __getitem__(self, name: str) -> type[Task]:
         module, _, attribute = TASKS[name].partition(":")
@@ -44,9 +44,9 @@ class _Modules(Mapping[str, type[Task]]):
 
 
 def make_task(name: str) -> Task:
-    """The task of a name such as ``clusters[start=pretrained]``, ``my_module:MyTask`` or ``./my_file.py:MyTask``, or a task itself there.
+    """The task of a name such as ``clusters[start=pretrained]``, ``my_module:MyTask`` or ``./my_file.py:MyTask``.
 
-    With ``encoder=file.py:MyEncoder`` among the options it has another encoder, see `with_encoder`.
+    The option ``encoder=file.py:MyEncoder`` replaces its encoder, see `with_encoder`.
 
     Raises:
         ValueError: an unknown name, an option that the task does not take, or an object that is no task.
@@ -69,7 +69,7 @@ def make_task(name: str) -> Task:
 
 
 def _refuse_oracle(name: str, head: str) -> None:
-    """A structure of one's own is no task yet: it lacks data and an encoder."""
+    """Refuse an oracle, which has no data and no encoder."""
     found = registry.imported(head, "task")
     if isinstance(found, type) and issubclass(found, Oracle):
         raise ValueError(

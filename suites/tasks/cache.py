@@ -1,4 +1,4 @@
-"""Cache of what takes seconds to train, on disk for the next process: decoders, floors and ceilings, runs."""
+"""Cache on disk of trained decoders, floors, ceilings and runs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ except ImportError:  # no lock: two processes may compute the same
 _T = TypeVar("_T")
 
 
-def kept(names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
-    """What ``compute`` gives, or gave before, of what torch can write: for the same names, sources of tasks, and version of torch.
+def cached(names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
+    """The result of ``compute``, cached on disk by names, sources of tasks, and version of torch.
 
-    Of processes that want the same, one computes it and the others wait. What cannot be read is computed, and what cannot be written is
-    computed again by the next process. Computed on one thread, because sums over several are rounded by their number.
+    Only one process computes an entry, and the others wait. If an entry cannot be read or written, it is computed again. ``compute`` runs
+    on one thread, because the number of threads changes the rounding of sums.
     """
-    path = file(names)
-    with _turn(path):
+    path = cache_file(names)
+    with _locked(path):
         with contextlib.suppress(OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError):
             found: _T = torch.load(path, weights_only=True)
             return found
@@ -43,12 +43,12 @@ def kept(names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
 
 
 def cache_folder() -> Path:
-    """Of the user."""
+    """The folder of the user's cache."""
     return user_cache() / "tasks"
 
 
-def file(names: tuple[object, ...]) -> Path:
-    """Where it is kept."""
+def cache_file(names: tuple[object, ...]) -> Path:
+    """The file of an entry."""
     digest = hashlib.blake2b(repr((*names, sources(), torch.__version__)).encode(), digest_size=16)
     return cache_folder() / f"{digest.hexdigest()}.pt"
 
@@ -63,7 +63,7 @@ def sources() -> str:
 
 
 def write_whole(path: Path, state: object) -> None:
-    """Write what torch can write so that the file is there whole, or as it was."""
+    """Write a state by torch; an interrupted write leaves the file as it was."""
     stream = io.BytesIO()
     torch.save(state, stream)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,8 +87,8 @@ def _on_one_thread(compute: Callable[[], _T]) -> _T:
 
 
 @contextlib.contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """The lock of a file of the cache, where locks can be had."""
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file of the cache, if the file system has locks."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Contract of a task, checked: what training and measuring rely on."""
+"""Checks of the contract of a task, on which training and measuring rely."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .task import Batch, LatentModel, Split, Task
 from .training import Job, Training
 
 ITEMS = 4
-"""Of the batches that are looked at."""
+"""Items of the batches that are checked."""
 
 SEARCHED = 256
-"""Items among which the shortest are looked for."""
+"""Items among which the shortest are found."""
 
 NEAR = 1e-4
-"""How far from a structure a loss is put to the test."""
+"""Distance from a structure at which a loss is tested."""
 
 
 def check_task(task: Task, *, trained: bool = True) -> list[str]:
-    """What is wrong with a task, one sentence each; empty where nothing is.
+    """Check a task, and return one sentence per fault.
 
     Args:
-        task: as it is, with data at hand.
-        trained: whether floor and ceiling are trained too, to see that the true structures are worth something.
+        task: the task, with its data.
+        trained: whether floor and ceiling are trained too, to check that the true structures help.
 
     Example:
         >>> from structgrad.suites.tasks import make_task
@@ -53,7 +53,7 @@ def check_task(task: Task, *, trained: bool = True) -> list[str]:
     for check in [*checks, *([_bounds] if trained else [])]:
         try:
             found += [f"{task.name}: {sentence}" for sentence in check(task)]
-        except Exception as error:  # the task may be anybody's
+        except Exception as error:  # the task may raise anything
             found.append(f"{task.name}: {check.__name__.strip('_').replace('_', ' ')} failed with {type(error).__name__}: {error}")
         if check is _sizes and found:
             break
@@ -70,7 +70,7 @@ def _tensors(batch: Batch) -> dict[str, Tensor]:
 
 
 def _sizes(task: Task) -> Iterator[str]:
-    """Every split has items; without them there is nothing to look at."""
+    """Every split has enough items."""
     for split in get_args(Split):
         if (size := task.size(split)) < ITEMS:
             yield f"the split {split} has {size} items; expected at least {ITEMS}"
@@ -106,7 +106,7 @@ def _scores(task: Task) -> Iterator[str]:
 
 
 def _losses(task: Task) -> Iterator[str]:
-    """One value per structure, the same beside others; and the soft loss goes to the hard one at a structure."""
+    """One value per structure, independent of the others; soft and hard losses agree at a structure."""
     model, batch = task.model(0), _first(task)
     loss = task.loss(model, batch)
     structures = _structures(task, model, batch)
@@ -132,7 +132,7 @@ def _losses(task: Task) -> Iterator[str]:
 
 
 def _structures(task: Task, model: LatentModel, batch: Batch) -> Tensor:
-    """``[3, b, *event]``: the best ones, of scores with more and more noise."""
+    """Best structures of scores with more and more noise, ``[3, b, *event]``."""
     scores = task.scores(model, batch).detach()
     noise = torch.randn((3, *scores.shape), generator=torch.Generator().manual_seed(0))
     return task.oracle.argmax(scores + torch.tensor([0.0, 1.0, 4.0]).reshape(-1, *[1] * scores.ndim) * noise)
@@ -196,7 +196,7 @@ def _judged(task: Task) -> Iterator[str]:
 
 
 def _parameters(task: Task) -> Iterator[str]:
-    """The optimiser gets every parameter that is to be trained, once."""
+    """The optimiser gets every trainable parameter once."""
     model = task.model(0)
     given = [id(parameter) for group in task.parameter_groups(model, task.rates[0]) for parameter in group["params"]]
     wanted = [id(parameter) for parameter in model.parameters() if parameter.requires_grad]
@@ -207,7 +207,7 @@ def _parameters(task: Task) -> Iterator[str]:
 
 
 def _precision(task: Task) -> Iterator[str]:
-    """Gradients are measured in double precision."""
+    """Scores and losses also exist in double precision, in which gradients are measured."""
     model, batch = task.model(0), _first(task)
     floats = task.scores(model, batch)
     doubles = Batch(
@@ -225,25 +225,25 @@ def _precision(task: Task) -> Iterator[str]:
 
 
 def _stacked(task: Task) -> Iterator[str]:
-    """What is trained side by side is what is trained alone."""
+    """Scores and losses of stacked seeds equal those of single ones."""
     if not task.stackable or not task.loss(task.model(0), _first(task)).differentiable:
         return
     jobs = [Job(seed, task.rates[0]) for seed in (0, 1)]
-    side = Training(task, StraightThrough(), jobs)
-    side.side.show([draw() for draw in side.orders])
-    together = side.side.scores()
+    stacked = Training(task, StraightThrough(), jobs)
+    stacked.runs.load([draw() for draw in stacked.orders])
+    together = stacked.runs.scores()
     for index, job in enumerate(jobs):
         alone = Training(task, StraightThrough(), [job])
-        alone.side.show([draw() for draw in alone.orders])
-        scores = alone.side.scores()
-        losses = [run.side.loss()(task.oracle.argmax(theta)) for run, theta in ((side, together), (alone, scores))]
+        alone.runs.load([draw() for draw in alone.orders])
+        scores = alone.runs.scores()
+        losses = [run.runs.loss()(task.oracle.argmax(theta)) for run, theta in ((stacked, together), (alone, scores))]
         if not _close(together[index], scores, 1e-3) or not _close(losses[0][index], losses[1], 1e-3):
             yield "seeds side by side have other scores or losses than alone; expected the same, or stackable = False"
             return
 
 
 def _bounds(task: Task) -> Iterator[str]:
-    """The true structures are worth something."""
+    """The true structures improve accuracy."""
     floor, ceiling = task.floor(0)["accuracy"], task.ceiling(0)["accuracy"]
     if not ceiling > floor:
         yield f"the ceiling is {ceiling:.3g} and the floor {floor:.3g}; expected a task on which structures help"

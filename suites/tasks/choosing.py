@@ -9,7 +9,7 @@ from typing import Any
 from ...estimators.base import Estimator
 from .references import remembered
 from .task import Task
-from .training import Job, Learnt, train_all
+from .training import Job, TrainingResult, train_all
 
 FIRST_TUNING_SEED = 1_000_000
 """Seeds that choose start here, so that no test uses them."""
@@ -45,7 +45,7 @@ OPTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class Tuning:
-    """Training runs that choose.
+    """The training runs of a choice.
 
     Attributes:
         steps: of a run.
@@ -59,7 +59,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class ValidatedChoice:
-    """The best of what was tried: the estimator with its option, the learning rate, and their accuracy on the validation split."""
+    """The best candidate: the estimator with its option, the learning rate, and their accuracy on the validation split."""
 
     estimator: Estimator[Any]
     rate: float
@@ -89,10 +89,10 @@ def choose(task: Task, name: str, estimator: Estimator[Any], tuning: Tuning, scr
     """The best learning rate with the option as it is, then the best option at that rate; trained once on a machine.
 
     Args:
-        task: what is trained.
-        name: of the estimator; options in brackets stay as they are.
-        estimator: as the name builds it.
-        tuning: how long and how often each candidate is trained.
+        task: the task.
+        name: name of the estimator; options in brackets stay as they are.
+        estimator: the estimator of that name.
+        tuning: steps and seeds of each candidate.
         scratch: a folder for checkpoints; a killed run continues from there.
     """
     option, values = tunable(name, estimator)
@@ -122,6 +122,6 @@ def _best(task: Task, estimator: Estimator[Any], rates: tuple[float, ...], tunin
     return ValidatedChoice(estimator, rate, means[rate])
 
 
-def _validated(found: Learnt) -> float:
+def _validated(found: TrainingResult) -> float:
     """The accuracy that a choice goes by; a run that diverged is the last choice."""
     return found.metrics["accuracy"] if found.diverged is None else -1.0

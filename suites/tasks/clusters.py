@@ -1,4 +1,4 @@
-"""Latent categories: every cluster has a linear classifier of its own, and nobody says which cluster a point is of."""
+"""Latent categories: every cluster has a linear classifier of its own, and the cluster of a point is not observed."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ class Clusters(Task):
 
     Of five ways to train through a discrete choice, three are estimators: noise (``rloo``, ``st_gumbel``, ``perturb_and_map``), surrogate
     gradients (``ste``, ``spigot``) and relaxation (``structured_attention``, ``sparsemap``). The other two are options here, for any
-    estimator: an encoder that was trained beforehand on points whose cluster is known (with the estimator ``frozen`` it stays so, a
-    pipeline), and one that is trained along on them, with a second loss.
+    estimator. ``start=pretrained`` trains the encoder first on points with a known cluster; with the estimator ``frozen`` this is a
+    pipeline. ``auxiliary`` trains the encoder jointly on these points with a second loss.
 
     Args:
-        clusters: K. ``features``: d. ``train, heldout``: points to learn from, and of validation and test each.
+        clusters: K.
+        features: d.
+        train, heldout: training points, and points of validation and test each.
         start: ``pretrained`` trains the encoder on the labelled points first.
         auxiliary: weight of the mean cross-entropy of labelled points.
-        labelled: so many of the training points have a known cluster; they count for the two options above only.
+        labelled: number of training points with a known cluster, which only the two options above use.
 
     References:
         Mihaylova, Niculae & Martins 2020, "Understanding the mechanics of SPIGOT: surrogate gradients for latent structure learning",
@@ -172,7 +174,7 @@ def _points(task: Clusters, split: Split) -> Points:
 
 @functools.lru_cache(maxsize=12)
 def _drawn(clusters: int, features: int, size: int, split: Split) -> Points:
-    """The same centres and classifiers in all splits."""
+    """Points of a split; all splits share centres and classifiers."""
     world, generator = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1 + SPLITS[split])
     centres, weights = torch.randn(clusters, features, generator=world), torch.randn(clusters, features, generator=world)
     z = torch.randint(clusters, (size,), generator=generator)

@@ -1,4 +1,4 @@
-"""Spoken digits: which few segments of a recording tell the digit."""
+"""Spoken digits: classification by a few segments of a recording."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ SERIES = "timeseries/fsdd_mfcc13.npz"
 
 @dataclass(frozen=True)
 class SpokenDigits(Task):
-    """A digit is to be told from a few segments of its recording, which the encoder chooses.
+    """Classify a spoken digit by a few segments of its recording, which the encoder chooses.
 
-    A recording is cut into segments of equal length; a segment is its mean cepstral coefficients, and where it is. The encoder scores
-    every segment by itself, so that its choice cannot spell the digit; the decoder sees the mean of those that are chosen.
+    A recording is cut into segments of equal length; a segment is its mean cepstral coefficients, and its position. The encoder
+    scores every segment by itself, so that its choice cannot encode the digit. The decoder gets the mean of the chosen segments.
 
-    There are few recordings, so that every seed has a split of its own. Nobody knows which segments are right: structures have no quality.
+    There are few recordings, so that every seed has another split. The right segments are unknown: structures have no quality.
 
     Args:
-        segments: of a recording. ``chosen``: k of them. ``hidden``: units of encoder and decoder.
-        tested, validated: recordings of each digit that are kept for test and validation; the others are learnt from.
-        fold: which split.
+        segments: segments of a recording. ``chosen``: k of them. ``hidden``: units of encoder and decoder.
+        tested, validated: recordings of each digit for test and validation; the others are for training.
+        fold: number of the split.
     """
 
     segments: Count = 12

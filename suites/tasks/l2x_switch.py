@@ -1,4 +1,4 @@
-"""Explanations by a few features: which five of ten a label hangs on is another five on the other side of a switch."""
+"""Explanations by a few features: a switch decides which five of ten features determine the label."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
 from .training import fit
 
 FEATURES, CHOSEN = 10, 5
-BESIDE = ((0, 1, 2, 3, 9), (4, 5, 6, 7, 9))
-"""What the label hangs on where the switch, the last feature, is positive, and where it is negative."""
+RELEVANT = ((0, 1, 2, 3, 9), (4, 5, 6, 7, 9))
+"""Features that determine the label if the switch, the last feature, is positive, and if it is negative."""
 
 
 @dataclass(frozen=True)
 class L2XSwitch(Task):
-    """Learning to explain: a decoder predicts the label from the k = 5 features that the encoder picks for the item, seeing which they are.
+    """Learning to explain: a decoder predicts the label from the five features that the encoder picks for the item.
 
     Ten standard normal features, of which the last has mean 3 or −3. Where it is positive, the log-odds of the label 1 are
     ``4 − Σ x_i²`` over features 1 to 4 ("orange skin"); where it is negative, ``100 sin(0.2 x₅) − |x₆| − x₇ − exp(−x₈) + 2.4`` ("nonlinear
-    additive"). Labels are drawn, so that nobody predicts all of them. The quality of structures is the precision: the share of the picked
-    features that the label hangs on, the switch among them.
+    additive"). Labels are drawn, so that no model predicts all of them. The quality of structures is the precision: the share of the picked
+    features that determine the label, including the switch.
 
-    Between structures the decoder sees features scaled by their parts, beside the parts.
+    The decoder gets the features scaled by their parts, and the parts, also between structures.
 
     Args:
-        hidden: units of both layers of encoder and decoder. ``train, heldout``: items to learn from, and of validation and test each.
+        hidden: units of both layers of encoder and decoder.
+        train, heldout: training items, and items of validation and test each.
 
     References:
         Chen, Song, Wainwright & Jordan 2018, "Learning to explain: an information-theoretic perspective on model interpretation", section
-        4.1 (the published code copies features 1 to 4 over 5 to 8 instead of exchanging them; here features are independent).
+        4.1. The published code copies features 1 to 4 over 5 to 8 instead of exchanging them; here features are independent.
     """
 
     hidden: Count = 64
@@ -154,5 +155,5 @@ def _drawn(task: L2XSwitch, split: Split) -> Explainable:
     orange = 4 - x[:, :4].square().sum(-1)
     additive = 100 * (0.2 * first).sin() - second.abs() - third - (-fourth).exp() + 2.4
     y = torch.rand(items, generator=generator) < torch.where(switch, orange, additive).sigmoid()
-    masks = torch.zeros(2, FEATURES).scatter_(1, torch.tensor(BESIDE), 1.0)
+    masks = torch.zeros(2, FEATURES).scatter_(1, torch.tensor(RELEVANT), 1.0)
     return Explainable(x, y.float(), masks[(~switch).long()])

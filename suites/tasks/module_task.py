@@ -1,4 +1,4 @@
-"""Tasks of one's own: two modules and a data set, and any task with another encoder."""
+"""Your own task from two modules and a data set, and any task with another encoder."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _SHARES: dict[Split, tuple[float, float]] = {"train": (0.0, 0.6), "validation": 
 
 @dataclass(frozen=True, eq=False)
 class ModuleTask(Task):
-    """A task of two modules and a torch ``Dataset``; three fifths of its items are learnt from, one chooses, one tests.
+    """A task of two modules and a torch ``Dataset``: three fifths of the items are for training, one for validation, one for testing.
 
     Args:
         encoder: makes a module with fresh parameters, such as its class: inputs of items ``[b, ...]`` to scores ``[b, *event]``.
-        decoder: likewise: the same inputs and structures ``[b, *event]``, as last argument, to predictions ``[b, ...]``.
+        decoder: makes a module too: inputs and structures ``[b, *event]``, as last argument, to predictions ``[b, ...]``.
         structures: the oracle.
-        dataset: items are ``(input, label)``, or ``(input, label, structure)`` where the true one is known; an input is a tensor or
-            several. Items may have different lengths, which are the first dimension of their first input: inputs and structures are
-            padded with zeros, and scores and structures outside the length of an item are ignored.
-        loss_per_item: of predictions and labels, one value each, such as ``nn.CrossEntropyLoss(reduction="none")``; None for the cross
-            entropy where labels are integers, and the squared difference where they are not.
-        accuracy: likewise what a prediction is worth; None for whether its largest entry is the label, or whether its sign is that of
-            ``label − 1/2`` where labels are no integers.
-        called: the name, of which random numbers depend.
+        dataset: items ``(input, label)``, or ``(input, label, structure)`` if the true one is known; an input is a tensor or several.
+            Items may have different lengths, given by the first dimension of their first input. Inputs and structures are padded with
+            zeros, and scores and structures outside the length of an item are ignored.
+        loss_per_item: predictions and labels to one value per item, such as ``nn.CrossEntropyLoss(reduction="none")``. None is the
+            cross-entropy for integer labels, and the squared difference for others.
+        accuracy: predictions and labels to one value per item. None is whether the largest entry is the label; for labels that are not
+            integers, whether the prediction has the sign of ``label − 1/2``.
+        called: the name of the task, a seed of its random numbers.
 
     Example:
         >>> from structgrad.oracles import Subset
@@ -71,12 +71,12 @@ class ModuleTask(Task):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """As it is called."""
+        """The name given as ``called``."""
         return self.called
 
     @property
     def structured(self) -> str:  # type: ignore[override]
-        """What is said of structures, where the true ones are known."""
+        """The quality of structures, if the true ones are known."""
         return "" if self._tensors[2] is None else "share of the parts of the true structure that are found"
 
     @property
@@ -84,14 +84,14 @@ class ModuleTask(Task):
         return self.structures
 
     def __repr__(self) -> str:
-        """What results depend on, the same in every process."""
+        """A text of all that results depend on, equal in every process."""
         made = ", ".join(_identity(part) for part in (self.encoder, self.decoder, self.loss_per_item, self.accuracy) if part is not None)
         rest = {name: getattr(self, name) for name in ("structures", "called", "steps", "rates", "batch_size")}
         return f"ModuleTask({made}, {len(self._items)} items, {rest})"
 
     @functools.cached_property
     def _items(self) -> list[Any]:
-        """The items in an order of their own."""
+        """The items in a fixed random order."""
         count = len(self.dataset)  # type: ignore[arg-type]
         return [self.dataset[int(i)] for i in torch.randperm(count, generator=torch.Generator().manual_seed(0))]
 
@@ -152,7 +152,7 @@ class ModuleTask(Task):
         return found
 
     def _of_predictions(self, model: LatentModel, batch: Batch, z: Tensor, function: PerItem, role: str) -> Tensor:
-        """``[..., b]``: the decoder sees a batch with one dimension, however many structures each item has."""
+        """Values ``[..., b]``; the decoder gets a batch with one dimension for any number of structures per item."""
         event = z.shape[z.ndim - self.oracle.event_ndim :]
         if batch.lengths is not None:
             z = z * self.oracle.length_mask(tuple(event), batch.lengths)
@@ -173,13 +173,13 @@ class ModuleTask(Task):
         return {"accuracy": self._reached(seed, lambda batch, empty: empty)["accuracy"]}
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
-        """The decoder trained and tested on the true structures, or the exact gradient where they are not known."""
+        """The decoder trained and tested on the true structures, or the exact gradient if they are unknown."""
         if self._tensors[2] is not None:
             return self._reached(seed, lambda batch, empty: empty if batch.gold is None else batch.gold)
         from .references import reference_estimator
 
-        learnt = train(self, reference_estimator(self, training=True), rate=self.rates[len(self.rates) // 2], seed=seed)
-        return self.evaluate(learnt)
+        trained = train(self, reference_estimator(self, training=True), rate=self.rates[len(self.rates) // 2], seed=seed)
+        return self.evaluate(trained)
 
     def _reached(self, seed: int, seen: Callable[[Batch, Tensor], Tensor]) -> dict[str, float]:
         model = self.model(seed)
@@ -198,7 +198,7 @@ class ModuleTask(Task):
 
 
 def _padded(parts: Sequence[Any]) -> Tensor:
-    """One tensor of all items, with zeros where an item is smaller than the largest."""
+    """One tensor of all items, padded with zeros."""
     shapes = {tuple(part.shape) for part in parts if isinstance(part, Tensor)}
     if len(shapes) < 2:
         return default_collate(list(parts))  # type: ignore[no-any-return]
@@ -225,7 +225,7 @@ def _accuracy_of(labels: Tensor) -> PerItem:
 
 
 def with_encoder(task: Task, encoder: Callable[[Task], nn.Module]) -> Task:
-    """A task with another encoder, which is made by a call with the task, and takes and gives what its own encoder does.
+    """A task with another encoder: ``encoder(task)`` returns a module with the inputs and outputs of the task's own one.
 
     Example:
         >>> from structgrad.suites.tasks import make_task
@@ -242,7 +242,7 @@ def with_encoder(task: Task, encoder: Callable[[Task], nn.Module]) -> Task:
 
 @functools.cache
 def _with_encoder(kind: type[Any], encoder: Callable[[Task], nn.Module]) -> type[Any]:
-    """A class of tasks, always the same for the same encoder: what is kept by task is found again."""
+    """A class of tasks, one per encoder, so that caches by task stay valid."""
 
     def model(self: Task, seed: int) -> LatentModel:
         own = kind.model(self, seed)
@@ -255,7 +255,7 @@ def _with_encoder(kind: type[Any], encoder: Callable[[Task], nn.Module]) -> type
 
 
 def _identity(part: Any) -> str:
-    """The name of a function or class and a digest of its file with what that imports: the same in every process, until that changes."""
+    """The name of a function or class, and a digest of its file and the imports of that; equal in every process."""
     kind = part if inspect.isclass(part) or inspect.isroutine(part) else type(part)
     name = f"{kind.__module__.rpartition('.')[2]}.{kind.__qualname__}"
     if found := digest_of(source_of(kind)):

@@ -1,4 +1,4 @@
-"""Real data of tasks: files that are not there, and labels of words."""
+"""Real data of tasks: paths of files, and the loss of labels."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from .. import trust
 from ..score_folders import TASK_FOLDERS, TASK_VARIABLE, task_file
 
 
 def absence(task: str, *files: str) -> str | None:
-    """Why a task that reads these files cannot be run here, as one sentence; None where it can."""
+    """Why a task cannot be run because a file is missing, as one sentence; None if it can."""
     missing = [name for name in files if task_file(name) is None]
     if not missing:
         return None
@@ -31,11 +30,6 @@ def present(task: str, name: str) -> Path:
     if path is None:
         raise ValueError(absence(task, name))
     return path
-
-
-def text_of(path: Path) -> str:
-    """The text of a file, packed or not."""
-    return trust.text_of(path)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""References of a task, computed once on a machine: floors and ceilings, and the exact run."""
+"""References of a task, computed once on a machine: floors, ceilings, and the exact run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch import Tensor
 from ...estimators import ExactMarginalisation, LeaveOneOut, make_estimator
 from ...estimators.base import Estimator
 from ...oracles.sources import digest_of, source_of
-from .cache import kept
+from .cache import cached
 from .task import LatentModel, Task
 from .training import Job, Training, event_shape
 
 LEARNT_STAGES: dict[str, float] = {"init": 0.0, "early": 0.1, "final": 1.0}
-"""Stages of a run, and how much of its steps lies before them."""
+"""Stages of a run, each with the share of the steps before it."""
 
 LONGEST_LIST = 1000
 """Most structures that an exact gradient sums over; with more, a mean over many samples replaces it."""
 
 LONGEST_TRAINING_LIST = 256
-"""The same for each step of a training run: a run over the 429 trees of `listops` takes 500 s."""
+"""Most structures for the exact gradient of every training step: a run over the 429 trees of `listops` takes 500 s."""
 
 MANY_SAMPLES = 16
 
@@ -38,7 +38,7 @@ def bounds(task: Task, seed: int) -> tuple[Mapping[str, float], Mapping[str, flo
 
 
 def reference_name(task: Task, *, training: bool = False) -> str:
-    """The exact gradient, or leave-one-out with many samples if there are too many structures.
+    """The name of the exact gradient, or of leave-one-out with many samples if there are too many structures.
 
     Args:
         task: a task.
@@ -70,17 +70,17 @@ def _path(task: Task, estimator: Estimator[Any], seed: int) -> dict[str, dict[st
     found = {}
     for stage, share in LEARNT_STAGES.items():
         run.run(until=round(share * run.steps))
-        found[stage] = copy.deepcopy(run.learnt()[0].model.state_dict())
+        found[stage] = copy.deepcopy(run.results()[0].model.state_dict())
     return found
 
 
 def remembered(task: Task, names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
     """The result of ``compute``, which is run once on a machine for a task and names of everything else that it depends on."""
-    return kept((*_depends(task), *names), compute)
+    return cached((*_depends(task), *names), compute)
 
 
 def _depends(task: Task) -> tuple[object, ...]:
-    """What results depend on besides: sizes, the code of a task of one's own, the first items."""
+    """Further keys of the cache: sizes, the code of a user's own task, the first items."""
     batch = task.batch("train", torch.arange(min(64, task.size("train"))))
     data = hashlib.blake2b(digest_size=16)
     for part in (*batch.inputs, batch.labels):

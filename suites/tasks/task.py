@@ -1,4 +1,4 @@
-"""Tasks: data, a model with a latent structure in its middle, and what it means to have learnt it."""
+"""The contract of a task: data, a model with a latent structure, a loss, and measures of success."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Rates = tuple[Positive, ...]
 """Learning rates."""
 
 Steps = Annotated[int, Within(least=0)]
-"""Of what is trained beforehand; 0 leaves it as it is drawn."""
+"""Steps of pretraining; 0 keeps the initial weights."""
 
 
 class Batch(NamedTuple):
     """Items of a task, as tensors whose first dimension is the item: ``torch.func.vmap`` maps over whole batches.
 
     Attributes:
-        inputs: what the encoder sees, one tensor or several.
-        labels: what the decoder is to predict.
-        lengths: how much of an event each item uses; None where all have the same size.
-        gold: the true structures ``[b, *event]``, where they are known.
+        inputs: inputs of the encoder, one tensor or several.
+        labels: targets of the decoder.
+        lengths: size of the event of each item; None if all have the same.
+        gold: the true structures ``[b, *event]``, if they are known.
     """
 
     inputs: tuple[Tensor, ...]
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
 
 
 class LatentModel(nn.Module):
-    """Two modules: one gives scores of parts, the other takes a structure; a task knows how they are called.
+    """Two modules: one returns scores of parts, the other reads a structure. The task calls them.
 
     Args:
         encoder: inputs to scores.
@@ -54,11 +54,11 @@ class LatentModel(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class TaskLoss:
-    """The loss of a batch, one value per structure: ``[..., b, *event] -> [..., b]``; it says what it can give, as `ProblemLoss` does.
+    """The loss of a batch, one value per structure: ``[..., b, *event] -> [..., b]``, with the declarations of `ProblemLoss`.
 
     Attributes:
-        call: of structures, padded as the scores are; what lies in their padding must change nothing.
-        gold: the true structures ``[b, *event]``, padded as the scores are; what is told them asks for them here.
+        call: the loss of structures, which are padded as the scores are. Their padding must not change it.
+        gold: the true structures ``[b, *event]``, padded as the scores are. Supervised losses read them here.
     """
 
     ignores_padding: ClassVar[bool] = True
@@ -79,18 +79,18 @@ class TaskLoss:
 class Task(Configured, abc.ABC):
     """A problem of learning with a latent structure; a concrete one is a frozen dataclass of sizes.
 
-    Everything that it gives is a function of its sizes and of seeds. Losses of structures and of points between them are one formula, so
-    that soft and hard losses agree on structures.
+    All its results are functions of its sizes and of seeds. One formula is the loss of structures and of points between them, so that soft
+    and hard losses agree on structures.
 
     Attributes:
         name: registry name. ``summary``: one line. ``references``: BibTeX keys. ``version``: raised when numbers change.
-        steps: of training. ``rates``: learning rates of Adam that validation chooses among. ``batch_size``: items of a step.
-        clip: the longest gradient of a step.
-        scored: what ``accuracy`` is: ``right labels``, ``span F1``.
-        structured: what `judge` says of structures under ``structure_accuracy``: ``bracket recall``, ``V-measure``; empty where nothing.
-        stackable: whether `scores`, `loss` and `regulariser` can be mapped over stacked models and batches by ``torch.func.vmap``: no
-            values of tensors decide what they do, and they draw nothing. Seeds are trained side by side then, which is to be said where
-            it is faster: where a step costs little but its calls.
+        steps: steps of training. ``rates``: learning rates of Adam that validation chooses among. ``batch_size``: items of a step.
+        clip: largest norm of the gradient of a step.
+        scored: meaning of ``accuracy``, such as ``right labels`` or ``span F1``.
+        structured: meaning of ``structure_accuracy``, such as ``bracket recall`` or ``V-measure``; empty if `judge` returns none.
+        stackable: whether ``torch.func.vmap`` can map `scores`, `loss` and `regulariser` over stacked models and batches. They must not
+            branch on values of tensors or draw random numbers. Seeds are then trained as one batched model. Declare it if that is faster:
+            if the time of a step is mostly that of calls.
     """
 
     name: ClassVar[str]
@@ -109,15 +109,15 @@ class Task(Configured, abc.ABC):
     @property
     @abc.abstractmethod
     def oracle(self) -> Oracle:
-        """Of the latent structures."""
+        """The oracle of the latent structures."""
 
     @abc.abstractmethod
     def model(self, seed: int) -> LatentModel:
-        """A model with fresh parameters, float32; a decoder that is trained beforehand or frozen is so here."""
+        """A model with fresh parameters, float32; a pretrained or frozen decoder is already that."""
 
     @abc.abstractmethod
     def size(self, split: Split) -> int:
-        """How many items a split has."""
+        """Number of items of a split."""
 
     @abc.abstractmethod
     def batch(self, split: Split, items: Tensor) -> Batch:
@@ -125,43 +125,43 @@ class Task(Configured, abc.ABC):
 
     @abc.abstractmethod
     def scores(self, model: LatentModel, batch: Batch) -> Tensor:
-        """``[b, *event]``, padded by ``lengths`` where items have them."""
+        """Scores ``[b, *event]``, padded by ``lengths`` if items have them."""
 
     @abc.abstractmethod
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        """What the structures of a batch cost."""
+        """The loss of the structures of a batch."""
 
     @abc.abstractmethod
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        """What predictions from structures ``[b, *event]`` are worth, one number per item ``[b]``: ``accuracy``, ``structure_accuracy``."""
+        """Quality of predictions from structures ``[b, *event]``, one number per item ``[b]``: ``accuracy``, ``structure_accuracy``."""
 
     @abc.abstractmethod
     def floor(self, seed: int) -> Mapping[str, float]:
-        """What is reached without structure: the largest class, or a model that sees the inputs alone."""
+        """Accuracy without structure: the largest class, or a model of the inputs alone."""
 
     @abc.abstractmethod
     def ceiling(self, seed: int) -> Mapping[str, float]:
-        """What is reached with the true structures, or with the exact gradient where nobody knows them."""
+        """Accuracy with the true structures, or with the exact gradient if they are unknown."""
 
     def unavailable(self) -> str | None:
-        """Why the task cannot be run here, as one sentence, such as data that is not there; None where it can."""
+        """Why the task cannot be run here, as one sentence, such as missing data; None if it can."""
         return None
 
     def at(self, seed: int) -> Task:
-        """The task as a seed sees it: itself, or with a split of its own where there are few items."""
+        """The task of a seed: itself, or with another split if there are few items."""
         return self
 
     def parameter_groups(self, model: LatentModel, rate: float) -> list[dict[str, Any]]:
-        """For the optimiser: encoder and decoder, with rates of their own where a task has two."""
+        """Groups of the optimiser; encoder and decoder may have different learning rates."""
         return [{"params": [parameter for parameter in model.parameters() if parameter.requires_grad], "lr": rate}]
 
     def regulariser(self, model: LatentModel, batch: Batch) -> Callable[[Tensor], Tensor] | None:
-        """What is added to the loss as a function of the scores ``[b, *event] -> [b]``, such as a divergence; None where nothing is."""
+        """A term of the loss as a function of the scores ``[b, *event] -> [b]``, such as a divergence; None if there is none."""
         return None
 
     @torch.no_grad()
     def evaluate(self, model: LatentModel, split: Split = "test") -> dict[str, float]:
-        """Means over a split: at the best structures, and with the prefix ``relaxed_`` at the marginals where there are such."""
+        """Means over a split: at the best structures, and with the prefix ``relaxed_`` at the marginals if the oracle has them."""
         items = torch.arange(self.size(split))
         batches = [self.batch(split, part) for part in items.split(EVALUATED)]
         found: dict[str, list[Tensor]] = {}

@@ -1,4 +1,4 @@
-"""Training a task: the order of its data, runs with one estimator that can be stopped and gone on with, plain fits for floors."""
+"""Training of a task: batches, resumable runs with one estimator, and plain fits for floors."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from ..base import check_finite
 from .cache import write_whole
 from .task import Batch, LatentModel, Split, Task, TaskLoss
 
-POINTS = 20
-"""Evaluations of a run after that at its start, evenly spread over its steps."""
+EVALUATIONS = 20
+"""Evaluations of a run, evenly spread over its steps, after the one at its start."""
 
-SECONDS = 3.0
-"""Between two checkpoints."""
+CHECKPOINT_SECONDS = 3.0
+"""Time between two checkpoints."""
 
-FARTHEST = 1e12
-"""Scores beyond this are those of a run that is lost: oracles refuse what is not finite."""
+MAX_SCORE = 1e12
+"""A run with larger scores is ended as diverged."""
 
-MODERATE = 1e3
-"""Scores and losses below this have not diverged: NaN at them is a fault of the estimator."""
+MODERATE_SCORE = 1e3
+"""Below it scores and losses have not diverged: NaN of the estimate is then a fault of the estimator."""
 
 
-class order:  # noqa: N801 - reads as the function that it is
-    """Numbers of the items of the next batch, each item once per epoch; keyed by seed and task, so that runs of estimators are paired."""
+class BatchOrder:
+    """Numbers of the items of the next batch, each item once per epoch. They depend on seed and task only, so that runs are paired."""
 
     def __init__(self, task: Task, seed: int, split_size: int) -> None:
         self.generator = torch.Generator().manual_seed(_key(task.name, seed))
@@ -51,11 +51,11 @@ class order:  # noqa: N801 - reads as the function that it is
         return items
 
     def state(self) -> tuple[Tensor, Tensor]:
-        """What the next batches follow from."""
+        """The state that decides the next batches."""
         return self.generator.get_state(), self.left.clone()
 
     def load(self, state: tuple[Tensor, Tensor]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self.generator.set_state(state[0])
         self.left = state[1]
 
@@ -66,20 +66,21 @@ def _key(*names: object) -> int:
 
 @dataclass(frozen=True)
 class Job:
-    """One run of training: its seed, from which initial weights and order of data follow, and its learning rate."""
+    """One run of training: the seed of its initial weights and order of data, and its learning rate."""
 
     seed: int
     rate: float
 
 
 @dataclass(frozen=True)
-class Learnt:
-    """What came of a job.
+class TrainingResult:
+    """The result of a job.
 
     Attributes:
-        curve: steps and the accuracy at the best structures after them, from 0 to the last; where a run diverged it stays as it was.
-        metrics: of `Task.evaluate` at the last point. ``diverged``: the step that could not be made; None where all could.
-        model: as it is after the last step.
+        curve: steps, each with the accuracy at the best structures; constant after a run diverged.
+        metrics: those of `Task.evaluate` at the last evaluation.
+        diverged: the first step that failed; None if none did.
+        model: the model after the last step.
     """
 
     job: Job
@@ -90,15 +91,15 @@ class Learnt:
 
 
 class Training:
-    """Jobs of one estimator, trained side by side as one batched model, or one alone; it can be stopped and gone on with at any step.
+    """Jobs of one estimator, trained as one batched model, or a single job; it can stop and continue at any step.
 
-    The estimator sees the jobs as a dimension of the batch ``[S, b]`` and draws for all of them from one stream, so that a job's random
-    numbers depend on those beside it; weights, data, clipping and Adam are each job's own.
+    The estimator gets the jobs as a dimension of the batch ``[S, b]`` and draws from one stream. A job's random numbers so depend on the
+    other jobs. Each job has its own weights, data, clipping and state of Adam.
 
     Args:
-        task: what is learnt. ``estimator``: of the gradient. ``jobs``: what is trained; those of one rate stand together.
+        task: the task. ``estimator``: the estimator of the gradient. ``jobs``: the jobs, sorted by rate.
         steps: None for the task's.
-        split: what curves and metrics are of. ``points``: how many evaluations follow the one at the start.
+        split: the split of curves and metrics. ``points``: number of evaluations after the one at the start.
     """
 
     def __init__(  # noqa: PLR0913
@@ -109,18 +110,18 @@ class Training:
         *,
         steps: int | None = None,
         split: Split = "test",
-        points: int = POINTS,
+        points: int = EVALUATIONS,
     ) -> None:
         self.task, self.estimator, self.jobs, self.split = task, estimator, tuple(jobs), split
         self.steps = task.steps if steps is None else steps
         seeds = [job.seed for job in jobs]
         self.layer = _layer(task, estimator, _key("estimator", task.name, *seeds))
         self.tasks = [task.at(seed) for seed in seeds]
-        self.side = _Together(self.tasks, self.jobs) if len(jobs) > 1 else _Alone(self.tasks[0], jobs[0])
+        self.runs = StackedRuns(self.tasks, self.jobs) if len(jobs) > 1 else SingleRun(self.tasks[0], jobs[0])
         own = [{"params": list(self.layer.parameters()), "lr": jobs[0].rate}] if list(self.layer.parameters()) else []
-        self.optimiser = torch.optim.Adam([*self.side.groups(), *own], fused=True)
+        self.optimiser = torch.optim.Adam([*self.runs.groups(), *own], fused=True)
         self.optimiser.register_step_pre_hook(self._clip)
-        self.orders = [order(own, job.seed, own.size("train")) for own, job in zip(self.tasks, self.jobs, strict=True)]
+        self.orders = [BatchOrder(own, job.seed, own.size("train")) for own, job in zip(self.tasks, self.jobs, strict=True)]
         self.points = {round(i * self.steps / points) for i in range(points + 1)}
         self.step = 0
         self.curves: list[list[tuple[int, float]]] = [[] for _ in jobs]
@@ -132,7 +133,7 @@ class Training:
 
         Args:
             until: a step.
-            scratch: a folder for checkpoints; what lies there of the same jobs is gone on from, to the same bits.
+            scratch: a folder for checkpoints; a run of the same jobs continues from there, with identical results.
         """
         path = None if scratch is None else scratch / f"training-{self._identity}.pt"
         if path is not None and path.is_file():
@@ -143,89 +144,89 @@ class Training:
         while self.step < last:
             self._advance()
             self._evaluate()
-            if path is not None and (self.step == last or time.monotonic() - written > SECONDS):
+            if path is not None and (self.step == last or time.monotonic() - written > CHECKPOINT_SECONDS):
                 write_whole(path, self._state())
                 written = time.monotonic()
 
-    def learnt(self) -> list[Learnt]:
-        """What came of the jobs so far."""
-        found = zip(self.jobs, self.curves, self.metrics, self.diverged, self.side.models, strict=True)
-        return [Learnt(job, tuple(curve), dict(metrics), diverged, model) for job, curve, metrics, diverged, model in found]
+    def results(self) -> list[TrainingResult]:
+        """The results of the jobs so far."""
+        found = zip(self.jobs, self.curves, self.metrics, self.diverged, self.runs.models, strict=True)
+        return [TrainingResult(job, tuple(curve), dict(metrics), diverged, model) for job, curve, metrics, diverged, model in found]
 
     # One step.
 
     def _advance(self) -> None:
         if None in self.diverged:
-            self.side.show([draw() for draw in self.orders])
+            self.runs.load([draw() for draw in self.orders])
             with contextlib.suppress(_LostError):
                 train_step(
                     self.layer,
                     self.optimiser,
                     self._scores,
-                    self.side.loss(),
-                    lengths=self.side.lengths(),
-                    regulariser=self.side.regulariser(),
+                    self.runs.loss(),
+                    lengths=self.runs.lengths(),
+                    regulariser=self.runs.regulariser(),
                 )
         self.step += 1
 
     def _scores(self) -> Tensor:
-        """Scores that can be served; else the runs that are lost are ended, and the step is not made."""
-        scores = self.side.scores()
+        """The scores. If some are too large, their runs end and the step is skipped."""
+        scores = self.runs.scores()
         self.shown = scores
         if scores.requires_grad:
             scores.retain_grad()
-        if not float(scores.detach().amax()) < FARTHEST:
+        if not float(scores.detach().amax()) < MAX_SCORE:
             each = scores.detach().reshape(len(self.jobs), -1).amax(-1)
-            self._end(~(each < FARTHEST))
+            self._end(~(each < MAX_SCORE))
             raise _LostError
         return scores
 
     def _clip(self, *_: object) -> None:
-        """Every job's gradient as if it were alone, clipped; a job without a finite one is ended."""
-        lost = ~self.side.clip(self.task.clip).isfinite()
+        """Clip the gradient of every job; a job whose gradient is not finite ends."""
+        lost = ~self.runs.clip(self.task.clip).isfinite()
         if bool(lost.any()):
             self._blame()
             self._end(lost)
 
     def _blame(self) -> None:
-        """Raise NonFiniteError where scores and losses of a lost step are moderate, so that the estimator is the cause."""
+        """Raise NonFiniteError if scores and losses of a failed step are moderate, so that the estimator is the cause."""
         theta, event = self.shown, self.task.oracle.event_ndim
         if theta.grad is None:
             return
-        lengths = self.side.lengths()
+        lengths = self.runs.lengths()
         oracle = self.task.oracle if lengths is None else of_lengths(self.task.oracle, lengths)
         with torch.no_grad():
-            losses = self.side.loss()(oracle.argmax(theta.detach()))
-        moderate = (theta.abs().flatten(theta.ndim - event).amax(-1) < MODERATE) & (losses.abs() < MODERATE)
+            losses = self.runs.loss()(oracle.argmax(theta.detach()))
+        moderate = (theta.abs().flatten(theta.ndim - event).amax(-1) < MODERATE_SCORE) & (losses.abs() < MODERATE_SCORE)
         estimates = theta.grad[moderate].flatten(1)
         check_finite(estimates, self.estimator.name, before=self.step * moderate.numel())
 
     def _end(self, lost: Tensor) -> None:
-        """Runs that diverged: their weights go on from the initial ones, for the others' sake, and are looked at no more."""
+        """Mark runs as diverged. They restart from their initial weights, so that the other runs continue, and are not evaluated again."""
         for index in lost.nonzero()[:, 0].tolist():
             if self.diverged[index] is None:
                 self.diverged[index] = self.step
-            self.side.begin_again(index)
+            self.runs.reset(index)
 
     def _evaluate(self) -> None:
         if self.step not in self.points or (self.curves[0] and self.curves[0][-1][0] == self.step):
             return
-        for index, model in enumerate(self.side.models):
+        for index, model in enumerate(self.runs.models):
             if self.diverged[index] is None:
                 self.metrics[index] = dict(self.tasks[index].evaluate(model, self.split))
             self.curves[index].append((self.step, self.metrics[index]["accuracy"]))
 
-    # Stopping and going on.
+    # Checkpoints.
 
     @property
     def _identity(self) -> str:
-        """Of what numbers depend on."""
+        """A key of all that the numbers depend on."""
         estimator = f"{self.estimator!r} version {self.estimator.version}"
         return f"{_key(self.task, self.task.version, estimator, self.jobs, self.steps, self.split, sorted(self.points)):014x}"
 
     def _state(self) -> dict[str, Any]:
         return {
-            "models": [model.state_dict() for model in self.side.models],
+            "models": [model.state_dict() for model in self.runs.models],
             "optimiser": self.optimiser.state_dict(),
             "layer": self.layer.state_dict(),
             "orders": [each.state() for each in self.orders],
@@ -236,7 +237,7 @@ class Training:
         }
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        for model, tensors in zip(self.side.models, state["models"], strict=True):
+        for model, tensors in zip(self.runs.models, state["models"], strict=True):
             model.load_state_dict(tensors)
         self.optimiser.load_state_dict(state["optimiser"])
         self.layer.load_state_dict(state["layer"])
@@ -246,28 +247,28 @@ class Training:
 
 
 class _LostError(Exception):
-    """A step that is not made, for scores are out of reach."""
+    """Scores are too large, and the step is skipped."""
 
 
 # One model, or several as one.
 
 
-class _Side(abc.ABC):
-    """What training asks of its jobs: scores and losses of the batches that they are shown, and their gradients clipped.
+class Runs(abc.ABC):
+    """Models of the jobs, the scores and losses of their batches, and the clipping of their gradients.
 
     Attributes:
-        models: one for each job.
+        models: one per job.
     """
 
     models: list[LatentModel]
 
     @abc.abstractmethod
     def groups(self) -> list[dict[str, Any]]:
-        """For the optimiser."""
+        """Groups of the optimiser."""
 
     @abc.abstractmethod
-    def show(self, items: list[Tensor]) -> None:
-        """The next batch of each job, by the numbers of its items."""
+    def load(self, items: list[Tensor]) -> None:
+        """Load the next batch of each job, by the numbers of its items."""
 
     @abc.abstractmethod
     def scores(self) -> Tensor: ...
@@ -283,14 +284,14 @@ class _Side(abc.ABC):
 
     @abc.abstractmethod
     def clip(self, longest: float) -> Tensor:
-        """Norms of the jobs' gradients, ``[S]``; a gradient that is not finite is dropped."""
+        """Clip the gradients and return their norms ``[S]``; gradients that are not finite are dropped."""
 
     @abc.abstractmethod
-    def begin_again(self, index: int) -> None:
-        """Give a model its initial weights."""
+    def reset(self, index: int) -> None:
+        """Restore the initial weights of a model."""
 
 
-class _Alone(_Side):
+class SingleRun(Runs):
     """One job."""
 
     def __init__(self, task: Task, job: Job) -> None:
@@ -301,7 +302,7 @@ class _Alone(_Side):
     def groups(self) -> list[dict[str, Any]]:
         return self.task.parameter_groups(self.models[0], self.job.rate)
 
-    def show(self, items: list[Tensor]) -> None:
+    def load(self, items: list[Tensor]) -> None:
         self.batch = self.task.batch("train", items[0])
 
     def scores(self) -> Tensor:
@@ -323,12 +324,12 @@ class _Alone(_Side):
                 parameter.grad = None
         return norm.reshape(1)
 
-    def begin_again(self, index: int) -> None:
+    def reset(self, index: int) -> None:
         self.models[0].load_state_dict(self.task.model(self.job.seed).state_dict())
 
 
-class _Together(_Side):
-    """Jobs as one: what the task computes of a model is mapped over stacked parameters, and over batches ``[S, b, ...]``.
+class StackedRuns(Runs):
+    """Several jobs: the functions of the task are mapped over stacked parameters and over batches ``[S, b, ...]``.
 
     Parameters of consecutive jobs of one learning rate are stacked, and those of the models are views of them.
     """
@@ -360,7 +361,7 @@ class _Together(_Side):
             for group in self.task.parameter_groups(self.models[0], rate)
         ]
 
-    def show(self, items: list[Tensor]) -> None:
+    def load(self, items: list[Tensor]) -> None:
         if all(task is self.task for task in self.tasks):
             parts, self.rebuild = _parts(self.task.batch("train", torch.cat(items)))
             self.parts = tuple(part.unflatten(0, (len(self.jobs), -1)) for part in parts)
@@ -395,7 +396,7 @@ class _Together(_Side):
 
     @functools.cached_property
     def _declared(self) -> tuple[TaskLoss, bool]:
-        """The loss with what it says of itself, and whether there is a regulariser."""
+        """The loss with its declarations, and whether there is a regulariser."""
         first = self.rebuild(tuple(part[0] for part in self.parts))
         return self.task.loss(self.template, first), self.task.regulariser(self.template, first) is not None
 
@@ -414,7 +415,7 @@ class _Together(_Side):
 
     @contextlib.contextmanager
     def _in_place(self, tensors: tuple[Tensor, ...]) -> Iterator[None]:
-        """The template with these tensors; ``torch.func.functional_call`` does the same, and takes as long as the rest of a small model."""
+        """The template with these tensors. ``torch.func.functional_call`` would double the time of a small model."""
         own = [places[name] for places, name in self.places]
         try:
             for (places, name), tensor in zip(self.places, tensors, strict=True):
@@ -436,19 +437,19 @@ class _Together(_Side):
             norms.append(norm)
         return torch.cat(norms)
 
-    def begin_again(self, index: int) -> None:
+    def reset(self, index: int) -> None:
         self.models[index].load_state_dict(self.tasks[index].model(self.jobs[index].seed).state_dict())
 
 
 def _place(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
-    """Where a module keeps a parameter or a buffer."""
+    """The dictionary of a parameter or a buffer, and its key there."""
     path, _, last = name.rpartition(".")
     owner = model.get_submodule(path)
     return (owner._parameters if last in owner._parameters else owner._buffers), last
 
 
 def _parts(batch: Batch) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], Batch]]:
-    """The tensors of a batch, and how it is made of them again."""
+    """The tensors of a batch, and the function that rebuilds it."""
     optional = [name for name in ("lengths", "gold") if getattr(batch, name) is not None]
     parts = (*batch.inputs, batch.labels, *(getattr(batch, name) for name in optional))
     inputs = len(batch.inputs)
@@ -463,13 +464,13 @@ def _parts(batch: Batch) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ..
 
 
 def stackable(task: Task, estimator: Estimator[Any]) -> bool:
-    """Whether seeds of a task can be trained side by side: its functions can be mapped, and the estimator keeps nothing between steps."""
+    """Whether seeds can be trained as one batched model: the task is stackable, and the estimator keeps no state between steps."""
     return task.stackable and not estimator.state and not list(_layer(task, estimator, 0).parameters())
 
 
 def event_shape(task: Task) -> tuple[int, ...]:
-    """Of the scores of an item, padded."""
-    model = task.model(0)  # what it trains beforehand wants gradients
+    """The event shape of the scores of an item, padded."""
+    model = task.model(0)  # outside of no_grad, because it may train a decoder
     with torch.no_grad():
         return tuple(task.scores(model, task.batch("validation", torch.zeros(1, dtype=torch.long))).shape[1:])
 
@@ -485,19 +486,19 @@ def train_all(  # noqa: PLR0913
     *,
     steps: int | None = None,
     split: Split = "test",
-    points: int = POINTS,
+    points: int = EVALUATIONS,
     scratch: Path | None = None,
-) -> list[Learnt]:
-    """Train jobs: side by side where the task and the estimator let them, else one after the other.
+) -> list[TrainingResult]:
+    """Train jobs: as one batched model if they are `stackable`, else one after the other.
 
     Args:
-        task: what is learnt.
+        task: the task.
         estimator: an estimator or its name.
-        jobs: those of one rate stand together.
+        jobs: the jobs, sorted by rate.
         steps: None for the task's.
-        split: what curves and metrics are of.
-        points: how many evaluations follow the one at the start.
-        scratch: a folder for checkpoints: a run that was killed goes on from there, to the same bits.
+        split: the split of curves and metrics.
+        points: number of evaluations after the one at the start.
+        scratch: a folder for checkpoints; a killed run continues from there, with identical results.
 
     Example:
         >>> from structgrad.estimators import LeaveOneOut
@@ -509,11 +510,11 @@ def train_all(  # noqa: PLR0913
     """
     (made,) = check_call("train_all", estimator=estimator)
     whole = [tuple(jobs)] if stackable(task, made) else [(job,) for job in jobs]
-    found: list[Learnt] = []
+    found: list[TrainingResult] = []
     for some in whole:
         training = Training(task, made, some, steps=steps, split=split, points=points)
         training.run(scratch=scratch)
-        found += training.learnt()
+        found += training.results()
     return found
 
 
@@ -524,12 +525,12 @@ def train(task: Task, estimator: Estimator[Any] | str, *, rate: float, seed: int
 
 
 def fit(module: nn.Module, loss: Callable[[Tensor], Tensor], task: Task, *, rate: float, seed: int) -> None:
-    """Train a module without latent structure on a task's data, for as long as the task; the loss is of the numbers of a batch's items."""
-    draw = order(task, seed, task.size("train"))
+    """Train a module without latent structure on a task's data for the task's steps; the loss gets the numbers of the items of a batch."""
+    draw = BatchOrder(task, seed, task.size("train"))
     descend(module, lambda: loss(draw()), steps=task.steps, rate=rate, clip=task.clip)
 
 
-@torch.enable_grad()  # a model may be asked for where nothing else is to be differentiated
+@torch.enable_grad()  # models may be built under no_grad
 def descend(module: nn.Module, loss: Callable[[], Tensor], *, steps: int, rate: float, clip: float = 5.0) -> None:
     """Train a module without latent structure by Adam."""
     optimiser = torch.optim.Adam(module.parameters(), lr=rate)

@@ -27,20 +27,22 @@ TEST_RECORDING, VALIDATED = 0, 6
 
 @dataclass(frozen=True)
 class AutoEncoder(Task):
-    """Windows of speech are coded by independent categories, and decoded by a perceptron with normal noise around it.
+    """Windows of speech, coded by independent categories and decoded by a perceptron with normal noise.
 
     The loss of a structure is its negative log-likelihood up to a constant, and the Kullback–Leibler divergence of the encoder's code from
     the uniform one is added exactly. Together they are minus the evidence lower bound, whose exact mean is the metric ``elbo``, in nats.
 
-    Nobody knows the true code, so that structures have no quality. ``accuracy`` is the share of the square of a window, as a deviation from
-    the mean, that its best structure explains, at least 0: what a code is for, and comparable with that of a relaxed one. A model may
-    reconstruct better and have a worse bound.
+    The true code is unknown, so that structures have no quality. ``accuracy`` is the explained share of the squared deviation of a window
+    from the mean, at its best structure, at least 0. It is comparable with that of a relaxed code. A model may reconstruct better and have
+    a worse bound.
 
     Args:
-        categories, parts: of the code. ``hidden``: units of encoder and decoder. ``noise``: variance of standardised coefficients.
-        frames, hop: of windows, and between their beginnings.
-        generated: whether windows are drawn, from a random decoder of this kind; else they are read.
-        drawn: how many, of each split.
+        categories, parts: sizes of the code.
+        hidden: units of encoder and decoder.
+        noise: variance of standardised coefficients.
+        frames, hop: frames of a window, and between the starts of two windows.
+        generated: whether windows are drawn from a random decoder of this kind; else they are read.
+        drawn: number of drawn windows of each split.
     """
 
     categories: Count = 4

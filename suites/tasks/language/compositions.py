@@ -1,4 +1,4 @@
-"""Compositions along trees: representations from the leaves up, along structures and along points between them."""
+"""Compositions along trees: representations from the leaves up, at structures and between them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Composition(nn.Module):
         self.register_buffer("least", torch.cat([torch.full((size,), -math.inf), torch.zeros(hidden)]), persistent=False)
 
     def sides(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """What nodes ``[..., size]`` contribute as left and as right children: ``[..., size + hidden]`` each."""
+        """Contributions of nodes ``[..., size]`` as left and as right children: ``[..., size + hidden]`` each."""
         left, right = self.inner(nodes).chunk(2, -1)
         return torch.cat([nodes, left], -1), torch.cat([nodes, right], -1)
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
-        """``[..., size + hidden]`` of pairs, which may be mixed before they are `finished`."""
+        """Sums ``[..., size + hidden]`` of pairs, which may be mixed before `finished`."""
         return torch.maximum(left + right, self.least)
 
     def finished(self, pairs: Tensor) -> Tensor:
@@ -48,12 +48,14 @@ class Composition(nn.Module):
 
 
 class TreeDecoder(nn.Module):
-    """Tokens and a binary tree over them to logits; a subclass says what trees are, and what is composed between them.
+    """Tokens and a binary tree over them to logits; a subclass defines trees, and the composition between structures.
 
-    Trees that carry no gradient are composed by their distinct subtrees, which is faster and comes to the same.
+    Trees without a gradient are composed by their distinct subtrees, which is faster and returns the same.
 
     Args:
-        tokens: how many kinds there are. ``size, hidden``: of the representations and of their composition. ``classes``: of the label.
+        tokens: number of kinds of tokens.
+        size, hidden: sizes of the representations and of their composition.
+        classes: number of labels.
     """
 
     event_ndim: ClassVar[int]
@@ -70,14 +72,14 @@ class TreeDecoder(nn.Module):
 
     @abc.abstractmethod
     def spans(self, structures: Tensor) -> Tensor:
-        """Trees ``[..., n, n]`` from structures ``[..., *event]``, any booleans where there is no tree."""
+        """Trees ``[..., n, n]`` from structures ``[..., *event]``; any booleans from other points."""
 
     @abc.abstractmethod
     def _roots(self, leaves: Tensor, lengths: Tensor, z: Tensor) -> Tensor:
         """``[..., b, size]``, at structures and between them."""
 
     def _forest(self, z: Tensor) -> CompositionForest | None:
-        """The forest of structures ``[..., b, *event]``; None where some are none."""
+        """The forest of structures ``[..., b, *event]``; None if some points are no structures."""
         item = z.ndim - self.event_ndim - 1
         shared = item > 0 and z.stride(item) == 0
         structures = (z.narrow(item, 0, 1) if shared else z).cpu()
@@ -106,9 +108,9 @@ class TreeDecoder(nn.Module):
 class ChartDecoder(TreeDecoder):
     """Trees as spans ``[n, n]``, composed span by span.
 
-    Between structures a span is composed of all its pairs of parts, each with the product of their values in z as its weight, relative to
-    those of the other cuts. On a tree one cut has it all. There the gradient says what each rotation of the tree would change; at marginals
-    a span is composed as its cuts would be if parts were independent.
+    Between structures a span is a mixture over its cuts. The weight of a cut is the product of the values of its two parts in z, divided by
+    the sum over the cuts. At a tree one cut has all the weight, and the gradient is the change by each rotation of the tree. At marginals
+    the weights are those of independent parts.
     """
 
     event_ndim: ClassVar[int] = 2
@@ -117,7 +119,6 @@ class ChartDecoder(TreeDecoder):
         return structures
 
     def _roots(self, leaves: Tensor, lengths: Tensor, z: Tensor) -> Tensor:
-        """By composition of every span."""
         length, compose = z.shape[-1], self.composition
         cuts = _cuts(length, z.device)
         products = (z[..., cuts.first, cuts.cut] * z[..., cuts.cut + 1, cuts.last]).clamp(min=0)
@@ -140,8 +141,8 @@ class ChartDecoder(TreeDecoder):
 class StackDecoder(TreeDecoder):
     """Trees as shift-reduce derivations ``[n + 1, n + 1, 2]``, composed action by action on a stack.
 
-    Between structures every step does both actions and mixes the two stacks, position by position from the top, by what z has of either
-    action at that step, over all its states. So the gradient of an action says what it would change if the later ones stayed as they are.
+    Between structures every step does both actions and mixes the two stacks, position by position from the top. The weight of an action is
+    the sum of its entries of z at that step. So the gradient of an action is its effect if the later actions stay the same.
 
     References:
         Joulin & Mikolov 2015, "Inferring algorithmic patterns with stack-augmented recurrent nets", section 3.2 (the mixture of stacks).
@@ -173,7 +174,7 @@ class StackDecoder(TreeDecoder):
 
 @functools.lru_cache(maxsize=32)
 def _by_steps(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Of n + 1 = size: places in flat events, and whether they are read, ``[2n − 1, 2, n + 1]`` by step, action and shifts."""
+    """Indices into flat events for n + 1 = size, and whether they are read: ``[2n − 1, 2, n + 1]`` by step, action and shifts."""
     step, action, shifts = torch.meshgrid(*(torch.arange(end, device=device) for end in (2 * size - 3, 2, size)), indexing="ij")
     depth = 2 * shifts - step
     within = (depth >= 0) & (depth <= shifts)
@@ -193,7 +194,7 @@ def spans_of(derivations: Tensor) -> Tensor:
     """
     chosen, size = derivations > 0, derivations.shape[-2]
     place = torch.arange(size, device=derivations.device)
-    # What is reduced to from depth d began with the last shift from depth d − 2.
+    # A reduction from depth d begins with the last shift from depth d − 2.
     began = torch.where(chosen[..., 0], place.unsqueeze(-1), -1).cummax(-2).values
     first = began[..., :-1, :-2].clamp(min=0)
     reduced = chosen[..., 1:, 2:, 1]
@@ -216,11 +217,11 @@ def derivations_of(spans: Tensor) -> Tensor:
 
 
 FAINT = 1e-12
-"""Of the weights of all cuts of a span together: below, all its cuts have the same."""
+"""If the weights of the cuts of a span have a smaller sum, all cuts get the same weight."""
 
 
 def _relative(weights: Tensor) -> Tensor:
-    """Weights ``[..., cuts]`` of sum 1."""
+    """Weights ``[..., cuts]`` divided by their sum."""
     total = weights.sum(-1, keepdim=True)
     known = total > FAINT
     return torch.where(known, weights / torch.where(known, total, 1), 1 / weights.shape[-1])
@@ -245,9 +246,9 @@ class CompositionForest(NamedTuple):
 
     Attributes:
         pairs: for every width from 2 on, the numbers of the left and of the right parts of its subtrees, ``[2, subtrees]``.
-        begins: ``[..., b, n]``: the subtree of the tokens up to each; the whole tree where there is none.
-        shared: the trees are the same in all items, ``b`` is 1, and the subtrees 0 to n − 1 are the leaves; else these are the n leaves of
-            the first item, and those of the others follow.
+        begins: ``[..., b, n]``: the subtree from the first token to each; the whole tree if there is none.
+        shared: whether the trees are the same in all items. Then ``b`` is 1, and the subtrees 0 to n − 1 are the leaves. Else the leaves
+            of all items come first.
     """
 
     pairs: tuple[Tensor, ...]
@@ -257,12 +258,12 @@ class CompositionForest(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def _enumerated(trees: bytes, shape: tuple[int, ...], device: torch.device) -> CompositionForest | None:
-    """Of lists of all structures, which come again in every step of training."""
+    """The forest of a list of all structures, cached because every step of training uses the same list."""
     return _planted(np.frombuffer(trees, dtype=bool).reshape(shape), device, shared=True)
 
 
 def _planted(hard: np.ndarray, device: torch.device, *, shared: bool) -> CompositionForest | None:
-    """The forest of booleans [..., b, n, n]; None where one is no tree."""
+    """The forest of booleans ``[..., b, n, n]``; None if one is no tree."""
     *batch, items, length, _ = hard.shape
     trees = hard.reshape(-1, length, length)
     leaves = np.tile(np.arange(items * length).reshape(items, length), (len(trees) // items, 1))

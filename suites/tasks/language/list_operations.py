@@ -136,7 +136,7 @@ def leaves(tree: Tree) -> list[str]:
 
 
 def value_of(tokens: list[str]) -> int:
-    """What a line comes to.
+    """The value of a line.
 
     Example:
         >>> value_of("[MAX 2 [MED 3 8 7 ] 4 ]".split())

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from ....oracles import Constituency
 from ....oracles.options import Count
-from ..cache import kept
+from ..cache import cached
 from ..task import Batch, LatentModel, Rates, Split, Steps, Task, TaskLoss
 from ..training import fit
 from . import list_operations
@@ -28,15 +28,16 @@ VALUES = 10
 
 @dataclass(frozen=True)
 class LineTask(Task):
-    """Lines of ListOps of some length and two operators or more; labels are their values, structures are binary trees over the tokens.
+    """Lines of ListOps with at least two operators; labels are their values, structures are binary trees over the tokens.
 
-    A subclass says how trees are scored and composed. Trees are judged by bracket recall: the share of the spans of the true tree, which is
-    left-branching within each list, that are found; single tokens and whole lines, which are in all trees, do not count.
+    A subclass defines how trees are scored and composed. The quality of trees is bracket recall, see `bracket_recall`. The true tree is
+    left-branching within each list.
 
     Args:
-        shortest, longest: tokens of a line. ``train, heldout``: the most lines to learn from, and of validation and test each.
+        shortest, longest: tokens of a line.
+        train, heldout: largest number of training lines, and of validation and test lines each.
         generated: whether lines are drawn by the authors' grammar; else they are read.
-        dimension, hidden: of the representations of subtrees, and units of their composition.
+        dimension, hidden: size of the representations of subtrees, and units of their composition.
 
     References:
         Nangia & Bowman 2018, "ListOps: a diagnostic dataset for latent tree learning".
@@ -116,7 +117,7 @@ class LineTask(Task):
         return [{"params": list(model.encoder.parameters()), "lr": rate}, {"params": list(model.decoder.parameters()), "lr": 0.3 * rate}]
 
     def floor(self, seed: int) -> Mapping[str, float]:
-        """The most frequent value of the lines to learn from; beside it what the decoder learns on left-branching trees."""
+        """The most frequent value of the training lines, and the decoder trained on left-branching trees."""
         branching = self.taught(self.model(seed), self.left_branching, rate=0.003, seed=seed)
         return {"accuracy": self.majority(), **{f"left_branching_{metric}": value for metric, value in branching.items()}}
 
@@ -125,12 +126,12 @@ class LineTask(Task):
         return self.taught(self.model(seed), gold, rate=0.003, seed=seed)
 
     def majority(self) -> float:
-        """The accuracy of the most frequent value of the lines to learn from."""
+        """The accuracy of the most frequent value of the training lines."""
         most = self.lines("train").labels.bincount(minlength=VALUES).argmax()
         return float((self.lines("test").labels == most).float().mean())
 
     def taught(self, model: LatentModel, trees: Callable[[Batch], Tensor], *, rate: float, seed: int) -> dict[str, float]:
-        """The means over the test set of a decoder that is trained and tested on given trees."""
+        """Means over the test set of a decoder that is trained and tested on given trees."""
 
         def loss(items: Tensor) -> Tensor:
             batch = self.batch("train", items)
@@ -141,7 +142,7 @@ class LineTask(Task):
 
     @torch.no_grad()
     def tested(self, model: LatentModel, trees: Callable[[Batch], Tensor]) -> dict[str, float]:
-        """The means over the test set with given trees."""
+        """Means over the test set with given trees."""
         test = self.batch("test", torch.arange(self.size("test")))
         return {metric: float(values.mean()) for metric, values in self.judge(model, test, trees(test)).items()}
 
@@ -159,7 +160,7 @@ def gold(batch: Batch) -> Tensor:
 
 
 def bracket_recall(found: Tensor, true: Tensor, lengths: Tensor) -> Tensor:
-    """``[b]``: the share of the true spans ``[b, n, n]`` that are found, but for tokens and whole lines, which are in all trees; 1 of none.
+    """The share ``[b]`` of the true spans ``[b, n, n]`` that are found, without tokens and whole lines; 1 if none is left.
 
     Example:
         >>> left = torch.tensor([[1.0, 1, 1], [0, 1, 0], [0, 0, 1]])
@@ -196,20 +197,21 @@ class SpanTask(LineTask):
 
 @dataclass(frozen=True)
 class ListOps(SpanTask):
-    """Trees and what they mean are learnt together, from the values alone; encoder and decoder agree on trees of their own early.
+    """Values of lines, with encoder and decoder of trees trained jointly from the values alone.
 
-    So the quality of trees is far from that of predictions: left-branching trees for all lines, `floor` says, are a good match.
+    Encoder and decoder agree early on other trees than the true ones. So predictions are better than trees: by `floor`, left-branching
+    trees for all lines also predict well.
     """
 
     steps: Count = 400
 
     name: ClassVar[str] = "listops"
-    summary: ClassVar[str] = "values of nested lists, with trees and composition learnt together"
+    summary: ClassVar[str] = "values of nested lists, with trees and composition trained jointly"
 
 
 @dataclass(frozen=True)
 class ListOpsFrozen(SpanTask):
-    """Trees for a decoder that knows what they mean: it has been trained on the true trees, and stays as it is.
+    """Values of lines, with trees for a frozen decoder that was trained on the true trees.
 
     Args:
         pretraining: steps of the decoder, the same one for all seeds.
@@ -230,7 +232,7 @@ class ListOpsFrozen(SpanTask):
         return [{"params": list(model.encoder.parameters()), "lr": rate}]
 
     def floor(self, seed: int) -> Mapping[str, float]:
-        """The most frequent value of the lines to learn from."""
+        """The most frequent value of the training lines."""
         return {"accuracy": self.majority()}
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
@@ -240,7 +242,7 @@ class ListOpsFrozen(SpanTask):
 
 @dataclass(frozen=True)
 class ListOpsGenerated(ListOpsFrozen):
-    """The same with generated lines, for machines without the real ones."""
+    """`ListOpsFrozen` on generated lines, for machines without the data set."""
 
     generated: bool = True
 
@@ -259,14 +261,15 @@ def _pretrained(task: ListOpsFrozen) -> dict[str, Tensor]:
         return model.decoder.state_dict()
 
     data = hashlib.blake2b(repr([task.lines("train").tokens.tolist()]).encode(), digest_size=8).hexdigest()
-    return kept((task, data), train)
+    return cached((task, data), train)
 
 
 class SpanScorer(nn.Module):
     """Scores of spans by their first and last tokens, the token behind them, and the sum of their tokens.
 
     Args:
-        tokens: how many kinds there are, the last for the end of a line. ``dimension, hidden``: of embeddings, and units.
+        tokens: number of kinds of tokens; the last is the end of a line.
+        dimension, hidden: size of embeddings, and units.
     """
 
     def __init__(self, tokens: int, dimension: int, hidden: int) -> None:

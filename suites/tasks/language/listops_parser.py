@@ -1,4 +1,4 @@
-"""ListOps by a parser: a policy that shifts and reduces, and learns together with what its actions compose."""
+"""ListOps by a shift-reduce parser, trained jointly with the composition along its actions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .listops import VALUES, LineTask
 
 @dataclass(frozen=True)
 class ListOpsParser(LineTask):
-    """A shift-reduce parser and the composition along its actions, learnt together from the values of lines.
+    """A shift-reduce parser and the composition along its actions, trained jointly from the values of lines.
 
-    Scores are those of the actions in each state, by the tokens before and behind the last shift, the sum of those before, and the depth of
-    the stack; every state has a policy of its own. `floor` has left-branching trees beside it.
+    Every state has its own policy. The scores of its actions depend on the tokens before and behind the last shift, the sum of those
+    before, and the depth of the stack. `floor` also has left-branching trees.
 
     References:
         Havrylov, Kruszewski & Joulin 2019, "Cooperative learning of disjoint syntax and semantics".
@@ -31,7 +31,7 @@ class ListOpsParser(LineTask):
     steps: Count = 400
 
     name: ClassVar[str] = "listops_parser"
-    summary: ClassVar[str] = "values of nested lists, by a shift-reduce parser and composition learnt together"
+    summary: ClassVar[str] = "values of nested lists, by a shift-reduce parser and composition trained jointly"
     references: ClassVar[tuple[str, ...]] = ("nangia2018listops", "havrylov2019cooperative", "joulin2015inferring")
 
     @property

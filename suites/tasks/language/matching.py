@@ -1,4 +1,4 @@
-"""Aligned words: whether the words of a translation are in order can be seen from a matching alone."""
+"""Aligned words: detect shuffled translations by a latent matching of words."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ....oracles import Assignment
 from ....oracles.options import Count
-from ..real_data import absence, present, text_of
+from ...trust import text_of
+from ..real_data import absence, present
 from ..task import Batch, LatentModel, Rates, Split, Task, TaskLoss
 from ..training import descend, fit
 
 ALIGNED = "alignment/alibi_fr-en.tsv"
 PARALLEL = "alignment/transread_novels_fr-en.tsv.gz"
 STORIES: dict[Split, tuple[str, ...]] = {"validation": ("ChatBotte_MasterCat",), "test": ("LaVision_TheVision",)}
-"""Stories that are kept; blocks of all others are learnt from."""
+"""Stories of validation and test; blocks of all others are for training."""
 
 FEATURES = 5
 
 
 @dataclass(frozen=True)
 class Matching(Task):
-    """Somebody may have shuffled the English words of a French block; to tell, one has to know which word translates which.
+    """Classify whether the English words of a French block are shuffled, by a latent matching of the words.
 
-    A block is a run of words with one sure link each, and no other. It is there twice, as it was and with the English words in an order
-    drawn at random. The encoder scores pairs of words by what they look like and how often they occur together, and does not know where
-    they stand; the decoder sees where the matched words stand, and no word. It has learnt beforehand to tell places in order from places
-    drawn at random: without that, an encoder may just as well learn to match what does not belong together. Structures are permutations;
-    their quality is the share of words matched as annotators did.
+    A block is a run of words with one sure link each, and no other. It occurs twice: in its order, and with the English words in random
+    order. The encoder scores pairs of words by spelling and joint frequency, and does not get their positions. The decoder gets the
+    positions of the matched words, and no words. It is pretrained to separate ordered from random positions: else an encoder may learn to
+    match unrelated words. Structures are permutations. Their quality is the share of words matched as by the annotators.
 
     Args:
-        longest: words of a block, of 4 at least. ``hidden``: units of encoder and decoder.
+        longest: words of a block, at least 4. ``hidden``: units of encoder and decoder.
     """
 
     longest: Count = 6
@@ -178,7 +178,7 @@ def _blocks(task: Matching) -> Mapping[Split, SentenceBlocks]:
 def _read(aligned: Path, parallel: Path, longest: int) -> Mapping[Split, SentenceBlocks]:
     sentences = list(read_links(text_of(aligned)))
     table = [(_words(line["fr"]), _words(line["en"])) for line in _lines(text_of(parallel))]
-    together = Together([*((one.french, one.english) for one in sentences), *table])
+    together = CoOccurrence([*((one.french, one.english) for one in sentences), *table])
     kept = {story: split for split, stories in STORIES.items() for story in stories}
     found: dict[Split, list[tuple[Tensor, Tensor]]] = {"train": [], "validation": [], "test": []}
     for sentence in sentences:
@@ -203,7 +203,7 @@ def read_links(text: str) -> Iterator[MatchingSentence]:
         yield MatchingSentence(line["book"], line["fr"].split(), line["en"].split(), alone)
 
 
-def blocks_of(sentence: MatchingSentence, together: Together, longest: int) -> Iterator[tuple[Tensor, Tensor]]:
+def blocks_of(sentence: MatchingSentence, together: CoOccurrence, longest: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Features of pairs ``[n, n, f]`` and gold columns ``[n]`` of the blocks of a sentence, of 4 to ``longest`` words in turn."""
     left = list(sentence.links)
     for size in itertools.cycle(range(4, longest + 1)):
@@ -230,15 +230,15 @@ def _padded(blocks: Sequence[tuple[Tensor, Tensor]], longest: int) -> SentenceBl
 
 
 def _shuffle(size: int, generator: torch.Generator) -> Tensor:
-    """An order other than the one that is there."""
+    """A random order that is not sorted."""
     while True:
         order = torch.randperm(size, generator=generator)
         if bool((order.diff() != 1).any()):
             return order
 
 
-class Together:
-    """How often words occur in the same sentence pairs, whatever their case."""
+class CoOccurrence:
+    """Counts of words in the same sentence pairs, in lower case."""
 
     def __init__(self, pairs: Sequence[tuple[Iterable[str], Iterable[str]]]) -> None:
         self.numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})
@@ -252,7 +252,7 @@ class Together:
         self.times = tuple(np.asarray(one.sum(0))[0] for one in held)
 
     def features(self, french: Sequence[str], english: Sequence[str]) -> Tensor:
-        """``[n, m, 5]``: what says that two words translate each other, of how often they occur and of `_looks`."""
+        """Features ``[n, m, 5]`` of pairs of words: two of their counts, three of `_looks`."""
         rows, columns = ([numbers[word.lower()] for word in words] for numbers, words in zip(self.numbers, (french, english), strict=True))
         of_french, of_english = self.times[0][rows][:, None], self.times[1][columns][None]
         both = self.both[rows][:, columns].toarray()

@@ -1,4 +1,4 @@
-"""Named entities, where the tags are known: supervised losses of a chain side by side."""
+"""Named entities with known tags, for supervised losses of a chain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from ....oracles import LinearChain
 from ....oracles.options import Count
-from ..real_data import absence, present, text_of
+from ...trust import text_of
+from ..real_data import absence, present
 from ..task import EVALUATED, Batch, LatentModel, Rates, Split, Task, TaskLoss
 from ..training import train
 from .treebank import bucket
@@ -32,7 +33,7 @@ FEATURES = 9
 class NamedEntities(Task):
     """A tagger of persons, places and organisations in short English sentences, trained on their tags.
 
-    Its loss is the share of words with a wrong tag, so that estimators minimise risk; what is told the tags has losses of its own.
+    Its loss is the share of words with a wrong tag, so that estimators minimise risk; supervised estimators have losses of their own.
     Accuracy is the F1 of the spans of a whole split, structure quality the share of words with the right tag.
 
     Args:
@@ -91,7 +92,7 @@ class NamedEntities(Task):
 
     @torch.no_grad()
     def evaluate(self, model: LatentModel, split: Split = "test") -> dict[str, float]:
-        """As for every task, but for F1, which is that of all spans together."""
+        """Means as for every task, except F1, which is that of all spans together."""
         counts: dict[str, list[Counts]] = {"accuracy": [], "relaxed_accuracy": []}
         right: list[Tensor] = []
         for items in torch.arange(self.size(split)).split(EVALUATED):
@@ -104,7 +105,7 @@ class NamedEntities(Task):
         return {metric: f1(found) for metric, found in counts.items()} | {"structure_accuracy": float(torch.cat(right).mean())}
 
     def floor(self, seed: int) -> Mapping[str, float]:
-        """Every word tagged as it mostly is in the sentences to learn from; what is not in them is no entity."""
+        """Every word gets its most frequent tag in the training sentences; other words are no entities."""
         words = _words(self)
         seen: dict[str, Counter[str]] = {}
         for sentence in words["train"]:
@@ -188,7 +189,7 @@ def tensors(sentences: Sequence[Tagged], longest: int) -> Sentences:
 
 
 def features_of(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Nine features of every word: what it is, how it begins, ends and looks, and the same of its neighbours in part."""
+    """Nine features of every word: the word, its beginning, end and shape, and some of its neighbours."""
     around = ["<s>", *words, "</s>"]
     for before, word, after in zip(around, words, around[2:], strict=False):
         yield (

@@ -1,4 +1,4 @@
-"""Dependency parsing, where the trees are known: supervised losses side by side."""
+"""Dependency parsing with known trees, for supervised losses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from . import treebank
 class Parsing(Task):
     """A dependency parser of short English sentences, trained on their trees.
 
-    Its loss is the share of words with a wrong head, so that estimators minimise risk; what is told the trees has losses of its own.
+    Its loss is the share of words with a wrong head, so that estimators minimise risk; supervised estimators have losses of their own.
     Accuracy is the unlabelled attachment score of a sentence, structure quality the share of sentences without a mistake.
 
     Args:

@@ -1,4 +1,4 @@
-"""A parser in a pipeline: trained alone, and then through a second task that reads its trees."""
+"""A parser in a pipeline: pretrained, then trained through a second task that reads its trees."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from .parsing import attachment
 class Pipeline(Task):
     """Grammatical relations of words, from each word and its head in a tree that a parser chose.
 
-    The parser is trained on the trees of some sentences beforehand; the others are learnt from without their trees. ``frozen`` is the
-    pipeline that leaves the parser as it is; every estimator goes on training it through the relations. Structure quality is the unlabelled
-    attachment score: how far it drifts tells whether the trees remain trees.
+    The parser is pretrained on the trees of some sentences; the others are used without their trees. The estimator ``frozen`` keeps the
+    parser; every other estimator continues its training through the relations. Structure quality is the unlabelled attachment score: its
+    change shows whether the latent trees remain those of the grammar.
 
     Args:
         shortest, longest: words of a sentence. ``parsed``: sentences that the parser is trained on alone, for ``parser_steps``.
@@ -107,7 +107,7 @@ class Pipeline(Task):
         return self._reached(seed, torch.clone)
 
     def _reached(self, seed: int, seen: Callable[[Tensor], Tensor]) -> dict[str, float]:
-        """By a decoder that sees something made of the true trees."""
+        """Means over the test set of a decoder trained on a function of the true trees."""
         model = self.model(seed)
 
         def at(batch: Batch) -> Tensor:

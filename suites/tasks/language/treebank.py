@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ....oracles import ProjectiveTree
-from ..real_data import present, text_of
+from ...trust import text_of
+from ..real_data import present
 from ..task import Split
 
 TRAINED = "conllu/en_ewt-train-5000.conllu.gz"
@@ -150,7 +151,7 @@ class Apart(nn.Module):
 
 
 class ArcScorer(nn.Module):
-    """Scores of arcs: a perceptron of head, modifier, the words beside them, and how far they are apart.
+    """Scores of arcs: a perceptron of head, modifier, their neighbours, and their distance.
 
     Args:
         size: of embeddings and of the hidden layer.
@@ -168,7 +169,7 @@ class ArcScorer(nn.Module):
         """``[b, n + 1, f] -> [b, n + 1, n + 1]``: heads before modifiers."""
         embedded = self.words(features)
         pad = torch.zeros_like(embedded[..., :1, :])
-        beside = torch.cat([embedded, torch.cat([pad, embedded[..., :-1, :]], -2), torch.cat([embedded[..., 1:, :], pad], -2)], -1)
-        hidden = self.head(beside).unsqueeze(-2) + self.modifier(beside).unsqueeze(-3) + self.apart()
+        around = torch.cat([embedded, torch.cat([pad, embedded[..., :-1, :]], -2), torch.cat([embedded[..., 1:, :], pad], -2)], -1)
+        hidden = self.head(around).unsqueeze(-2) + self.modifier(around).unsqueeze(-3) + self.apart()
         scores: Tensor = self.out(hidden.tanh()).squeeze(-1)
         return scores

@@ -19,7 +19,7 @@ from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.runner import run
 from structgrad.suites.tasks import make_task, references
-from structgrad.suites.tasks.training import order
+from structgrad.suites.tasks.training import BatchOrder
 from tests.suites.measures.test_learning import NAME
 
 LEARNT = NAME.replace("task:", "learnt:")
@@ -90,7 +90,7 @@ def felt(_own_cache: object) -> dict:
 def test_the_exact_gradient_is_that_of_autograd_through_the_encoder(monkeypatch, felt):
     """Against the expectation written out, differentiated by the parameters at once."""
     model = references.learnt_model(TASK, ExactMarginalisation(), 1, "early").double()
-    batch = doubled(TASK.batch("train", order(TASK, 1, TASK.size("train"))()))
+    batch = doubled(TASK.batch("train", BatchOrder(TASK, 1, TASK.size("train"))()))
     values = TASK.loss(model, batch)(torch.eye(3, dtype=torch.float64).unsqueeze(1).expand(3, 128, 3))
     expected = (TASK.scores(model, batch).softmax(-1) * values.T).sum(-1).mean()
     true = torch.cat([part.flatten() for part in torch.autograd.grad(expected, list(model.encoder.parameters()))])

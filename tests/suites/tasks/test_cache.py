@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.suites.tasks.cache import file, kept
+from structgrad.suites.tasks.cache import cache_file, cached
 
 
 def never() -> dict[str, Tensor]:
@@ -25,24 +25,24 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_trained_is_read_by_its_names() -> None:
-    assert kept(("a", 1), lambda: state(0.1)) == state(0.1)
-    assert kept(("a", 1), never) == state(0.1)
-    assert kept(("a", 2), lambda: state(0.2)) == state(0.2)
-    assert [path.name for path in file(("a", 1)).parent.iterdir() if path.suffix not in (".pt", ".lock")] == []
+    assert cached(("a", 1), lambda: state(0.1)) == state(0.1)
+    assert cached(("a", 1), never) == state(0.1)
+    assert cached(("a", 2), lambda: state(0.2)) == state(0.2)
+    assert [path.name for path in cache_file(("a", 1)).parent.iterdir() if path.suffix not in (".pt", ".lock")] == []
 
 
 @pytest.mark.parametrize("content", [b"", b"not parameters", b"PK\x03\x04"])
 def test_what_cannot_be_read_is_trained(content: bytes) -> None:
-    file(("a",)).parent.mkdir(parents=True)
-    file(("a",)).write_bytes(content)
-    assert kept(("a",), lambda: state(0.3)) == state(0.3)
-    assert kept(("a",), never) == state(0.3)
+    cache_file(("a",)).parent.mkdir(parents=True)
+    cache_file(("a",)).write_bytes(content)
+    assert cached(("a",), lambda: state(0.3)) == state(0.3)
+    assert cached(("a",), never) == state(0.3)
 
 
 def test_what_cannot_be_written_is_trained_again(tmp_path: Path) -> None:
     (tmp_path / "structgrad").write_text("no folder")
-    assert kept(("a",), lambda: state(0.4)) == state(0.4)
-    assert kept(("a",), lambda: state(0.5)) == state(0.5)
+    assert cached(("a",), lambda: state(0.4)) == state(0.4)
+    assert cached(("a",), lambda: state(0.5)) == state(0.5)
 
 
 def test_training_is_on_one_thread() -> None:
@@ -50,7 +50,7 @@ def test_training_is_on_one_thread() -> None:
     before, threads = torch.get_num_threads(), []
     torch.set_num_threads(2)
     try:
-        kept(("a",), lambda: threads.append(torch.get_num_threads()) or state(0.6))
+        cached(("a",), lambda: threads.append(torch.get_num_threads()) or state(0.6))
         assert (threads, torch.get_num_threads()) == ([1], 2)
     finally:
         torch.set_num_threads(before)

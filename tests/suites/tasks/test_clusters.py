@@ -9,7 +9,7 @@ from torch.nn.functional import one_hot
 from structgrad.estimators import make_estimator
 from structgrad.suites.tasks import TASKS, make_task
 from structgrad.suites.tasks.clusters import Clusters, v_measure
-from structgrad.suites.tasks.training import order, train
+from structgrad.suites.tasks.training import BatchOrder, train
 
 SMALL = Clusters(clusters=3, features=6, train=400, heldout=200, labelled=50, steps=60)
 
@@ -61,11 +61,11 @@ def _with(**options: object) -> Clusters:
 
 
 def test_every_item_comes_once_in_an_epoch() -> None:
-    draw = order(SMALL, 0, 400)
+    draw = BatchOrder(SMALL, 0, 400)
     epoch = torch.cat([draw() for _ in range(3)])
     assert len(epoch.unique()) == 3 * 128
-    assert not torch.equal(order(SMALL, 0, 400)(), order(SMALL, 1, 400)())
-    assert torch.equal(order(SMALL, 0, 400)(), epoch[:128])
+    assert not torch.equal(BatchOrder(SMALL, 0, 400)(), BatchOrder(SMALL, 1, 400)())
+    assert torch.equal(BatchOrder(SMALL, 0, 400)(), epoch[:128])
 
 
 def test_the_v_measure_is_that_of_its_authors() -> None:

@@ -12,7 +12,7 @@ import torch
 
 from structgrad.suites.tasks import make_task
 from structgrad.suites.tasks.language import matching
-from structgrad.suites.tasks.language.matching import ALIGNED, PARALLEL, Matching, Together, blocks_of, read_links
+from structgrad.suites.tasks.language.matching import ALIGNED, PARALLEL, CoOccurrence, Matching, blocks_of, read_links
 from tests.suites.tasks import contracts
 
 TINY = Matching(longest=5, hidden=8, steps=60, batch_size=20)
@@ -54,16 +54,16 @@ def test_blocks_take_links_in_turn_and_number_columns_within():
     words = [f"w{i}" for i in range(12)]
     links = [(0, 5), (1, 0), (3, 2), (4, 9), (5, 1), (6, 3), (7, 4), (8, 6), (9, 7), (10, 8)]
     sentence = matching.MatchingSentence("s", words, words, links)
-    found = [gold.tolist() for _, gold in blocks_of(sentence, Together([(words, words)]), 5)]
+    found = [gold.tolist() for _, gold in blocks_of(sentence, CoOccurrence([(words, words)]), 5)]
     assert found == [[2, 0, 1, 3], [0, 1, 2, 3, 4]]  # of the tenth link no block is left
 
 
 def test_features_of_a_pair():
-    together = Together([(["Le", "roi"], ["the", "king"]), (["le", "."], ["the", "."]), (["le"], ["it"])])
+    together = CoOccurrence([(["Le", "roi"], ["the", "king"]), (["le", "."], ["the", "."]), (["le"], ["it"])])
     found = together.features(["le", "."], ["THE", "."])
     torch.testing.assert_close(found[0, 0], torch.tensor([4 / 5, math.log(3 / 2), 2 / 7, -1 / 5, 0.0]))
     torch.testing.assert_close(found[1, 1], torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0]))
-    assert Together([(["abc"], ["abd"])]).features(["abc"], ["abd"])[0, 0, 2] == 0.5
+    assert CoOccurrence([(["abc"], ["abd"])]).features(["abc"], ["abd"])[0, 0, 2] == 0.5
 
 
 def test_a_block_is_there_as_it_was_and_shuffled_with_its_links():

@@ -14,7 +14,7 @@ from structgrad.oracles import Subset
 from structgrad.oracles.capabilities.ragged import Inside
 from structgrad.suites.tasks import make_task, training
 from structgrad.suites.tasks.clusters import Clusters
-from structgrad.suites.tasks.training import Job, Training, order, stackable, train_all
+from structgrad.suites.tasks.training import BatchOrder, Job, Training, stackable, train_all
 
 SMALL = Clusters(clusters=3, features=4, train=200, heldout=100, steps=20)
 
@@ -35,7 +35,7 @@ def deadly(self, split, items):
         os.kill(os.getpid(), signal.SIGKILL)
     return batch(self, split, items)
 
-Clusters.batch, training.SECONDS = deadly, 0.0
+Clusters.batch, training.CHECKPOINT_SECONDS = deadly, 0.0
 small = Clusters(clusters=3, features=4, train=200, heldout=100, steps=20)
 train_all(small, make_estimator({name!r}), [Job(0, 0.05), Job(1, 0.05)], scratch=Path({folder!r}))
 """
@@ -90,13 +90,13 @@ def test_clipping_is_of_each_seed_alone():
     jobs = [Job(0, 0.02), Job(1, 0.02)]
     side = Training(task, make_estimator("structured_attention"), jobs)
     side.run(until=1)
-    [(_, leaves)] = side.side.stacks
+    [(_, leaves)] = side.runs.stacks
     norms = torch.stack([leaf.grad.flatten(1).norm(dim=1) for leaf in leaves.values()]).norm(dim=0)
     expected = []
     for job in jobs:
         alone = Training(task, make_estimator("structured_attention"), [job])
         alone.run(until=1)
-        expected.append(torch.stack([parameter.grad.norm() for parameter in alone.side.trained]).norm())
+        expected.append(torch.stack([parameter.grad.norm() for parameter in alone.runs.trained]).norm())
     torch.testing.assert_close(norms, torch.stack(expected))
     assert norms.max() == pytest.approx(task.clip, rel=1e-4)
     assert norms.min() < 0.99 * task.clip
@@ -104,9 +104,9 @@ def test_clipping_is_of_each_seed_alone():
 
 def test_weights_and_order_of_data_are_those_of_the_seed():
     one, other = (Training(SMALL, make_estimator(name), [Job(3, 0.05)]) for name in ("ste", "rloo"))
-    assert all(map(torch.equal, one.side.models[0].parameters(), other.side.models[0].parameters()))
+    assert all(map(torch.equal, one.runs.models[0].parameters(), other.runs.models[0].parameters()))
     assert all(torch.equal(one.orders[0](), other.orders[0]()) for _ in range(5))
-    assert not torch.equal(order(SMALL, 3, 200)(), order(SMALL, 4, 200)())
+    assert not torch.equal(BatchOrder(SMALL, 3, 200)(), BatchOrder(SMALL, 4, 200)())
 
 
 def test_a_run_that_diverges_ends_and_leaves_others_alone():
@@ -148,7 +148,7 @@ def test_estimators_with_state_share_none_across_seeds():
 
 def test_curves_have_twenty_points_after_the_start():
     [found] = train_all(replace(SMALL, steps=50), make_estimator("ste"), [Job(0, 0.05)])
-    assert [step for step, _ in found.curve] == [round(2.5 * i) for i in range(training.POINTS + 1)]
+    assert [step for step, _ in found.curve] == [round(2.5 * i) for i in range(training.EVALUATIONS + 1)]
     assert found.curve[-1][1] == found.metrics["accuracy"]
 
 
@@ -185,10 +185,10 @@ class Told(Clusters):
 
 def test_true_structures_are_those_of_the_batch_of_every_seed():
     task = Told(clusters=3, features=4, train=200, heldout=100, steps=20)
-    side = Training(task, make_estimator("ste"), [Job(0, 0.05), Job(1, 0.05)]).side
+    side = Training(task, make_estimator("ste"), [Job(0, 0.05), Job(1, 0.05)]).runs
     for _ in range(2):
         items = [torch.randperm(200)[:128] for _ in range(2)]
-        side.show(items)
+        side.load(items)
         gold = side.loss().gold
         assert all(torch.equal(gold[i], task.batch("train", items[i]).gold) for i in range(2))
 
@@ -228,10 +228,10 @@ def test_padding_is_left_out_of_training(seeds):
     task = Ragged(clusters=3, features=4, train=200, heldout=100, steps=3)
     WATCHED.clear()
     run = Training(task, Watching(), [Job(seed, 0.05) for seed in range(seeds)])
-    assert isinstance(run.side, training._Together) == (seeds > 1)
+    assert isinstance(run.runs, training.StackedRuns) == (seeds > 1)
     run.run(until=1)
     [(felt, inside)] = WATCHED
-    lengths = run.side.lengths()
+    lengths = run.runs.lengths()
     assert felt.shape == lengths.shape
     assert torch.equal(felt, lengths == 3)
     assert torch.equal(inside, lengths == 3)
