@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import multiprocessing
 import os
@@ -64,6 +65,14 @@ class Hanging(Reinforce):
     def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
         os.write(1, b"about to hang\n")
         time.sleep(600)
+        return scores
+
+
+class Holding(Reinforce):
+    """Waits in compiled code that does not release the GIL."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        ctypes.PyDLL(None).sleep(600)
         return scores
 
 

@@ -43,11 +43,15 @@ MAX_FAILED_STARTS = 3
 IDLE = 0.05
 """Share of a processor below which a worker counts as waiting: its limit then counts elapsed seconds instead of CPU seconds."""
 
+HOLDING, MIN_HOLDING = 4.0, 5.0
+"""A cell that never releases the GIL is ended after 4 times its limit in elapsed seconds, and at least 5 s: the guard cannot run then."""
+
 _COMPILING, _INDEX, _SINCE, _PROCESS = range(4)
 """Shared with the driver: whether kernels are being compiled, which cell of the bundle is measured, since when, and by which process."""
 
 _WAITED_TOO_LONG = 75
 _MARK = "== "
+_TIMER = "Timeout ("  # the first words of faulthandler's timer
 _MAX_TAIL = 8000
 
 
@@ -144,16 +148,17 @@ class LocalWorker(Worker):
         return {cell.identity: failed(self.config.plan, cell, failure, seconds)}
 
     def _death(self, code: int, limit: float) -> Failure:
-        if code == _WAITED_TOO_LONG:
-            return Failure("timeout", f"took longer than {limit:g} s; raise --timeout", traceback=self._tail())
+        tail = self._tail()
+        if code == _WAITED_TOO_LONG or (code == 1 and any(line.startswith(_TIMER) for line in tail.splitlines())):
+            return Failure("timeout", f"took longer than {limit:g} s; raise --timeout", traceback=tail)
         if code >= 0:
-            return Failure("crash", f"the worker died with exit code {code}", traceback=self._tail())
+            return Failure("crash", f"the worker died with exit code {code}", traceback=tail)
         name = signal.Signals(-code).name
         if name == "SIGPROF":
-            return Failure("timeout", f"took longer than {limit:g} s of CPU time; raise --timeout", traceback=self._tail())
+            return Failure("timeout", f"took longer than {limit:g} s of CPU time; raise --timeout", traceback=tail)
         if name == "SIGKILL":
-            return Failure("oom", "the worker was killed by SIGKILL, as the kernel does when memory runs out", name, self._tail())
-        return Failure("crash", f"the worker died of {name}", name, self._tail())
+            return Failure("oom", "the worker was killed by SIGKILL, as the kernel does when memory runs out", name, tail)
+        return Failure("crash", f"the worker died of {name}", name, tail)
 
     def _tail(self) -> str:
         """The last lines that the cell printed, with the stacks of a signal."""
@@ -219,7 +224,10 @@ class _Worker:
         self.limit = math.inf
 
     def guard(self) -> None:
-        """End this process with its parent, or if its cell waits longer than its limit."""
+        """End this process with its parent, or if its cell waits longer than its limit.
+
+        This thread needs the GIL. If a cell never releases it, the timer of faulthandler ends the process.
+        """
         parent = multiprocessing.parent_process()
         assert parent is not None, "a worker is spawned"
         while not multiprocessing.connection.wait([parent.sentinel], timeout=0.5):
@@ -227,12 +235,22 @@ class _Worker:
             if age > self.limit and time.process_time() - self.cpu < IDLE * age:
                 faulthandler.dump_traceback(self.file)
                 os._exit(_WAITED_TOO_LONG)
+            self.start_timer()
         os._exit(1)
+
+    def start_timer(self) -> None:
+        """Start the timer again during a cell, else stop it."""
+        if math.isinf(self.limit):
+            faulthandler.cancel_dump_traceback_later()
+        else:
+            seconds = max(HOLDING * self.limit * self.config.plan.threads, MIN_HOLDING)
+            faulthandler.dump_traceback_later(seconds, exit=True, file=self.file)
 
     def measure(self, cell: Cell, limit: float) -> str:
         begin = os.fstat(self.file.fileno()).st_size
         mark = self.file.write(f"\n{_MARK}{cell.label}\n".encode())
         self.since, self.cpu, self.limit = time.monotonic(), time.process_time(), limit
+        self.start_timer()
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_PROF, limit * self.config.plan.threads)
         text = execute(self.config.plan, cell, scratch_path(self.config.folder, cell))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -135,6 +136,15 @@ def test_a_worker_that_computes_too_long_is_ended_by_its_processor_time(tmp_path
     found = texts(tmp_path, broken("Busy"), limit=2.0)
     assert "took longer than 2 s of CPU time; raise --timeout" in found["Busy"]
     assert "in surrogate" in found["Busy"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="calls sleep of the C library")
+def test_a_worker_that_waits_with_the_gil_is_ended(tmp_path: Path) -> None:
+    found = texts(tmp_path, (*broken("Holding"), "ste"), limit=1.25)
+    assert "took longer than 1.25 s; raise --timeout" in found["Holding"]
+    assert "Timeout (0:00:05)!" in found["Holding"]
+    assert "in surrogate" in found["Holding"]
+    assert '"status": "timeout"' not in found["ste"]
 
 
 def test_a_worker_that_leaves_says_its_exit_code(tmp_path: Path) -> None:
