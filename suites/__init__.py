@@ -1,6 +1,6 @@
 """Problems, exact truth, measurement and the runner.
 
-Its names are imported when they are asked for: what only reads results has no use for torch.
+Names are imported on first use, so that code that only reads results does not import torch.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Status = Literal["ok", "skipped", "error", "timeout", "oom", "crash", "nonfinite
 """``oom``: memory ran out. ``crash``: the process died. ``nonfinite``: the result was infinite or NaN."""
 
 FAILED: tuple[Status, ...] = ("error", "timeout", "oom", "crash")
-"""Cells with one of these are measured again when a run is resumed. A non-finite number would only come out again."""
+"""Cells with one of these are measured again when a run is resumed. Non-finite numbers are not, since they would be the same."""
 
 Label: TypeAlias = str
 """A column of text with few values, which is a category in tables."""
@@ -32,11 +32,11 @@ REFERENCE = "reinforce"
 
 
 TASK, LEARNT = "task:", "learnt:"
-"""What begins the name of a task that is learnt, and of the scores and losses along its run."""
+"""Prefixes of the names of tasks, and of the scores and losses along a training run."""
 
 
 def split_loss(name: str) -> tuple[str, str | None]:
-    """The name of the scores, and that of the loss where it is not their own: ``subset_regimes@f1`` is `subset_regimes` with `F1`.
+    """The name of the scores, and of the loss if it is not their own: ``subset_regimes@f1`` is `subset_regimes` with `F1`.
 
     Example:
         >>> split_loss("subset[n=10,k=5]@f1"), split_loss("subset_regimes"), split_loss("learnt:clusters@rloo")
@@ -47,9 +47,9 @@ def split_loss(name: str) -> tuple[str, str | None]:
 
 
 def timed_nearest(problem: str, stage: str) -> list[tuple[str, ...]]:
-    """Keys of times, the nearest first, of which a problem at a stage takes the first that is known, for times hardly depend on either.
+    """Keys of the times that a problem at a stage may use, the nearest first; the first known time is used.
 
-    It is itself, its scores at that stage with another loss, itself at another stage, and its scores anywhere.
+    They are the problem at this stage, its scores at this stage with another loss, the problem at another stage, and its scores anywhere.
 
     Example:
         >>> timed_nearest("subset_regimes@f1", "init")[1], timed_nearest("subset_regimes@mlp", "init")[1]
@@ -60,15 +60,15 @@ def timed_nearest(problem: str, stage: str) -> list[tuple[str, ...]]:
 
 
 class ProblemLoss(Protocol):
-    """A loss on structures ``[..., *event] -> [...]`` that says what it can give.
+    """A loss on structures ``[..., *event] -> [...]``, with its properties.
 
     Attributes:
-        name: for the table.
-        differentiable: whether it has gradients in the structure (an estimator that needs them is skipped otherwise).
+        name: the name in tables.
+        differentiable: whether it has gradients in the structure. If not, estimators that need them are skipped.
         inside_hull: whether it is defined at points that are no structures.
-        vertex_degree: its degree as a polynomial in the parts *on the structures*, None where it is no polynomial.
-        extension: how it goes on between the structures: ``linear``, ``quadratic``, ``multilinear``, ``formula`` (what its formula says
-            there) or ``none``. Bias that comes from it alone is no bias of the discrete problem.
+        vertex_degree: its degree as a polynomial in the parts *on the structures*; None if it is no polynomial.
+        extension: its form between the structures: ``linear``, ``quadratic``, ``multilinear``, ``formula`` (its own formula) or ``none``.
+            Bias that comes from the extension alone is no bias of the discrete problem.
         offset: the constant that was added to it.
     """
 
@@ -118,22 +118,28 @@ class Row:
     This is the only schema of a row. The types of tables (`frames.COLUMNS`) and the checks of stored rows follow from its annotations.
 
     Attributes:
-        cell: identity of the cell that the row comes from; empty for skipped pairs and for values derived from several cells.
+        cell: identity of the cell that the row comes from. It is empty for skipped pairs and for values derived from several cells.
         suite: name of the suite; empty for a skipped pair.
-        problem, stage, source: which scores. ``oracle, loss, estimator``: names with their options, ``imle[lambda=2.5]``.
+        problem, stage, source: names of the scores.
+        oracle, loss, estimator: names with their options, such as ``imle[lambda=2.5]``.
         family: the registry name of the estimator without options.
-        vertex_degree, extension, offset: of the loss: its degree on the structures, how it goes on between them, what was added to it.
+        vertex_degree, extension, offset: as in `ProblemLoss`.
         estimator_version, oracle_version, suite_version: as declared; raised when numbers change.
-        objective: what the estimator says it estimates. ``unbiased, deterministic``: what it declares.
-        instance: the item. ``log_count``: log of its number of structures. ``entropy``: of its Gibbs distribution, in nats.
-        normalised_entropy: the same / log_count: 1 for the uniform distribution, 0 for a single structure.
-        truth_norm, truth_method, truth_error: of the exact gradient that it was compared with: norm, method, bound of its error.
-        metric, unit: e.g. ``relative_bias``; unit ``1``, ``s``, ``B`` or ``count``.
+        objective, unbiased, deterministic: as the estimator declares them.
+        instance: the name of the instance.
+        log_count: log of its number of structures.
+        entropy: entropy of its Gibbs distribution, in nats.
+        normalised_entropy: entropy / log_count, 1 for the uniform distribution and 0 for a single structure.
+        truth_norm, truth_method, truth_error: norm, method and error bound of the exact gradient.
+        metric: such as ``relative_bias``.
+        unit: ``1``, ``s``, ``B`` or ``count``.
         value, low, high, interval, setting, size, reference, tier, replicates, batches, sampling, verdict, p_value: as in `Finding`.
         p_adjusted: the p-value after Holm's correction over all tests of the run.
-        seed, dtype, device: how it was measured.
-        status, reason: ``ok``, or what went wrong, in one sentence. ``error_type, traceback``: of a failure, as text.
-        seconds: that its whole cell took.
+        seed, dtype, device: settings of the measurement.
+        status: ``ok``, or the kind of failure.
+        reason: the failure in one sentence.
+        error_type, traceback: type and traceback of an exception, as text.
+        seconds: time of the whole cell.
         schema_version: `SCHEMA_VERSION`.
     """
 
@@ -194,7 +200,7 @@ class NonFiniteError(ValueError):
 
 
 def check_finite(estimates: Tensor, name: str, before: int = 0) -> Tensor:
-    """The same estimates ``[n, *event]``.
+    """Return estimates ``[n, *event]``, or raise NonFiniteError if one is NaN or infinite.
 
     Args:
         estimates: one or more draws.
@@ -219,7 +225,7 @@ def check_finite(estimates: Tensor, name: str, before: int = 0) -> Tensor:
 
 
 def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, event_shape: tuple[int, ...] | None = None) -> Skip | None:
-    """Why an estimator cannot be measured on an oracle, with scores of a shape and a loss; None where it can."""
+    """The reason that an estimator cannot be measured on an oracle, with scores of a shape and a loss; None if it can."""
     reason = estimator.incompatibility(oracle, event_shape)
     if reason is None and estimator.evaluations().loss_gradients and not loss.differentiable:
         reason = f"{estimator.name} needs gradients of the loss, and the loss {loss.name} gives values only"
@@ -245,7 +251,7 @@ def oracle_name(oracle: Any) -> str:
 
 
 def estimator_name(estimator: Any) -> str:
-    """The name with those options that are not the default ones, as the command line takes it where options are numbers.
+    """The name with the options that are not the defaults, as the command line takes it if options are numbers.
 
     Example:
         >>> from structgrad.estimators import make_estimator
@@ -263,7 +269,7 @@ def _default(option: Field[Any]) -> Any:
 
 
 def loss_name(loss: Any) -> str:
-    """The name of a loss, of a function its own; of another object that of its class.
+    """The name of a loss: its attribute ``name``, or the name of the function, or the name of its class.
 
     Example:
         >>> loss_name(abs), loss_name(lambda z: z)

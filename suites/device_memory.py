@@ -1,4 +1,4 @@
-"""Memory of a device, and how many rows a launch takes: what fits, and half as many from where it runs out on."""
+"""Free memory of a device, and launches of as many rows as fit into it, or half as many once it has run out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from ..oracles.magnitudes import GIB
 
 SHARE = 0.5
-"""Of the memory that is free: the first launch does not show all that another one takes, and what is free lies in pieces."""
+"""Share of the free memory that launches use. Later launches may take more than the first one, and free memory is fragmented."""
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ _learned: ContextVar[dict[tuple[str, torch.device], tuple[int, bool]] | None] = 
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """What one launch shows of its memory holds for all others of its kind, in this context."""
+    """Remember the memory of a launch for all later launches of its kind, in this context."""
     token = _learned.set({})
     try:
         yield
@@ -39,33 +39,33 @@ def allot(amount: float) -> None:
 
 
 def free(device: torch.device | str) -> int:
-    """Bytes of a CUDA device that this process may still take: what nobody has, and what torch keeps for it unused."""
+    """Bytes of a CUDA device that this process may still take: free memory, and unused memory that torch has reserved."""
     place = torch.device(device)
     return torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)
 
 
 def available(device: torch.device) -> float:
-    """The bytes that launches may count on: of what is free, and of what is allotted; on the CPU, all."""
+    """The bytes that launches may use, of free and allotted memory; infinite on the CPU."""
     if device.type != "cuda":
         return math.inf
     return SHARE * max(min(free(device), _allotted.get() - torch.cuda.memory_allocated(device)), 0)
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an exception says that the memory of a device ran out; some of CUDA's libraries raise no class for it."""
+    """Whether an exception means that the memory of a device ran out. Some CUDA libraries have no class for it."""
     return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and "out of memory" in str(error).lower())
 
 
 @dataclass(frozen=True)
 class Launches:
-    """How a range of rows is cut into launches; where no memory is wanting, only this and not the memory decides.
+    """A range of rows, cut into launches. Their sizes depend on memory only if it is scarce.
 
     Attributes:
-        what: is computed, for people; launches of the same thing learn from each other.
-        rows: of a launch.
-        device: where.
-        block: rows that are never parted; `rows` is a multiple of it.
-        filling: rows of a launch from the second one on, if the memory of so many is there that the first one took.
+        what: the name of the computation. Launches of the same name share the sizes that fit.
+        rows: rows of a launch.
+        device: the device.
+        block: rows that are never split; ``rows`` is a multiple of it.
+        filling: rows of a launch after the first one, if the memory of the first one shows that so many fit.
     """
 
     what: str
@@ -75,7 +75,7 @@ class Launches:
     filling: int = 0
 
     def over(self, start: int, stop: int, compute: Callable[[int, int], T]) -> Iterator[tuple[int, T]]:
-        """The first row and ``compute(first, count)`` of every launch; one whose memory runs out is repeated with half of its rows.
+        """Yield the first row and ``compute(first, count)`` of every launch; without enough memory, again with half its rows.
 
         Raises:
             torch.OutOfMemoryError: there is none for a single block.
@@ -97,7 +97,7 @@ class Launches:
             first += count
 
     def _attempt(self, compute: Callable[[int, int], T], first: int, count: int) -> list[T]:
-        """What is computed, or nothing where memory ran out; the traceback, which holds what was computed so far, is then gone."""
+        """The result, or nothing if memory ran out. The traceback, which holds intermediate tensors, is released."""
         try:
             return [compute(first, count)]
         except RuntimeError as error:
@@ -119,11 +119,11 @@ class Launches:
         return f"{self.device}, where {left / GIB:.1f} of {whole / GIB:.1f} GiB are free"
 
     def _filled(self, each: float) -> int:
-        """As many rows as there is memory for, where one takes so many bytes."""
+        """The number of rows that fit, if each takes so many bytes."""
         return self._doublings(int(min(self.filling, available(self.device) / max(each, 1.0))))
 
     def _doublings(self, most: int) -> int:
-        """A block, doubled as often as possible: sums over whole launches hardly notice how many rows these have."""
+        """A block, doubled as often as possible, so that sums over launches hardly depend on their size."""
         return self.block << max((most // self.block).bit_length() - 1, 0)
 
 
@@ -136,7 +136,7 @@ class Gauge:
 
     @classmethod
     def of(cls, device: torch.device) -> Gauge | None:
-        """From now on; None on the CPU."""
+        """A gauge that starts now; None on the CPU."""
         if device.type != "cuda":
             return None
         torch.cuda.reset_peak_memory_stats(device)

@@ -1,4 +1,4 @@
-"""Metrics: what each of them means, its unit, which way is worse and by how much, how it is estimated, and how it is shown."""
+"""Metrics: meaning, unit, direction and margins of a change for the worse, estimation, and display."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Role = Literal["lower", "higher", "stable", "never"]
 
 Scale = Literal["ratio", "difference", "exact"]
 """How sampled values are compared: logarithms of positive ones, differences of those that may be 0 or negative. ``exact``: only exact
-values are compared; of sampled ones another metric tells."""
+values are compared; sampled values are compared in another metric."""
 
 Needs = Literal["", "torch", "machine"]
-"""What must agree beside versions, dtype and device: the version of torch, or the whole machine."""
+"""Facts that must be equal, besides versions, dtype and device: the version of torch, or the whole machine."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How one metric is compared, and what a gate does about it.
+    """The rule by which one metric is compared between runs, and whether a gate fails on it.
 
     A value is worse if ``head > base + minimum_change |base| + floor`` (mirrored where more is better); both margins hold for sampled and
     timed values only. Exact values are worse as soon as they differ by more than the tolerance.
 
     Attributes:
-        role, scale, needs: see there.
+        role, scale, needs: see `Role`, `Scale`, `Needs`.
         gated: whether a gate fails on it; else it is only shown.
         minimum_change: a smaller relative change is no change. ``floor``: the same, absolute.
         equivalence: a change that is surely smaller than this is none. ``ceiling``: the same, absolute.
@@ -67,16 +67,18 @@ _BETWEEN_RUNS = Rule("lower", needs="machine", gated=True, minimum_change=0.10, 
 
 @dataclass(frozen=True)
 class Metric:
-    """All that is known of one metric, but how it is measured; its name is its key in `METRICS`.
+    """One metric, except its measurement; its name is its key in `METRICS`.
 
     Attributes:
         meaning: a sentence, which reports print.
         rule: how two runs are compared in it.
-        unit: of its values. ``range``: of its values, and the best of them where it is neither end.
-        title: of its column; its name where that is empty. ``label``: in words, on an axis or in a sentence.
-        width: half of its interval must not exceed this share of the value, or this absolute number where that is more; sampling goes on
-            until then. None: nothing is sampled for it.
-        undirected: whether it does not compare with the exact gradient, so that it is defined where that vanishes too.
+        unit: the unit of its values.
+        range: the range of its values, and the best value if it is neither end.
+        title: the title of its column; empty for its name.
+        label: its name in words, on an axis or in a sentence.
+        width: sampling continues until half of the interval is at most this share of the value, or this absolute number if that is larger.
+            None if nothing is sampled for it.
+        undirected: whether it is not compared with the exact gradient, so that it is defined even if that is 0.
         mean: whether it is a mean of independent numbers, one per replicate: the jackknife of their batches is a t-interval.
         paired: whether its values without each batch are kept, so that runs with the same random numbers are compared pair by pair.
     """
@@ -94,7 +96,7 @@ class Metric:
 
     @property
     def sign(self) -> int:
-        """−1 where less is better, else 1."""
+        """−1 if less is better, else 1."""
         return -1 if self.rule.role == "lower" else 1
 
     def __str__(self) -> str:
@@ -329,7 +331,7 @@ def label_of(metric: str) -> str:
 
 
 def signed_label(metric: str) -> str:
-    """A metric in words, with a minus where less is better: what a rank correlation in which more is better is about.
+    """A metric in words, with a minus if less is better, as rank correlations use it.
 
     Example:
         >>> signed_label("relative_mse"), signed_label("cosine")
@@ -339,7 +341,7 @@ def signed_label(metric: str) -> str:
 
 
 def unit_of(metric: str) -> Unit:
-    """The unit of a metric; one of a user's own suite that is called a time is in seconds.
+    """The unit of a metric. A metric of a user's own suite is in seconds if its name says so.
 
     Example:
         >>> [unit_of(name) for name in ("seconds_per_estimate", "peak_memory", "support", "memory_exponent", "my_time")]
@@ -351,7 +353,7 @@ def unit_of(metric: str) -> Unit:
 
 
 def rule_of(metric: str) -> Rule:
-    """How a metric is compared; one of a user's own suite is shown, and less of it is better.
+    """The rule of a metric. A metric of a user's own suite is not gated, and less of it is better.
 
     Example:
         >>> rule_of("gain").role, rule_of("relative_variance").gated, rule_of("forward_time").role

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def processors() -> int:
-    """How many the system lets it run on, of those that there are.
+    """The number of processors that this process may use.
 
     Example:
         >>> processors() >= 1
@@ -23,7 +23,7 @@ def processors() -> int:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process of this machine is there, whoever's it is.
+    """Whether a process of any user runs on this machine.
 
     Example:
         >>> is_running(os.getpid()), is_running(10**30)
@@ -53,16 +53,16 @@ def slowdown(seconds: float = 0.2) -> float:
 
 
 def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], most: int, killed: str) -> Iterator[Result]:
-    """What the work makes of each item, in their order: by a process for each processor, or by this one where one would be alone.
+    """The results of a function for each item, in order, by one process for each processor, or by this process for one item.
 
     Args:
-        work: of one item; another process may be told to do it.
-        items: what is worked on.
-        most: processes at most.
-        killed: the sentence on a process that was killed.
+        work: a function of one item that can be pickled.
+        items: the items.
+        most: the most processes.
+        killed: the message if a process is killed.
 
     Raises:
-        ValueError: ``killed``, or what the work raises.
+        ValueError: a process was killed.
 
     Example:
         >>> list(side_by_side(abs, [-1], 4, "a process was killed"))

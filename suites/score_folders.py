@@ -8,14 +8,14 @@ from pathlib import Path
 DATA_VARIABLE = "STRUCTGRAD_DATA"
 
 DATA_FOLDERS: tuple[str, ...] = (f"${DATA_VARIABLE}", "./data/scores", "../shared/data/scores")
-"""Where the real score files are looked for, in this order."""
+"""Folders that are searched for real score files, in this order."""
 
 
 def default_data() -> str | None:
-    """The first of `DATA_FOLDERS` that exists; None where there is none.
+    """The first of `DATA_FOLDERS` that exists; None if none does.
 
     Raises:
-        ValueError: the environment variable names no folder; going on to the next one would measure other scores in silence.
+        ValueError: the environment variable names no folder; the next one would hold other scores.
     """
     chosen = os.environ.get(DATA_VARIABLE)
     if chosen and not Path(chosen).is_dir():
@@ -27,11 +27,11 @@ def default_data() -> str | None:
 TASK_VARIABLE = "STRUCTGRAD_TASK_DATA"
 
 TASK_FOLDERS: tuple[str, ...] = (f"${TASK_VARIABLE}", "./data", "../shared/data")
-"""Where the data of tasks is looked for: each kind in a folder of its own, such as ``listops``."""
+"""Folders that are searched for the data of tasks. Each kind has its own subfolder, such as ``listops``."""
 
 
 def task_file(name: str) -> Path | None:
-    """A file of a task's data, such as ``listops/train_4000.tsv``, in the first of `TASK_FOLDERS` that holds it; None where none does."""
+    """A file of a task's data, such as ``listops/train_4000.tsv``, in the first of `TASK_FOLDERS` that holds it; None if none does."""
     chosen = os.environ.get(TASK_VARIABLE)
     folders = [chosen or "" if folder == f"${TASK_VARIABLE}" else folder for folder in TASK_FOLDERS]
     found = (Path(folder) / name for folder in folders if folder)

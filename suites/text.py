@@ -1,6 +1,6 @@
-"""Text of values for people: the one place where a number, a time or a count gets its digits.
+"""Text of numbers, times and counts for people, with the digits that are shown everywhere.
 
-What programs read, JSON and Parquet, keeps every digit and does not come by here.
+JSON and Parquet files keep all digits, and do not use this module.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from .statistics.interval import Interval
 
 MISSING = "–"
-"""What stands for a value that there is not."""
+"""The text of a missing value."""
 
 ZERO = 1e-12
 """Anything smaller is rounding, and is shown as 0."""
 
 COMPILING = "compiling kernels (once per machine)"
-"""What a process is at when it measures nothing for a while, the first time."""
+"""The state of a process that compiles kernels before it can measure."""
 
-_SUMMED = 1e-9  # what is a sum over thousands of replays is rounded sooner
+_SUMMED = 1e-9  # sums over thousands of replays have more rounding
 _IN_FULL = 1e6
 _SHORT = 10.0
 _LISTED = 4
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """So many significant digits, the one format of what was measured; a whole number without a point.
+    """A measured value with some significant digits; a whole number has no decimal point.
 
     Example:
         >>> [number(value) for value in (0.12345, 12345.0, 2.5e-7, 1e-17, float("nan"))]
@@ -62,7 +62,7 @@ def rounded(value: float, digits: int) -> float:
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """A number none of which is rounding: of two that are compared, of a probability, of an error. No zeros at its end.
+    """A number without trailing zeros: one of two that are compared, a probability, or an error.
 
     Example:
         >>> [significant(value) for value in (1.0, 0.98, 1.23456e-15, float("inf"))], significant(0.0123, 2)
@@ -72,7 +72,7 @@ def significant(value: float, digits: int = 4) -> str:
 
 
 def setting(value: float) -> str:
-    """A number that somebody chose, as they would write it: a rate, a factor, a level.
+    """A number that a user has set, as they would write it: a rate, a factor, a level.
 
     Example:
         >>> setting(0.05), setting(2.0), setting(3e-4)
@@ -104,7 +104,7 @@ def percent(value: float | None) -> str:
 
 
 def interval(value: float | None, low: float | None = None, high: float | None = None) -> str:
-    """``0.120 [0.100, 0.150]``; the value alone where the interval is missing or a point.
+    """``0.120 [0.100, 0.150]``; the value alone if the interval is missing or a point.
 
     Example:
         >>> interval(0.12, 0.1, 0.15), interval(0.12)
@@ -126,7 +126,7 @@ def estimate(found: Interval) -> str:
 
 
 def plus_minus(value: float | None, low: float | None = None, high: float | None = None) -> str:
-    """A value with half of its interval, where there is no room for both ends.
+    """A value with half of its interval, for narrow columns.
 
     Example:
         >>> plus_minus(0.5), plus_minus(0.512, 0.49, 0.53), plus_minus(None)
@@ -163,7 +163,7 @@ def coefficient_interval(found: Interval) -> str:
 
 
 def ratio(value: float, digits: int = 4) -> str:
-    """How many times as much.
+    """A ratio with the sign ×.
 
     Example:
         >>> ratio(1.25)
@@ -173,7 +173,7 @@ def ratio(value: float, digits: int = 4) -> str:
 
 
 def change(found: Interval, scale: str) -> str:
-    """A ratio with ×, a difference with its sign, with the interval where there is one.
+    """A ratio with ×, or a difference with its sign, and its interval if there is one.
 
     Example:
         >>> from structgrad.suites.statistics.interval import Interval
@@ -187,7 +187,7 @@ def change(found: Interval, scale: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """How long something runs.
+    """A time in seconds, minutes or hours.
 
     Example:
         >>> [duration(seconds) for seconds in (0.25, 4.2, 42.3, 75, 3700, 200000)]
@@ -245,7 +245,7 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """How many of each, in the order given, without those that are none.
+    """Counts with their names, in the order given, without zeros.
 
     Example:
         >>> counted({"changed": 2, "broken": 0, "identical": 1})
@@ -277,7 +277,7 @@ def listed(names: Sequence[str], most: int = _LISTED) -> str:
 
 
 def below(bound: float) -> str:
-    """What is known of a bias that was not found: the upper end of its interval, in percent of the gradient.
+    """The upper bound of a bias that was not found, in percent of the gradient.
 
     Example:
         >>> below(0.0251), below(3.2)
@@ -311,5 +311,5 @@ def first_sentence(kind: type) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """The error as the reason of a row: its kind, and the first line of what it says."""
+    """The reason in a row of an error: its type, and the first line of its message."""
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"

@@ -1,6 +1,6 @@
-"""Trust in files: what is read of a file that somebody else wrote, and how its words are shown.
+"""Safe reading of files of unknown origin, and of their text.
 
-A file is refused by its size, or by the size that it declares, before any of it is read; numbers and words come out of it, never code.
+A file is refused by its size, or by the size that it declares, before it is read. It yields numbers and text, never code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028
 
 
 def visible(text: str) -> str:
-    r"""A text in which control characters, and marks that turn or hide what is beside them, are written out; lines and tabs stay.
+    r"""Escape control characters, and marks that hide or reverse text next to them; newlines and tabs stay.
 
     Example:
         >>> print(visible("ste\x1b[2J \u202egpj.exe"))
@@ -44,7 +44,7 @@ def visible(text: str) -> str:
 
 
 def visible_words(content: Any) -> Any:
-    """The same of all words in lists and mappings."""
+    """Apply `visible` to all texts in lists and mappings."""
     if isinstance(content, str):
         return visible(content)
     if isinstance(content, dict):
@@ -69,11 +69,11 @@ def check_identity(name: str) -> str:
 
 
 def check_size(path: Path, most: int) -> None:
-    """Refuse a file that is larger.
+    """Refuse a file with more bytes than allowed.
 
     Raises:
-        ValueError: it is.
-        OSError: it is not there.
+        ValueError: it is too large.
+        OSError: it does not exist.
     """
     size = path.stat().st_size
     if size > most:
@@ -103,7 +103,7 @@ def text_of(path: Path, most: int = LARGEST_TEXT) -> str:
 
 
 def json_of(text: str | bytes) -> Any:
-    """JSON, however deep it is nested: what is too deep is no JSON of this package.
+    """Parse JSON; nesting that is too deep is an error, not a crash.
 
     Raises:
         ValueError: no JSON, or nested deeper than this process can follow.
@@ -131,10 +131,11 @@ def toml_of(path: Path) -> dict[str, Any]:
 
 
 def check_archive(stream: IO[bytes]) -> None:
-    """Refuse a `.npz` archive whose arrays are larger than what may be read, or than their entries; nothing is unpacked but headers.
+    """Refuse a `.npz` archive whose arrays are larger than allowed, or larger than their entries; only headers are unpacked.
 
     Raises:
-        ValueError: it is one. What is no archive raises as `zipfile` does.
+        ValueError: an array is too large.
+        zipfile.BadZipFile: the file is no archive.
     """
     import numpy as np
 
@@ -158,10 +159,10 @@ def check_archive(stream: IO[bytes]) -> None:
 
 
 def check_table(file: pq.ParquetFile, path: Path) -> None:
-    """Refuse a table that is larger, as it says itself, than what is read at once.
+    """Refuse a Parquet file whose declared size is larger than is read at once.
 
     Raises:
-        ValueError: it is.
+        ValueError: it is too large.
     """
     found = file.metadata
     size = sum(found.row_group(group).total_byte_size for group in range(found.num_row_groups))

@@ -1,7 +1,7 @@
-"""Benchmarks of asv: thin classes over the suites, and the table of cases, which `tests/benchmarks` shares.
+"""Benchmarks of asv: thin classes over the suites, and the table of cases, which `tests/benchmarks` also uses.
 
 asv imports every module here, so nothing else belongs in this folder.
 
-asv runs today's benchmarks against any commit. So what they measure is written out here, or read from today's files, by names and sizes
-that do not move with the measured commit, and what it lacks is skipped.
+asv runs today's benchmarks with any commit. Their names and sizes are written here, or read from today's files, so that they are the same
+for every commit. Parts that a commit lacks are skipped.
 """

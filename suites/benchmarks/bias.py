@@ -1,6 +1,6 @@
-"""Relative bias and variance of every estimator, and the support of its forward pass, as numbers that asv can follow.
+"""Relative bias and variance of every estimator, and the support of its forward pass.
 
-asv knows no intervals: it shows drift here, and the verdicts stay with `structgrad.suites.measures.bias` and ``structgrad gate``.
+asv has no intervals: it shows drift here. Verdicts come from `structgrad.suites.measures.bias` and ``structgrad gate``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .cases import SMALL
 from .tasks import Quadratic, normal, pair, prepare_device, tracked
 
 REPLICATES = 1024
-"""Of what is not measured exactly; the seed is fixed, so that the number moves only with the code."""
+"""Replicates of sampled metrics. The seed is fixed, so that numbers change only with the code."""
 
 
 class EstimatorBias:
@@ -35,7 +35,7 @@ class EstimatorBias:
 
     def metric(self, name: str) -> float:
         """A metric of `measure`."""
-        measure, sampling = (commit.of_commit("suites.measures.bias", what) for what in ("measure", "Sampling"))
+        measure, sampling = (commit.of_commit("suites.measures.bias", name) for name in ("measure", "Sampling"))
         found = measure(self.estimator, self.oracle, self.loss, self.scores, sampling=sampling(replicates=REPLICATES))
         return tracked(found.metrics[name].value)
 

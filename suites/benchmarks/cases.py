@@ -1,6 +1,6 @@
 """Benchmark cases by name: a structure with its options, at a size that people use. asv and `tests/benchmarks` share this table.
 
-It imports no oracle: asv reads this file of today whatever the commit is that it measures, which may lack some of what stands here.
+It imports no oracle: asv reads today's file for every measured commit, and an old commit may lack some of these oracles.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 Cases = dict[str, tuple[str, tuple[int, ...]]]
 
 ROOMS = Path(__file__).parents[2]
-"""Beside this file: asv reads both of today, whatever the commit is that it measures."""
+"""The folder of the package of this file: asv reads today's version of both for every measured commit."""
 
 _SMALL: Cases = {
     "subset 10/5": ("subset[k=5]", (10,)),
@@ -64,9 +64,9 @@ _HUGE: Cases = {
 
 
 def declared(folder: Path = ROOMS / "oracles" / "derived") -> tuple[Cases, Cases]:
-    """Small and middle cases of the oracles that state their derivations: what their files say here, not those of the commit.
+    """Small and middle cases of the oracles that state their derivations, from today's files.
 
-    The numbers are sizes, of which a commit makes the shape. A file without ``Examples(small=..., usual=...)`` has no case.
+    The numbers are sizes, from which a commit makes the shape. A file without ``Examples(small=..., usual=...)`` has no case.
     """
     small, middle = Cases(), Cases()
     for path in sorted(folder.glob("[!_]*.py")):
@@ -83,10 +83,10 @@ SIZED = _DECLARED_SMALL.keys() | _DECLARED_MIDDLE.keys()
 """Cases of a size, not of a shape."""
 
 CASES = _SMALL | _DECLARED_SMALL | _MIDDLE | _DECLARED_MIDDLE | _BETWEEN | _LARGE | _HUGE
-"""An oracle with options, and the shape of one score tensor, or its size where the case is `SIZED`."""
+"""An oracle with options, and the shape of one score tensor, or its size if the case is `SIZED`."""
 
 SMALL, MIDDLE, LARGE = (*_SMALL, *_DECLARED_SMALL), (*_MIDDLE, *_DECLARED_MIDDLE), tuple(_LARGE)
-"""What asv measures: by default the middle ones, in the full grid all three."""
+"""The cases of asv: by default the middle ones, in the full grid all three."""
 
 BETWEEN, HUGE = tuple(_BETWEEN), tuple(_HUGE)
 """Cases that `tests/benchmarks` times too, and the largest ones, for devices."""

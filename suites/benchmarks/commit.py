@@ -1,6 +1,6 @@
-"""The measured commit, as the benchmarks use it: it may be old, and lack some of it.
+"""Access to the measured commit, which may be old.
 
-Whatever is missing is skipped with the reason, in asv's way: by `NotImplementedError` in ``setup``.
+A missing part raises `NotImplementedError` in ``setup``, by which asv skips a benchmark with the reason.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ MODULES = ("oracles", "estimators", "suites.truth", "suites.measures.bias", "sui
 
 
 def load() -> None:
-    """Import the package, and run one kernel and one backward pass, which import the compiler and half of torch.
+    """Import the package, the compiler and torch's autograd.
 
-    asv forks every benchmark from a process that has imported this folder: 1.5 s are spent once, not a thousand times. Whatever fails here
-    fails in the benchmarks that need it too.
+    asv forks every benchmark from a process that has imported this folder, so 1.5 s are spent once, not a thousand times. A failure here
+    is a failure again in the benchmarks that need the module.
     """
     torch.set_num_threads(1)
     for module in (*(f"structgrad.{name}" for name in MODULES), "torch._dynamo"):  # the last for the profiler, which counts memory
@@ -27,7 +27,7 @@ def load() -> None:
             importlib.import_module(module)
     with suppress(Exception):
         leaf = torch.zeros(2, requires_grad=True)
-        # A weight that is given, not left out, is what imports the half of torch.
+        # Only an explicit weight imports half of torch.
         torch.autograd.grad(make_oracle("subset[k=1]").log_partition(leaf), leaf, torch.ones(()))
 
 
@@ -35,7 +35,8 @@ def of_commit(module: str, name: str) -> Any:
     """An attribute of the measured package, such as ``of_commit("estimators", "make_estimator")``.
 
     Raises:
-        NotImplementedError: where this commit has no such module or attribute. A library that is not installed remains an error.
+        NotImplementedError: this commit has no such module or attribute.
+        ModuleNotFoundError: a library is not installed.
     """
     path = f"structgrad.{module}"
     try:
@@ -54,7 +55,7 @@ def make_oracle(text: str) -> Any:
 
 
 def make_estimator(name: str, oracle: Any, event: tuple[int, ...]) -> Any:
-    """The estimator of a name, if it serves the oracle at this size."""
+    """The estimator of a name, if it supports the oracle at this size."""
     estimator = _made(name, "estimator", of_commit("estimators", "ESTIMATORS"), of_commit("estimators", "make_estimator"))
     # Before categories and policies, no estimator asked for sizes.
     asked = (oracle, event)[: len(inspect.signature(estimator.incompatibility).parameters)]

@@ -1,6 +1,6 @@
-"""A plugin of asv, named in `asv.conf.json`: tables on the console hold one value per line, and no line of what was not measured.
+"""A plugin of asv, named in `asv.conf.json`: tables on the console have one line per measured value.
 
-asv prints the whole product of the parameters, whatever ``-b`` chose of it: for nine calls that were timed, 276 lines that end in n/a.
+asv prints the whole product of the parameters, even if ``-b`` selects a few: for nine timed calls, 276 lines that end in n/a.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Grid of the benchmarks: a small part by default, all of it with ``STRUCTGRAD_ASV=full``.
 
-asv hands a benchmark of an old commit the place of its parameters in the list, not the parameters. A list that followed the registries
-would be another one there, and a number would go by another's name; so lists are written out, or read from the files beside this one.
-Between commits, and between the default and the full grid, asv joins results by the parameters themselves.
+asv passes the positions of parameters to a benchmark of an old commit, not the parameters. Lists from the registries of that commit would
+differ, and numbers would get wrong names. So lists are written out, or read from the files next to this one. Between commits, and between
+the default and the full grid, asv joins results by the parameters themselves.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def registered(file: Path = ROOMS / "estimators" / "__init__.py") -> tuple[str, 
 ESTIMATORS = registered()
 
 HOME = "home"
-"""A case of estimators: each on the first of the `HOMES` that it serves."""
+"""A case of estimators: each on the first of the `HOMES` that it supports."""
 
 HOMES = SMALL[:4]
 
 TASKS = "clusters l2x_switch listops_frozen listops listops_parser matching fsdd ner parsing pipeline vae listops_generated".split()  # noqa: SIM905
-"""What is learnt, new ones last: a task that comes must be added here."""
+"""The trained tasks; add new ones at the end."""
 
 LEARNERS, OTHER_LEARNERS = ("rloo", "structured_attention"), ("exact", "ste", "sparsemap", "imle")
 
@@ -42,10 +42,10 @@ DEVICE, OTHER_DEVICES = ("cpu",), ("cuda",)
 
 
 def chosen(default: tuple[str | int, ...], more: tuple[str | int, ...], mode: str = MODE) -> list[str | int]:
-    """The default, and in the full grid the rest behind it.
+    """The default, and the rest after it in the full grid.
 
     Raises:
-        ValueError: a mode that there is not.
+        ValueError: an unknown mode.
     """
     if mode not in (DEFAULT, FULL):
         raise ValueError(f"STRUCTGRAD_ASV is {mode!r}; expected {FULL!r}, or nothing for the default")

@@ -1,4 +1,4 @@
-"""Time of a training step on every task, and what a short training comes to."""
+"""Time of a training step on every task, and accuracy after a short training."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 MOST_NUMBERS = 2**26
-"""Of one tensor: what is larger is left out, for memory's sake."""
+"""The most numbers of one tensor; larger cases are left out to save memory."""
 
 MOST_RANK = 2**62
 LONGEST_PERMUTATION = 8
@@ -22,7 +22,7 @@ LISTED = 4096
 
 @dataclass(frozen=True)
 class Inputs:
-    """Scores [batch, *event], others to compare them with, their best structures, a generator, and a solution for scores a step before."""
+    """Scores [batch, *event], other scores, best structures, a generator, and a solution for the scores of the step before."""
 
     scores: Tensor
     others: Tensor
@@ -68,7 +68,7 @@ OPERATIONS: dict[str, Operation] = {
     "relaxed_sample": lambda oracle, given: oracle.relaxed_sample(given.scores, generator=given.generator),
     "step_log_probs": lambda oracle, given: oracle.step_log_probs(given.scores),
 }
-"""By name, which is that of the method with what is special about the call behind it."""
+"""By name: the name of the method with a suffix for the kind of call."""
 
 SUMS = frozenset(
     {"log_partition", "marginals", "marginals_backward", "log_prob", "entropy", "kl", "sample", "sample_64", "sample_distinct_8"}
@@ -81,7 +81,7 @@ def method_of(operation: str) -> str:
 
 
 def left_out(operation: str, oracle: Any, event: tuple[int, ...], batch: int) -> str | None:
-    """Why an operation is not measured here; None where it is."""
+    """The reason that an operation is not measured; None if it is."""
     if not hasattr(oracle, method_of(operation)):
         return f"the oracle {oracle.name} has no {method_of(operation)}"
     if oracle.name == "assignment" and event[0] > LONGEST_PERMUTATION and operation in SUMS:

@@ -19,7 +19,7 @@ from .grid import HOME, HOMES
 from .operations import OPERATIONS, Inputs, left_out
 
 STEP = 0.01
-"""How much scores differ from those of the solution that a warm start begins with: a step of training."""
+"""The change of scores since the solution that a warm start begins with: about a step of training."""
 
 FLOOR = 1e-12
 """Rounding below it would look like a regression from 0."""
@@ -34,7 +34,7 @@ class PreparedCall:
     device: str
 
     def restart(self) -> PreparedCall:
-        """The same random numbers for every timed call."""
+        """Reset the generator, so that every timed call has the same random numbers."""
         self.generator.manual_seed(0)
         return self
 
@@ -50,7 +50,7 @@ class Quadratic:
 
 
 def clock() -> float:
-    """CPU seconds of this process, so that others on the machine do not count; where CUDA is used, seconds when the device is done."""
+    """CPU seconds of this process, without other processes. If CUDA is used, elapsed seconds once the device is done."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
         return time.perf_counter()
@@ -61,7 +61,7 @@ def tracked(value: float | None, floor: float = FLOOR) -> float:
     """A measured value as asv can compare it: finite, above 0.
 
     Raises:
-        ValueError: for a value that is missing, not finite or negative: asv would count it as no regression, or as the wrong one.
+        ValueError: a missing, infinite or negative value, which asv would compare wrongly.
     """
     if value is None or not -FLOOR <= value < math.inf:
         raise ValueError(f"`tracked` got {value}; expected a finite value, at least 0")
@@ -74,7 +74,7 @@ def normal(*shape: int, seed: int, device: str = "cpu", dtype: torch.dtype | Non
 
 
 def prepare_device(device: str) -> None:
-    """One thread, and no CUDA where there is none."""
+    """Use one thread; raise NotImplementedError for CUDA without a device."""
     if device == "cuda" and not torch.cuda.is_available():
         raise NotImplementedError("no CUDA device")
     torch.set_num_threads(1)
@@ -109,7 +109,7 @@ def estimator_task(name: str, case: str, batch: int, device: str) -> PreparedCal
 
 @functools.cache
 def training_step(name: str, task: str) -> Callable[[], Any]:
-    """A step of training with an estimator, in the middle of a run that does not end."""
+    """A step of training with an estimator, within an endless run."""
     prepare_device("cpu")
     made = learnt_task(task)
     event = commit.of_commit("suites.tasks.training", "event_shape")(made)
@@ -121,7 +121,7 @@ def training_step(name: str, task: str) -> Callable[[], Any]:
 
 
 def accuracy(name: str, task: str) -> float:
-    """What one run of training with an estimator comes to, on the test split."""
+    """The accuracy on the test split after one run of training with an estimator."""
     made, train = learnt_task(task), commit.of_commit("suites.tasks.training", "train")
     estimator = commit.of_commit("estimators", "make_estimator")(name)
     return float(made.evaluate(train(made, estimator, rate=0.02, seed=0))["accuracy"])
@@ -163,7 +163,7 @@ def pair(name: str, case: str) -> tuple[Any, Any, tuple[int, ...]]:
 
 
 def home(name: str) -> str:
-    """The first of the `HOMES` that an estimator serves."""
+    """The first of the `HOMES` that an estimator supports."""
     for case in HOMES:
         try:
             commit.make_estimator(name, *structure(case))

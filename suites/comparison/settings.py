@@ -16,7 +16,7 @@ from ..metrics import METRICS, Rule, rule_of
 from ..trust import toml_of
 
 Reaction = Literal["fail", "warn"]
-"""What a gate does about a verdict. There is no ``pass``: a missing measurement is never accepted silently."""
+"""The reaction of a gate to a verdict. There is no ``pass``: a missing measurement is never accepted silently."""
 
 PATTERNS = ("suite", "problem", "stage", "instance", "estimator", "metric", "setting")
 """Columns that an override selects by."""

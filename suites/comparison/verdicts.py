@@ -162,7 +162,7 @@ def _chunks(pairs: Pairs, rows: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _obstacles(pairs: Pairs, machines: tuple[Machine, Machine]) -> Iterator[tuple[np.ndarray, str, np.ndarray, np.ndarray]]:
-    """Why two rows cannot be compared, in order: where, and a sentence with two gaps for the values that differ."""
+    """Reasons that two rows cannot be compared: their places, and a sentence with two gaps for the values that differ."""
     for name in (*VERSIONS, "dtype", "device"):
         first, second = pairs.both(name)
         shown = "{:.0f}" if name in VERSIONS else "{}"

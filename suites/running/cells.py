@@ -62,7 +62,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 @functools.cache
 def load() -> None:
-    """Import the libraries of suites, so that neither clocks nor memory limits count the import."""
+    """Import the libraries of suites, so that neither times nor memory limits include the import."""
     import scipy.optimize
     import scipy.stats  # noqa: F401
 
@@ -71,12 +71,12 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
     """Measure a cell.
 
     Args:
-        plan: that the cell belongs to.
+        plan: the plan of the cell.
         cell: the suite, problem and estimators.
         scratch: a folder for checkpoints of this cell, which need not exist.
 
     Returns:
-        Its rows, as `store.encode` writes them. An exception of the measured code is in them.
+        Its rows, as `store.encode` writes them. An exception of the measured code becomes a row.
     """
     plan = plan.at(0)
     torch.set_num_threads(plan.threads)
@@ -86,7 +86,7 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
     try:
         with remembering(), _current(plan.device):
             rows = _measured(plan, cell, replace(plan.context(), scratch=scratch))
-    except Exception as error:  # the estimators may be anybody's
+    except Exception as error:  # user-supplied estimators may raise anything
         rows = failed_rows(plan, cell, Failure.of(error))
     seconds = time.perf_counter() - start
     return encode(rows, seconds)
@@ -109,7 +109,7 @@ def failed_rows(plan: Plan, cell: Cell, failure: Failure) -> list[Row]:
 
 
 def _measured(plan: Plan, cell: Cell, context: Context) -> list[Row]:
-    """The rows of all estimators that fit every instance; the plan looked at a few instances only."""
+    """The rows of all estimators that fit every instance; the plan examined only a few instances."""
     problem = load_problem(plan, cell.problem, cell.stage, cell.instances)
     estimators: dict[str, Estimator[Any]] = {name: make_estimator(name) for name in cell.estimators}
     skips = {name: skip.reason for name, estimator in estimators.items() if (skip := first_skip(estimator, problem)) is not None}
@@ -124,7 +124,7 @@ def _measured(plan: Plan, cell: Cell, context: Context) -> list[Row]:
 
 
 def _choices(problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> dict[str, ValidatedChoice]:
-    """The choices of validation for estimators on a task: along its run they are measured as they are trained."""
+    """The options that validation chooses for estimators on a task, which are measured as they are trained."""
     if not isinstance(problem, TaskProblem) or is_task(problem.name):
         return {}
     named = {name: estimator for name, estimator in estimators.items() if tunable(name, estimator)[1]}
@@ -144,9 +144,9 @@ class _CellRun:
         try:
             findings = SUITES[self.writer.suite]().findings(self.writer.problem, estimators, self.context)
             for row in self.writer.rows(findings, self.context):
-                rows.append(row)  # noqa: PERF402 - what came before an exception is kept
+                rows.append(row)  # noqa: PERF402 - rows before an exception are kept
             return rows
-        except Exception as error:  # the estimators may be anybody's
+        except Exception as error:  # user-supplied estimators may raise anything
             failure = Failure.of(error)
         if len(estimators) == 1 or failure.status == "oom":
             return rows + [self.writer.failure(name, **vars(failure)) for name in estimators]

@@ -48,10 +48,10 @@ def _test(row: Row) -> tuple[str, ...]:
 
 
 def work_rows(rows: list[Row]) -> Iterator[Row]:
-    """Variance times seconds of every estimator on every instance, and from how much work on `REFERENCE` beats it.
+    """Variance times seconds of every estimator on every instance, and the work from which on `REFERENCE` beats it.
 
     Seconds are those of that stage of the problem, or else with another loss of the same scores, or at another stage. Each break-even is
-    given by the squared error and by rho, as the ``setting`` says: the squared error slanders estimators that are off by a scale.
+    given by the squared error and by rho, as the ``setting`` says. The squared error is unfair to estimators that are off by a scale.
     """
     timed = [row for row in rows if row.metric == "seconds_per_estimate" and row.status == "ok"]
     seconds: dict[tuple[str, ...], Interval] = {}
@@ -76,7 +76,7 @@ def work_rows(rows: list[Row]) -> Iterator[Row]:
 
 
 def target_rows(rows: list[Row]) -> Iterator[Row]:
-    """Seconds until a model is at its target: steps times the interleaved cost of one; censored where the steps are."""
+    """Seconds until a model reaches its target: steps times the interleaved cost of one; censored if the steps are."""
     costs = {(row.problem, row.estimator): row.value for row in rows if row.metric == "step_time" and row.value is not None}
     for row in rows:
         cost = costs.get((row.problem, row.estimator))
@@ -86,7 +86,7 @@ def target_rows(rows: list[Row]) -> Iterator[Row]:
 
 
 def _break_evens(found: Mapping[str, Mapping[str, Row]], metric: str, costs: Mapping[str, Interval]) -> Iterator[Row]:
-    """Against the reference, by both criteria; nothing where the reference was not measured."""
+    """Break-evens with the reference by both criteria; none if the reference was not measured."""
     for criterion in get_args(Criterion) if REFERENCE in found else ():
         curves: dict[str, Curve | None] = {
             name: error_curve(_intervals(metrics), costs[name], criterion)
@@ -100,7 +100,7 @@ def _break_evens(found: Mapping[str, Mapping[str, Row]], metric: str, costs: Map
 
 
 def _evaluations(row: Row, support: float | None) -> Interval:
-    """Evaluations of the loss by one estimate, None where the size of one of its passes is not known."""
+    """Evaluations of the loss by one estimate; None if the size of one of its passes is not known."""
     from ...estimators import make_estimator
     from ...estimators.base import Estimator
     from ...oracles.registry import importing_nothing

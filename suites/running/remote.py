@@ -131,7 +131,7 @@ class RemoteFolder:
 
     @contextmanager
     def _explained(self, verb: str) -> Iterator[None]:
-        """Whatever a library raises becomes one sentence; a missing file stays FileNotFoundError."""
+        """Turn any exception of a library into one sentence; a missing file stays FileNotFoundError."""
         try:
             yield
         except FileNotFoundError:
@@ -160,9 +160,9 @@ class Mirror:
         """Copy the files of the folder that have changed.
 
         Args:
-            cells: the open database of a run that goes on.
-            now: whether to copy at once, and to raise RemoteError where that fails. Else a copy is due each `EVERY` seconds, and one that
-                fails is a warning.
+            cells: the open database of an unfinished run.
+            now: whether to copy at once, and to raise RemoteError if that fails. Else a copy is due every `EVERY` seconds, and a failed
+                one is a warning.
         """
         if not now and time.monotonic() - self.last < EVERY:
             return
@@ -219,7 +219,7 @@ def mirrored(url: str) -> Iterator[Mirror]:
 
 @contextmanager
 def reading(place: Path | str, *, missing_ok: bool = False) -> Iterator[Path]:
-    """The folder or table of a run; if it is under a URL, a copy in the user's cache, which no other process changes meanwhile.
+    """The folder or table of a run. For a URL, it is a copy in the user's cache, which is locked meanwhile.
 
     Raises:
         FileNotFoundError: there is nothing under the URL.

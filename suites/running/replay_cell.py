@@ -37,7 +37,8 @@ class Difference:
     """A column of a row whose measured value differs from the stored one.
 
     Attributes:
-        row: estimator, instance, metric, setting, reference. ``column``: of `Row`.
+        row: estimator, instance, metric, setting, reference.
+        column: the column of `Row`.
         stored, measured: None if only the other has the row.
         relative: distance of two numbers relative to the stored one; None for other values.
     """
@@ -54,8 +55,11 @@ class ReplayedCell:
     """A measured cell, compared with its stored rows.
 
     Attributes:
-        cell: the cell. ``rows``: number of compared rows. ``differences``: empty if the rows are bit-identical.
-        traceback: of the first failure; empty without one. ``seconds``: that the cell took.
+        cell: the cell.
+        rows: the number of compared rows.
+        differences: empty if the rows are bit-identical.
+        traceback: the traceback of the first failure; empty without one.
+        seconds: the time of the cell.
     """
 
     cell: Cell
@@ -66,7 +70,7 @@ class ReplayedCell:
 
     @property
     def is_timed(self) -> bool:
-        """If the cell measures seconds or memory, which differ each time."""
+        """Whether the cell measures seconds or memory, which differ each time."""
         return self.cell.exclusive
 
 

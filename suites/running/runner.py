@@ -25,7 +25,7 @@ from .work import Cell, Grid
 __all__ = ["Machine", "Plan", "Results", "Scope", "collect", "learn", "measure", "run"]
 
 ESTIMATE_VALIDITY, CHEAP_ESTIMATE = 100.0, 1e-3
-"""An estimate of the remaining time is used 100 times as long as it took. One of less than 1 ms is made for each cell."""
+"""An estimate of the remaining time is used for 100 times its own time. If it takes less than 1 ms, each cell gets a new one."""
 
 
 def run(

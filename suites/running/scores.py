@@ -38,7 +38,7 @@ def stages_by_problem(plan: Plan) -> dict[str, list[str]]:
     names = _with_losses(plan, _names(plan))
     for pattern in plan.stages:
         if not any(_matched(plan, name, pattern) for name in names):
-            for name in names:  # one that cannot be had at all says why
+            for name in names:  # an unavailable problem raises its reason
                 sample(plan, name, problems.stages_of(name)[0])
             raise ValueError(unknown(pattern, dict.fromkeys(stage for name in names for stage in problems.stages_of(name)), "stage"))
     found = {}
@@ -82,7 +82,7 @@ def _named(pattern: str, at_hand: Iterable[str]) -> list[str]:
 
 
 def _matched(plan: Plan, name: str, pattern: str) -> list[str]:
-    """The stages of a problem that match, or the very one that is named, such as ``h=0.33``, where the problem has it."""
+    """The stages of a problem that match, or the named one, such as ``h=0.33``, if the problem has it."""
     found = fnmatch.filter(problems.stages_of(name), pattern)
     if found or "=" not in pattern or glob.has_magic(pattern):
         return found
@@ -169,7 +169,7 @@ def _fingerprint(problem: Problem, source: str) -> str:
 
 
 def _source(plan: Plan, problem: Problem) -> str:
-    """The content of a score file with the way it is read; nothing for scores that are made."""
+    """The content of a score file and its reading options; empty for generated scores."""
     if isinstance(problem, problems.TaskProblem):
         known = [f"{problem.task!r} version {problem.task.version}", *digest_of(source_of(problem.task))]
         if not problems.is_task(problem.name):  # its scores come from a run, which the plan does not wait for

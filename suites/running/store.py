@@ -255,13 +255,13 @@ def _packed(row: Row) -> dict[str, Any]:
 
 
 def _unpacked(values: dict[str, Any]) -> Row:
-    # Names come again in each row: a million of them would need twice the memory.
+    # Rows share most names: without interning, a million rows need twice the memory.
     shared: dict[str, Any] = {name: sys.intern(value) if type(value) is str else value for name, value in values.items()}
     return Row(**{**shared, "batches": tuple(values.get("batches", ()))})
 
 
 def _check(values: dict[str, Any]) -> None:
-    """Raise ValueError or KeyError for values that no row can have: the file may come from anybody."""
+    """Raise ValueError or KeyError for values that no row can have; the file may come from a stranger."""
     if not values.keys() >= _REQUIRED:
         raise KeyError(*(_REQUIRED - values.keys()))
     for name, value in values.items():
@@ -295,13 +295,13 @@ class Store:
             if not self.path.is_file():
                 raise FileNotFoundError(f"found no {self.path}; expected the folder of a run, finished or not")
         elif (directory / _EARLIER).is_file() and not self.path.is_file():
-            told = f"{directory} holds a run in an earlier format; its cells are measured again"
-            warnings.warn(told, EarlierFormatWarning, stacklevel=2)
-        # A reader may have to roll back what a killed writer left, and needs to write for that.
+            message = f"{directory} holds a run in an earlier format; its cells are measured again"
+            warnings.warn(message, EarlierFormatWarning, stacklevel=2)
+        # A reader may have to roll back the transaction of a killed writer, which needs write access.
         mode = "rwc" if write else "rw" if os.access(self.path, os.W_OK) and os.access(directory, os.W_OK) else "ro"
         self.base = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30)
         try:
-            self.base.execute("PRAGMA trusted_schema=OFF")  # the file may come from anybody
+            self.base.execute("PRAGMA trusted_schema=OFF")  # the file may come from a stranger
             ((version,),) = self._read("PRAGMA user_version")
             empty = write and not self._read("SELECT 1 FROM sqlite_master LIMIT 1")
             if not empty and version != SCHEMA_VERSION and (version > SCHEMA_VERSION or not write):
@@ -345,7 +345,7 @@ class Store:
         Args:
             identity: of the cell.
             text: its rows, as `encode` writes them.
-            content: the same as `examined` reads them.
+            content: its rows, as `examined` returns them.
 
         Raises:
             OSError: it cannot be written.

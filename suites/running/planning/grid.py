@@ -115,7 +115,7 @@ def suites_of(plan: Plan, names: Iterable[str] = ()) -> list[str]:
 
 
 def first_skip(estimator: Estimator[Any], problem: Problem) -> Skip | None:
-    """Why an estimator does not fit some instance of a problem; None if it fits all."""
+    """The reason that an estimator does not fit some instance of a problem; None if it fits all."""
     found = (pairing(estimator, problem.oracle, item.loss, tuple(item.scores.shape)) for item in problem.instances)
     return next((skip for skip in found if skip is not None), None)
 
