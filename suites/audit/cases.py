@@ -1,4 +1,4 @@
-"""Cases of an audit: small structures, scores of several kinds, losses that tell mistakes apart."""
+"""Cases of an audit: small structures, scores of several kinds, and losses that separate mistakes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from ..truth import Target, exact_truth
 FLAT, USUAL, PEAKED, EXTREME = 0.3, 1.0, 3.0, 50.0
 """Standard deviations of scores. Tests need flat ones, where no structure is rare; exact means are compared at peaked ones too."""
 
-
-MOST_STRUCTURES = 100
-"""Of a structure that is named with its size."""
+MAX_STRUCTURES = 100
+"""Largest number of structures if a structure is named with its size."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +68,19 @@ SINGLE: dict[str, Structure] = {
         Structure("shift_reduce", ShiftReduce("local"), (3, 3, 2)),
     )
 }
-"""The same oracles where there is one structure only."""
+"""Events of these oracles with a single structure."""
 
 
 def structures_for(estimator: Estimator[Any], names: tuple[str, ...] = (), most: int | None = None) -> list[Structure]:
-    """The structures that an estimator serves.
+    """The structures that an estimator supports.
 
     Args:
-        estimator: asked for its `incompatibility`.
-        names: those that are wanted, keys of `STRUCTURES` or any structure with its size; all of the former when empty.
-        most: how many, of those that are not named.
+        estimator: the estimator, with its `incompatibility`.
+        names: keys of `STRUCTURES`, or any structure with its size; all of `STRUCTURES` if empty.
+        most: largest number of structures if none is named.
 
     Raises:
-        ValueError: an unknown name, a structure that is too large, or none that the estimator serves.
+        ValueError: an unknown name, a structure that is too large, or none that the estimator supports.
     """
     chosen = [_structure(name) for name in names or STRUCTURES]
     reasons = {structure.name: estimator.incompatibility(structure.oracle, structure.event) for structure in chosen}
@@ -92,17 +91,17 @@ def structures_for(estimator: Estimator[Any], names: tuple[str, ...] = (), most:
 
 
 def _structure(name: str) -> Structure:
-    """One of `STRUCTURES`, or a structure with its size, of one's own too."""
+    """One of `STRUCTURES`, or any structure with its size, also a user's own."""
     if name in STRUCTURES:
         return STRUCTURES[name]
     if not is_sized(name):
         refuse_unsized(name)
         raise ValueError(f"`audit` {unknown(name, STRUCTURES, 'structure')}")
     oracle, event = sized_structure(name)
-    if not isinstance(oracle, EnumerableOracle) or not 2 <= oracle.count(event) <= MOST_STRUCTURES:
+    if not isinstance(oracle, EnumerableOracle) or not 2 <= oracle.count(event) <= MAX_STRUCTURES:
         found = f"{oracle.count(event)} structures" if isinstance(oracle, EnumerableOracle) else "structures that cannot be listed"
         raise ValueError(
-            f"`audit` got {name!r}, of {found}; expected 2 to {MOST_STRUCTURES}, which are compared one by one: take other sizes"
+            f"`audit` got {name!r}, of {found}; expected 2 to {MAX_STRUCTURES}, which are compared one by one: take other sizes"
         )
     return Structure(f"{oracle.name} {'x'.join(map(str, event))}", oracle, event)
 
@@ -114,7 +113,7 @@ def random_scores(structure: Structure, scale: float, rows: int, *key: str) -> T
 
 
 def masked_scores(structure: Structure, rows: int) -> Tensor:
-    """Scores with forbidden parts, in each row another one; every row keeps a structure."""
+    """Scores with another forbidden part in each row; every row keeps a structure."""
     scores, listed = random_scores(structure, USUAL, rows, "masked"), all_structures(structure)
     use = listed.mean(0)
     optional = ((use > 0) & (use < 1)).nonzero()
@@ -161,19 +160,15 @@ class AuditLoss:
     def __call__(self, z: Tensor) -> Tensor:
         """``[..., *batch, *event] -> [..., *batch]``."""
         flat = z.flatten(z.ndim - self.ndim)
-        along = self._sum(flat * self.linear.to(flat))
+        along = (flat * self.linear.to(flat)).sum(-1)
         if self.shift is not None:
             along = along * self.shift.to(flat)
         if self.weight is not None:
             along = along * self.weight.to(flat)
         if self.kind == "linear":
             return along
-        quadratic = along + self._sum(flat * (flat @ self.matrix.to(flat)))
+        quadratic = along + (flat * (flat @ self.matrix.to(flat))).sum(-1)
         return quadratic.sin() + (0.3 * quadratic.clamp(max=20)).exp() + 1
-
-    @staticmethod
-    def _sum(values: Tensor) -> Tensor:
-        return values.sum(-1)
 
 
 def target(structure: Structure, loss: Loss, scores: Tensor, scale: float = 1.0) -> Target:
@@ -192,12 +187,12 @@ class AuditEffort:
     """Limits of an audit.
 
     Attributes:
-        alpha: its error rate.
-        seed: of everything random.
+        alpha: error rate of the audit.
+        seed: seed of everything random.
         first: replicates of the first look of one test.
-        most: of all looks.
-        seconds: of one test.
-        structures: at most.
+        most: replicates of all looks of one test.
+        seconds: time of one test.
+        structures: largest number of structures.
     """
 
     alpha: float = 1e-3
@@ -209,7 +204,7 @@ class AuditEffort:
 
     @property
     def effort(self) -> Effort:
-        """For the sequential test, all at one level; the correction for their number comes later.
+        """Effort of one sequential test at the whole level; the correction for the number of tests comes later.
 
         A bias whose upper 95 % bound is below 5 % of the target counts as none.
         """

@@ -28,7 +28,7 @@ CLOSE_COSINE = 0.98
 
 
 def mean_of(estimator: Estimator[Any], aim: Target, sampling: Sampling) -> tuple[Mean, Any]:
-    """The mean, exactly or from a few thousand replicates, and which of both."""
+    """The mean and its tier: ``exact``, or ``mc`` from a few thousand replicates."""
     summary = exact_mean(estimator, aim, sampling)
     if summary is not None:
         return Mean.of_summary(summary), "exact"
@@ -38,8 +38,8 @@ def mean_of(estimator: Estimator[Any], aim: Target, sampling: Sampling) -> tuple
 def compare(case: Case, losses: float | None) -> FlatComparison:
     """One structure at flat scores, against the gradient of the expected loss times the declared scale.
 
-    REINFORCE averages as many samples as losses are paid for, also a fraction of one; leave-one-out takes at least two. Variances are
-    compared at equal gain, because any learning rate makes up for a factor.
+    REINFORCE averages as many samples as the estimator evaluates losses, also a fraction of one; leave-one-out takes at least two.
+    Variances are compared at equal gain, because any learning rate makes up for a factor.
     """
     structure, scores = case.structure, random_scores(case.structure, FLAT, 1)[0]
     sampling, loss = case.effort.sampling(structure.name, "comparison"), AuditLoss(structure)
@@ -49,7 +49,7 @@ def compare(case: Case, losses: float | None) -> FlatComparison:
     relative = None if variance is None or gain[0] is None or abs(gain[0]) < MIN_GAIN else variance / gain[0] ** 2
 
     def ratio(other: Estimator[Any], share: float) -> float | None:
-        """At equal cost: the other estimator counts with a share of its variance."""
+        """Ratio of variances at equal cost: the other estimator counts with a share of its variance."""
         theirs = mean_of(other, target(structure, loss, scores), sampling)[0].metrics["relative_variance"].value
         return relative / (theirs * share) if theirs and relative and relative >= 1e-12 else None
 

@@ -50,7 +50,7 @@ class Point:
     Attributes:
         where: the structure and the scores.
         event: shape of a structure.
-        found: ``[n, d]``: exact rows, or means of batches, whose spread is the error.
+        found: ``[n, d]``: exact rows, or means of batches; the spread of these is the error.
         wanted: ``[n, d]`` or ``[d]``.
         setting: the options.
         marginals: ``[d]``, if known.
@@ -72,7 +72,7 @@ class Point:
 
     @property
     def target(self) -> Tensor:
-        """Shaped like what was found."""
+        """The target in the shape of ``found``."""
         return self.wanted.expand_as(self.found)
 
     @property
@@ -117,8 +117,8 @@ class Hypothesis:
     Attributes:
         text: the cause; empty if it is none.
         predict: the means at a point, shaped like those found; None if it predicts nothing there.
-        parameters: how many are fitted.
-        options: those by which its factor is separated from others.
+        parameters: number of fitted parameters.
+        options: options whose other values separate its factor from equal ones.
     """
 
     text: str
@@ -155,7 +155,7 @@ def explain(points: Sequence[Point], ask: Callable[[str], Sequence[Point]] = lam
 
     Args:
         points: all scores with a known mean, also if it is right.
-        ask: gives further points, with another value of an option; nothing if there is no other.
+        ask: returns further points with another value of an option; none if there is no other value.
     """
     factor = best_factor(points)
     scaled = not on_everything(factor).fit(points)[1]
@@ -181,7 +181,7 @@ def explain(points: Sequence[Point], ask: Callable[[str], Sequence[Point]] = lam
 
 
 def corrected(points: Sequence[Point], others: Sequence[Point]) -> bool:
-    """Whether the means with other options are right, and differ from those that were found. For replicates, both are tests."""
+    """Whether the means with other options are right, and differ from the first ones. For replicates, both are tests."""
     found = {point.where: point for point in points}
     right = not any(point.is_wrong(len(others)) for point in others)
     return right and any(point.distance(found[point.where].found)[1] < OTHER for point in others if point.where in found)
@@ -319,7 +319,7 @@ def _places(some: Sequence[Point], points: Sequence[Point]) -> str:
 
 
 def _symptoms(points: Sequence[Point]) -> str:
-    """Where any other mean is wrong, in which parts, and by how much."""
+    """Symptoms of any other mean: scores and parts where it is wrong, and by how much."""
     wrong = [point for point in points if point.is_wrong(len(points))]
     if not wrong:
         return ""

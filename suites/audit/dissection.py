@@ -1,7 +1,7 @@
 """Causes by intervention: change one loss, or the gradient of the loss, and read the difference of the estimate.
 
-An estimate that is linear in the losses is ``ĝ = Σ_i L_i D_i + ĝ(0)``. The structures ``z_i`` that the loss gets, their scores
-``s_i = ∇ log p(z_i)`` and the ``D_i`` show which part is wrong: the samples, the losses, the weights, the scores, or a further term.
+An estimate that is linear in the losses is ``ĝ = Σ_i L_i D_i + ĝ(0)``. The loss gets the structures ``z_i``, with scores
+``s_i = ∇ log p(z_i)``. These and the ``D_i`` show the wrong part: samples, losses, weights, scores, or a further term.
 This runs only if a mean is proven wrong.
 """
 
@@ -64,7 +64,7 @@ class Dissection:
     """Estimates of one structure at repeated scores.
 
     Args:
-        estimator: gives equal numbers for equal seeds.
+        estimator: an estimator with equal numbers for equal seeds.
         structure: a small one.
         scores: ``[*event]``.
     """
@@ -221,7 +221,7 @@ class Dissection:
         return order[places], chances
 
     def counts(self, weights: Tensor | None = None) -> Tensor:
-        """How often each structure is a sample, or its total weight in all estimates."""
+        """Number of times that each structure is a sample, or its total weight in all estimates."""
         numbers, chances = self.kinds
         every = torch.ones(numbers.shape, dtype=torch.float64) if weights is None else weights
         return torch.zeros_like(chances).index_add_(0, numbers.flatten(), every.flatten())
@@ -277,7 +277,9 @@ def _causes(found: Dissection, *, has_count: bool) -> Iterator[str]:
     if not found.inside:
         yield from _relaxed(found)
         return
-    if bool(((found.equal == 1) & found.varies).any()) or (found.varies.any() and not bool(found.estimate.any()) and _repeats(found)):
+    numbers = [number for call in found._calls for number in call]
+    repeats = len(numbers) > len(set(numbers))  # the loss gets a sample in two calls
+    if bool(((found.equal == 1) & found.varies).any()) or (found.varies.any() and not bool(found.estimate.any()) and repeats):
         yield "two samples of one estimate are the same in every row: the same noise is used twice, where independent draws are due"
         return
     size, wanted = float(found.estimate.abs().max()), float(found.losses.abs().max() * found.directions().abs().max())
@@ -307,12 +309,6 @@ def _causes(found: Dissection, *, has_count: bool) -> Iterator[str]:
         yield from _fitted(found)
     elif not found.differentiated:
         yield "the estimate is no sum over samples: their losses decide which of them count, as a maximum, a median or the best k do"
-
-
-def _repeats(found: Dissection) -> bool:
-    """Whether the loss gets a sample in two calls."""
-    numbers = [number for call in found._calls for number in call]
-    return len(numbers) > len(set(numbers))
 
 
 def _likely(found: Dissection) -> Iterator[str]:

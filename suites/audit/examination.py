@@ -53,20 +53,20 @@ def audit(  # noqa: PLR0913 - one parameter per option of the verb
     correction over all tests of the audit and a confirmation on fresh seeds.
 
     Args:
-        estimator: an object or a class of the contract, a function ``(loss, oracle, scores, generator) -> estimates``, or a name as on the
-            command line.
-        objective: of a function; ``expected`` by default. An estimator declares its own.
-        unbiased: whether a function is declared unbiased; True by default.
-        scale: the declared ratio of the mean of a function to the gradient; 1 by default.
+        estimator: an `Estimator` or its class, a function ``(loss, oracle, scores, generator) -> estimates``, or a name as on the command
+            line. Only for a function you may declare ``objective``, ``unbiased`` and ``scale``.
+        objective: ``expected`` by default.
+        unbiased: True by default.
+        scale: ratio of the mean to the gradient; 1 by default.
         mean_of: another estimator that must have an equal mean, such as ``st_gumbel`` for its Rao-Blackwellisation.
         structures: names of `STRUCTURES`; all supported ones by default.
         alpha: the chance of any false violation.
-        seed: of everything random.
+        seed: seed of everything random.
         quick: fewer structures and replicates.
-        seconds: for the means; no new structure begins after them, and those not reached are undecided.
+        seconds: time for the means. Structures that are not reached by then are undecided.
 
     Raises:
-        ValueError: nothing that can be tested, or an unknown name.
+        ValueError: an unknown name, or an object that is neither an estimator nor a function.
 
     Example:
         >>> from structgrad.estimators import Reinforce
@@ -223,7 +223,7 @@ class _Examination:
         return explanations
 
     def _explain(self, law: str, points: list[Point]) -> Explanation:
-        """By factors of options, parts and marginals; other values of options are measured on the first structure."""
+        """Explain by factors of options, parts and marginals; other values of options are measured on the first structure."""
 
         def ask(option: str) -> list[Point]:
             reference = self.reference

@@ -55,7 +55,7 @@ class Case:
     effort: AuditEffort
 
     def scores(self, scale: float, rows: int, *key: str) -> Tensor:
-        """Random ones, ``[rows, *event]``."""
+        """Random scores ``[rows, *event]``."""
         return random_scores(self.structure, scale, rows, *key)
 
     def gradient(
@@ -67,7 +67,7 @@ class Case:
         return own.gradient(loss or AuditLoss(self.structure), oracle or self.structure.oracle, scores, generator=generator)
 
     def check(self, law: str, good: str, bad: str = "", cause: str = "", remedy: str = "") -> Check:
-        """A law that holds, unless something bad is said."""
+        """A check that holds if ``bad`` is empty."""
         return Check(law, self.structure.name, "violated" if bad else "holds", bad or good, cause, remedy=remedy)
 
     def observed(self, rows: int = 4) -> CallCounts:
@@ -311,7 +311,7 @@ def jacobian(case: Case) -> Iterator[Check]:
 
 
 def sign(case: Case) -> Iterator[Check]:
-    """On a linear loss at flat scores, the mean of ``⟨ĝ, g⟩ / ‖g‖²`` over random scores is not below 0."""
+    """The mean of ``⟨ĝ, g⟩ / ‖g‖²`` over random flat scores is not below 0 for a linear loss."""
     kept, loss, seed = [], AuditLoss(case.structure, "linear"), case.effort.seed
 
     def test(slot: str, times: int) -> float:

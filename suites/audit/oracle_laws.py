@@ -297,7 +297,7 @@ def projection(scene: Scene) -> Iterator[Comparison]:
 
 
 def relaxation(scene: Scene) -> Iterator[Comparison]:
-    """With entropy the marginals; sparse, a point of the hull."""
+    """`relax` with entropy equals the marginals; a sparse one is a point of the hull."""
     yield "`relax`", scene.oracle.relax(scene.scores), scene.oracle.marginals(scene.scores), 1e-12
     sparse = scene.oracle.relax(scene.scores, "l2")[scene.oracle.feasible(scene.scores)].flatten(1)
     directions = torch.randn(100, scene.structures.shape[1], generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -306,7 +306,7 @@ def relaxation(scene: Scene) -> Iterator[Comparison]:
 
 
 def single_precision(scene: Scene) -> Iterator[Comparison]:
-    """Marginals of float32 scores, to their digits."""
+    """Marginals of float32 scores, up to single precision."""
     scores = scene.scores.float()
     found = scene.oracle.marginals(scores)
     if found.dtype != torch.float32:
@@ -315,7 +315,7 @@ def single_precision(scene: Scene) -> Iterator[Comparison]:
 
 
 def compiled(scene: Scene) -> Iterator[Comparison]:
-    """Kernels compute what plain torch does; of structures that tie, either may be the best."""
+    """Kernels agree with plain torch; of structures that tie, either may be the best."""
     for name in ("log_partition", "marginals"):
         found = getattr(scene.oracle, name)(scene.scores)
         with kernels.disabled():
@@ -355,7 +355,7 @@ CAPABILITIES: dict[Any, str] = {
     KBestOracle: "k best",
     RelaxedOracle: "relaxation",
 }
-"""Capabilities in words."""
+"""Names of capabilities."""
 
 
 def sample_test(scene: Scene, seed: int) -> tuple[str, float]:

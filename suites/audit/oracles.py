@@ -38,7 +38,7 @@ class OracleAudit(Judged):
     """The result of testing an oracle.
 
     Attributes:
-        subject: the name as it was given, or that of the oracle.
+        subject: the given name, or that of the oracle.
         events: tested shapes, with the source of their structures.
         checks: one per law, event and kind of scores.
         lacking: capabilities that it does not have.
@@ -64,13 +64,12 @@ def audit_oracle(  # noqa: PLR0913
     """Test an oracle against all of its structures.
 
     Args:
-        subject: an oracle, or its name: of the registry or ``./file.py:Class``, with options, and with sizes to test one event:
-            ``subset[n=5,k=2]``.
+        subject: an oracle or its name, such as ``./file.py:Class`` or, with sizes to test one event, ``subset[n=5,k=2]``.
         events: shapes to test; by default the smallest one, and the one with the most structures up to 400, of small sizes.
-        alpha: the chance that an oracle without a fault is called wrong; exact laws have none.
-        seed: of scores and samples.
-        quick: one event, and only scores of scale 1 and forbidden parts.
-        seconds: after which no new law is tested; the first scores, for which kernels are compiled, do not count.
+        alpha: the chance that an oracle without a fault is called wrong. Exact laws have none.
+        seed: seed of scores and samples.
+        quick: test one event, only at scores of scale 1 and with forbidden parts.
+        seconds: time after which no new law is tested. The first scores, for which kernels are compiled, do not count.
 
     Raises:
         ValueError: an unknown name, an event that the oracle refuses, or an oracle without a small event.
@@ -149,7 +148,7 @@ def _small_events(oracle: Oracle) -> list[tuple[int, ...]]:
 
 
 def listed(oracle: Oracle, event: tuple[int, ...]) -> Listing:
-    """All structures: the author's own list, else every derivation in plain Python, else those that the oracle enumerates."""
+    """All structures: the author's own list, else every derivation in plain Python, else the oracle's enumeration."""
     own = getattr(oracle, "structures", None)
     if callable(own):
         rows = [torch.as_tensor(structure, dtype=torch.float64).flatten() for structure in own(event)]
@@ -178,20 +177,19 @@ def check_rules(listing: Listing, derivations: Derivations | None) -> Iterator[C
     if not bool(((structures == 0) | (structures == 1) | ~binary).all()):
         yield Check("derivations", where, "violated", "a structure holds other numbers than 0 and 1")
     if derivations is not None:
-        found = _wrong_derivation(listing, derivations, binary)
-        good = f"{len(walked(derivations, 10 * MAX_STRUCTURES))} derivations of as many structures"
+        ways = walked(derivations, 10 * MAX_STRUCTURES)
+        found, good = _wrong_derivation(listing, ways, binary), f"{len(ways)} derivations of as many structures"
         yield Check("derivations", where, "violated" if found else "holds", found or good)
     count = oracle.count(listing.event)
     yield Check("count", where, "holds" if count == distinct else "violated", f"`count` is {count}; expected {distinct}")
 
 
-def _wrong_derivation(listing: Listing, derivations: Derivations, binary: Tensor) -> str:
+def _wrong_derivation(listing: Listing, ways: Sequence[Sequence[int]], binary: Tensor) -> str:
     """The first fault of the derivations; empty if there is none."""
 
     def named(parts: Sequence[int]) -> str:
         return ", ".join(str(tuple(int(index) for index in torch.unravel_index(torch.tensor(part), listing.event))) for part in parts)
 
-    ways = walked(derivations, 10 * MAX_STRUCTURES)
     part = next((part for way in ways if len(set(way)) < len(way) for part in way if binary[part] and way.count(part) > 1), None)
     if part is not None:
         return f"a derivation takes {named([part])} twice; expected every part at most once"

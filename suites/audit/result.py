@@ -30,8 +30,8 @@ class Check:
 
     Attributes:
         law: its name.
-        where: the structure and the scores; empty for a law about all.
-        status: the outcome; ``skipped`` if the law does not apply to the declaration.
+        where: the structure and the scores; empty if the law is about all.
+        status: the outcome. A law that does not apply to the declaration is ``skipped``.
         detail: one sentence with the numbers.
         cause: the most likely cause of a violation; empty if none fits.
         tier: ``exact`` has no error rate; ``test`` shares that of the audit.
@@ -70,13 +70,10 @@ class FlatComparison:
     Attributes:
         where: the structure.
         tier: ``exact`` or ``mc``.
-        reference: whose gradient the numbers are about.
-        gain: of the mean, ``(value, low, high)``; bounds are None if the value is exact.
-        relative_bias: likewise.
-        cosine: likewise.
+        reference: the objective of the target.
+        gain, relative_bias, cosine: metrics of the mean, ``(value, low, high)``; bounds are None if the value is exact.
         relative_variance: trace of the covariance over the squared norm of the target.
-        to_reinforce: ratio of variances at equal gain and as many losses; None if there is no variance.
-        to_leave_one_out: likewise.
+        to_reinforce, to_leave_one_out: ratios of variances at equal gain and as many losses; None if there is no variance.
         zero_rate: share of estimates that are exactly 0.
     """
 
@@ -130,13 +127,13 @@ class Audit(Judged):
         declared: its declarations.
         checks: one per law and structure.
         comparisons: one per structure.
-        alpha: the chance, for an estimator without a fault, of any false violation.
-        tests: how many tests share it.
+        alpha: the chance of any false violation.
+        tests: number of tests that share it.
         losses: evaluations of the loss in one estimate; a gradient counts as two more.
-        seed: of everything random.
+        seed: seed of everything random.
         seconds: wall time.
         seen: symptoms of wrong means that no cause explains.
-        notes: warnings that are no violations: estimates that are mostly 0, another mean than the registered twin.
+        notes: warnings, not violations, such as estimates that are mostly 0.
         possible: the two most likely causes, if none is certain.
     """
 

@@ -68,7 +68,7 @@ class Subject:
 
     @property
     def is_function(self) -> bool:
-        """Whether it returns gradients alone: no value, no declared cost."""
+        """True for a function, which returns gradients only, without a value or a declared cost."""
         return isinstance(self.estimator, FunctionEstimator)
 
     @property
@@ -87,27 +87,28 @@ class Subject:
         return dict(numbers(self.estimator))
 
 
-def subject_of(what: Any, *, objective: str | None = None, unbiased: bool | None = None, scale: float | None = None) -> Subject:
-    """The subject that a user names or passes.
+def subject_of(given: Any, *, objective: str | None = None, unbiased: bool | None = None, scale: float | None = None) -> Subject:
+    """The subject of a name or an object.
 
     Args:
-        what: a name (see `load`), an estimator, a class of estimators, or a function.
-        objective: of a function; an estimator declares its own.
-        unbiased: likewise.
-        scale: likewise.
+        given: a name (see `load`), an estimator, a class of estimators, or a function.
+        objective: declaration of a function; an estimator has its own.
+        unbiased: declaration of a function.
+        scale: declaration of a function.
 
     Raises:
         ValueError: anything else, or declarations for an estimator that has its own.
     """
-    title = what if isinstance(what, str) else None
-    found = load(what) if isinstance(what, str) else what
+    title = given if isinstance(given, str) else None
+    found = load(given) if isinstance(given, str) else given
     if isinstance(found, type) and issubclass(found, Estimator):
         found = build(found.__name__, {found.__name__: found}, "estimator")
-    given = {"objective": objective, "unbiased": unbiased, "scale": scale}
-    said: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    declared: dict[str, Any] = {"objective": objective, "unbiased": unbiased, "scale": scale}
+    declared = {name: value for name, value in declared.items() if value is not None}
     if isinstance(found, Estimator):
-        if said and not isinstance(found, FunctionEstimator):
-            raise ValueError(f"`audit` got {', '.join(said)} for {found.name}, which declares it itself; expected them for functions alone")
+        if declared and not isinstance(found, FunctionEstimator):
+            names = ", ".join(declared)
+            raise ValueError(f"`audit` got {names} for {found.name}, which declares it itself; expected them for functions alone")
         return Subject(found, title or _title(found))
     if not callable(found):
         raise ValueError(
@@ -116,7 +117,7 @@ def subject_of(what: Any, *, objective: str | None = None, unbiased: bool | None
     known = [each for each in get_args(Objective) if each != "supervised"]
     if objective is not None and objective not in known:
         raise ValueError(f"`audit` {unknown(objective, known, 'objective')}")
-    return Subject(FunctionEstimator(found, **said), title or str(getattr(found, "__name__", type(found).__name__)))
+    return Subject(FunctionEstimator(found, **declared), title or str(getattr(found, "__name__", type(found).__name__)))
 
 
 def _title(estimator: Any) -> str:
