@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -205,16 +206,16 @@ class Shrunk(LeaveOneOut):
         return self.shrink * super()._weights(losses)
 
 
-_CALLS = {2: 0, 3: 0}
-_SEEDS: dict[tuple[int, ...], int] = {}
+CALLS: Counter[int] = Counter()
+SEEDS: dict[tuple[int, ...], int] = {}
 
 
 def every(number: int) -> type[Explicit]:
     """Half of the estimate in every such call; the number of calls is kept outside of the object."""
 
     def change(scores: Tensor, estimate: Tensor) -> Tensor:
-        _CALLS[number] += 1
-        return estimate if _CALLS[number] % number else 0.5 * estimate
+        CALLS[number] += 1
+        return estimate if CALLS[number] % number else 0.5 * estimate
 
     return changed(change)
 
@@ -224,7 +225,7 @@ class StaleNoise(Explicit):
 
     def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         drawn = int(torch.randint(2**62, (1,), generator=torch.Generator().manual_seed(generator.initial_seed())))
-        own = torch.Generator().manual_seed(_SEEDS.setdefault(tuple(scores.shape), drawn))
+        own = torch.Generator().manual_seed(SEEDS.setdefault(tuple(scores.shape), drawn))
         return super().surrogate(loss, oracle, scores, generator=own)
 
 

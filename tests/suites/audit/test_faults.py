@@ -11,7 +11,7 @@ import pytest
 from structgrad.suites.audit import Audit, audit
 from tests.suites.audit import outside_faults, planted_faults
 from tests.suites.audit.outside_faults import FAULTS
-from tests.suites.audit.planted_faults import MISDECLARED, ON_CLASSES, PLANTED, Fault
+from tests.suites.audit.planted_faults import CALLS, MISDECLARED, ON_CLASSES, PLANTED, SEEDS, Fault
 from tests.suites.audit.published_mistakes import PUBLISHED, RIGHT
 
 OUTSIDE = {name: Fault(lambda estimate=estimate: estimate, cause, options=ON_CLASSES) for name, (estimate, cause) in FAULTS.items()}
@@ -19,6 +19,9 @@ WRONG = PLANTED | PUBLISHED | OUTSIDE
 
 
 def found(fault: Fault) -> Audit:
+    """The audit of a fault, as of a new process: calls and seeds that faults keep outside of themselves are forgotten."""
+    CALLS.clear()
+    SEEDS.clear()
     make = fault.make
     return audit(make() if getattr(make, "__name__", "") == "<lambda>" else make, quick=True, **fault.options)
 
