@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import json
+import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .outcome import sentences
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def export(
@@ -28,12 +35,14 @@ def export(
     with sentences():
         from ...suites.running.remote import is_url, reading
         from .. import results
-        from . import exporting
 
-        write = exporting.writer(to)
+        if to not in FORMATS:
+            from ...oracles.registry import unknown
+
+            raise ValueError(unknown(to, FORMATS, "format"))
         results.check_output("export", output, run)
         with reading(run) as found:
-            content = write(results.read(found)[0])
+            content = FORMATS[to](results.read(found)[0])
         if str(output) == "-":
             typer.get_binary_stream("stdout").write(content)
             return
@@ -44,3 +53,44 @@ def export(
         except OSError as error:
             raise ValueError(f"`export` cannot write {path} ({error.strerror}); name another file with --output") from error
     typer.echo(f"export: {path.resolve()}")
+
+
+def to_csv(frame: pd.DataFrame) -> bytes:
+    """Comma-separated values, one row per line; the batches behind a number are numbers separated by semicolons.
+
+    `frames.from_csv` restores the table.
+    """
+    plain = frame.assign(batches=frame["batches"].map(lambda values: ";".join(repr(float(value)) for value in values)))
+    return plain.to_csv(index=False).encode()
+
+
+def to_parquet(frame: pd.DataFrame) -> bytes:
+    """Parquet with plain columns: names are texts and not dictionaries, for programs that know no categories."""
+    plain = frame.assign(batches=frame["batches"].map(list))
+    import pandas as pd
+
+    categories = {name: "string" for name in plain.columns if isinstance(plain[name].dtype, pd.CategoricalDtype)}
+    buffer = io.BytesIO()
+    plain.astype(categories).to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def to_json(frame: pd.DataFrame) -> bytes:
+    """One strict JSON object per line; missing values are null, and infinity is the text ``inf``.
+
+    ``pandas.read_json(file, lines=True, dtype=False)`` reads it back.
+    """
+    records = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return "".join(json.dumps({key: _plain(value) for key, value in record.items()}, allow_nan=False) + "\n" for record in records).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value.item() if hasattr(value, "item") else value
+
+
+FORMATS: dict[str, Callable[[pd.DataFrame], bytes]] = {"csv": to_csv, "parquet": to_parquet, "jsonl": to_json, "json": to_json}
+"""The formats of a table; ``json`` is ``jsonl``."""

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from structgrad.reports import results
-from structgrad.reports.verbs import exporting
+from structgrad.reports.verbs import export
 from structgrad.suites.frames import COLUMNS, from_csv
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.planning.plan import Plan
@@ -89,7 +89,7 @@ def run_folder(tmp_path: Path) -> Path:
 
 def test_every_row_is_exported(run_folder: Path) -> None:
     frame, _ = results.read(run_folder)
-    for kind in exporting.FORMATS:
+    for kind in export.FORMATS:
         assert call("export", run_folder, "--to", kind).stdout == f"export: {run_folder / f'export.{kind}'}\n"
     csv, parquet = pd.read_csv(run_folder / "export.csv"), pd.read_parquet(run_folder / "export.parquet")
     lines = [json.loads(line) for line in (run_folder / "export.json").read_text().splitlines()]
@@ -121,7 +121,7 @@ def test_csv_and_json_lines_come_back_through_pandas_in_all_columns(tmp_path: Pa
 
 def test_json_lines_are_strict() -> None:
     rows = [{"value": float("inf"), "low": pd.NA, "batches": (1.0, 2.0)}]
-    text = exporting.to_json(pd.DataFrame(rows)).decode()
+    text = export.to_json(pd.DataFrame(rows)).decode()
     assert text == '{"value": "inf", "low": null, "batches": [1.0, 2.0]}\n'
 
 
