@@ -37,6 +37,8 @@ const COSTS = {
 const GLYPHS = { circle: "●", square: "■", "triangle-up": "▲", diamond: "◆", cross: "✚", "triangle-down": "▼", "triangle-right": "▶", "triangle-left": "◀" };
 const BY_LEVEL = { rho: "ρ of one estimate", cosine: "cosine", gain: "gain", bias: "relative bias", orthogonal: "orthogonal bias", variance: "relative variance", mse: "relative MSE" };
 const metricOf = (cell, name) => bounded(cell[name], cell[`${name}_low`], cell[`${name}_high`]);
+// A name with options, which may break after a bracket or a comma rather than in a word.
+const breakable = name => name.split(/(?<=[[,])/).flatMap((part, place) => place ? [make("wbr"), part] : [part]);
 const levelName = stage => stage.startsWith("h=") ? `entropy ${stage}` : stage;
 const baseOf = cell => [`, ${cell.loss}`, `@${cell.loss}`].reduce((name, end) => name.endsWith(end) ? name.slice(0, -end.length) : name, cell.problem);
 
@@ -166,7 +168,7 @@ class Explorer {
     const names = (none ? [best, ...tied] : tied).map(row => row.estimator), listed = names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "");
     const others = none === "none useful" ? `best: ${best.estimator}` : none ? `${tied.length ? "not significantly different" : "only candidate"}: ${listed}` : tied.length ? `tied with ${listed}` : rest.length ? `better than all ${rest.length} others` : "no other candidate";
     const button = make("button", { type: "button", className: `best ${none ? "many" : tied.length ? "few" : "sure"}` },
-      make("b", { textContent: none || best.estimator }), make("span", { textContent: `${label} ${bounded(best.score, best.low, best.high)}${unit}` }),
+      make("b", {}, ...breakable(none || best.estimator)), make("span", { textContent: `${label} ${bounded(best.score, best.low, best.high)}${unit}` }),
       make("span", { textContent: others }),
       make("small", { textContent: `${best.instances} instance${best.instances === 1 ? "" : "s"}, ${facts.replicates ? `${whole(facts.replicates)} replicates` : "exact"}` }));
     button.style.setProperty("--hue", none ? "var(--soft)" : facts.colour);
