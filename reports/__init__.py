@@ -1,6 +1,6 @@
-"""From rows to what people read: the stored table, small tables, figures, a page, the command line.
+"""Reports on rows: the stored table, small tables, figures, a page, the command line.
 
-Its names are imported when they are asked for, so that ``structgrad --help`` stays quick.
+Names are imported at their first use, so that ``structgrad --help`` stays quick.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def used(frame: pd.DataFrame, known: Cited | None = None) -> dict[Entry, list[st
 
     Args:
         frame: the result table.
-        known: what `cited` says of its names, where that is known already.
+        known: the result of `cited`, if it is known.
     """
     rows = frame[frame["status"] != "skipped"]
     families, oracles = (map(str, rows[column].astype(object).unique()) for column in ("family", "oracle"))
@@ -97,7 +97,7 @@ def used(frame: pd.DataFrame, known: Cited | None = None) -> dict[Entry, list[st
 
 
 def cited(families: Iterable[str], oracles: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """What the classes of families and oracles (with their options or without) refer to."""
+    """The references of the classes of families and of oracles, named with or without options."""
     from ..estimators import ESTIMATORS, SUPERVISED
     from ..oracles import ORACLES
 

@@ -1,6 +1,6 @@
 """The stored result of a run: one tidy Parquet table with its manifest, and the manifest once more as ``run.json``.
 
-The manifest travels inside the Parquet metadata too: the table alone says where it comes from, and the two can never disagree.
+The Parquet metadata hold the manifest too, so that a table alone shows its origin.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def write(rows: pd.DataFrame | Iterable[Row], directory: Path, manifest: Mapping
 
 
 def _as_arrow(frame: pd.DataFrame) -> pa.Table:
-    """The table as Parquet holds it; a column of lists says what they are lists of even where all of them are empty."""
+    """The table in Arrow; the column of batches has the type of its numbers even if all lists are empty."""
     import pyarrow as pa
 
     table = pa.Table.from_pandas(frame, preserve_index=False)
@@ -68,9 +68,10 @@ def _as_arrow(frame: pd.DataFrame) -> pa.Table:
 
 
 def check_output(call: str, path: Path | None, *read: str) -> None:
-    """ValueError where a file that a verb is to write is one of a run, or a table that it reads: what was measured would be gone.
+    """Refuse an output file that would replace measurements.
 
-    Nor can it be a folder.
+    Raises:
+        ValueError: a file of a run, an input of the verb, or a folder.
     """
     if path is None:
         return
@@ -82,14 +83,14 @@ def check_output(call: str, path: Path | None, *read: str) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file atomically: whoever reads it, whenever the power fails, sees the old content or the new one."""
+    """Replace a file atomically: readers see the old content or the new one, even after a power failure."""
     with replacing(path) as file:
         file.write(content)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of another one when all of it is written, as `write_whole` does."""
+    """A file that replaces another one when it is complete, as in `write_whole`."""
     if path.exists() and not path.is_file():  # a device or a pipe, which is never replaced
         with path.open("wb") as file:
             yield file
@@ -109,9 +110,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def read(path: Path | str, columns: Sequence[str] | None = None) -> tuple[pd.DataFrame, Manifest]:
-    """The table and the manifest of a run; of one that was killed or interrupted, what its cells hold so far.
+    """The table and the manifest of a run; the finished cells of one that was killed or interrupted.
 
-    Where a table is damaged and the cells are there, it is derived from them again.
+    If a table is damaged, it is derived again from the cells.
 
     Args:
         path: the folder of a run, or its table.
@@ -169,7 +170,7 @@ def _derived(folder: Path) -> tuple[pd.DataFrame, Manifest]:
 
 
 def with_visible_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same table where no name holds characters that a terminal obeys, or that hide or turn what is beside them."""
+    """The table without names that hold control characters, or characters that hide or reverse text."""
     found: dict[str, Any] = {}
     for name in frame.select_dtypes("category"):
         words = list(frame[name].cat.categories)
@@ -185,7 +186,7 @@ def with_visible_names(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _manifest(text: bytes | str) -> Manifest:
-    """From JSON, with words that can be shown.
+    """A manifest from JSON, with text that can be printed.
 
     Raises:
         ValueError: it is no manifest.
@@ -202,7 +203,7 @@ def _unfinished(folder: Path) -> bool:
 
 
 def manifest_of(folder: Path) -> Manifest:
-    """What ``run.json`` says; nothing where it is missing or damaged."""
+    """The content of ``run.json``; empty if it is missing or damaged."""
     try:
         return _manifest(text_of(folder / MANIFEST))
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -221,7 +222,7 @@ def check_not_newer(folder: Path) -> None:
 
 
 def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Write ``run.json`` alone, when a run begins: a killed one says what it was."""
+    """Write ``run.json`` alone, at the start of a run, so that a killed run has one."""
     write_whole(directory / MANIFEST, (_text(manifest) + "\n").encode())
 
 
@@ -230,13 +231,13 @@ def _text(manifest: Mapping[str, Any]) -> str:
 
 
 def plan_hash(plan: Mapping[str, Any]) -> str:
-    """Eight hex digits that name a plan; what cannot change a number (rows per launch, which of several devices) does not enter."""
+    """Eight hex digits that name a plan. Settings that change no number, such as the batch size, are left out."""
     settled = {key: value.partition(":")[0] if key == "device" else value for key, value in plan.items() if key not in _SETTLED_ELSEWHERE}
     return hashlib.blake2b(json.dumps(settled, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:
-    """Where a run happens: commit, versions, processor, system, threads, device."""
+    """The environment of a run: commit, versions, processor, system, threads, device."""
     import torch
 
     cuda = device.startswith("cuda") and torch.cuda.is_available()

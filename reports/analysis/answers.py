@@ -1,6 +1,6 @@
 """The best estimator for each problem and entropy level, by question and budget, and why.
 
-Four questions are asked of every problem at every entropy level, each with a budget: the time that a number of `REINFORCE` estimates take.
+Four questions are answered for every problem and entropy level, each with a budget: the time that a number of `REINFORCE` estimates take.
 All candidates get the same time: an estimator of cost c is averaged over T/c estimates. Costs are the paired ratios `time_ratio`; where one
 of them is uncertain, calls of the oracle and evaluations of the loss are counted instead. The reference families compute the truth and do
 not compete, and neither do estimators whose averages are mostly 0, or that a run contradicts. An answer names the best candidate, and all
@@ -30,7 +30,7 @@ BUDGETS = (1, 16, 256)
 """Numbers of estimates of `REFERENCE` whose time every candidate gets."""
 
 MAIN_BUDGET = 16
-"""What is shown where there is room for one."""
+"""The budget that is shown if there is room for one."""
 
 MOSTLY = 0.5
 """Share of averages over a budget that are exactly 0 above which an estimator is not recommended."""
@@ -53,8 +53,10 @@ class Question:
     """A question about estimators.
 
     Attributes:
-        name: short. ``asks``: as a sentence; ``criterion``: the name of the number that decides.
-        values_only: whether candidates may ask for values of the loss only.
+        name: short name.
+        asks: title for people.
+        criterion: the name of the number that decides.
+        values_only: whether candidates may use values of the loss only.
         unbiased: whether candidates must be unbiased for the expected loss.
         score: ``rho``, ``squared_error`` or ``variance_seconds``.
     """
@@ -85,14 +87,17 @@ class Answer:
     """The best estimator of one problem and entropy level for one question and budget.
 
     Attributes:
-        loss: of the problem.
-        estimator: the one with the best score; whether it may be named as the best says ``outcome``.
-        score: its ρ, relative error, or variance × seconds, with a 95 % interval over instances from `FEWEST_INSTANCES` on.
-        tied: those that are not significantly different from it, best first. ``rivals``: how many others are eligible.
+        loss: loss of the problem.
+        estimator: the estimator with the best score; see ``outcome`` for whether it is clearly best.
+        score: its ρ, relative error, or variance × seconds, with a 95 % interval from `FEWEST_INSTANCES` instances on.
+        tied: estimators that are not significantly different from it, best first.
+        rivals: number of other eligible estimators.
         why: its bias, variance and time.
-        verdict: of the test for bias. ``instances``: how many were measured.
-        timed: whether all get the same time. Otherwise the same number of estimates, or of calls and evaluations where times are uncertain.
-        uncertain: the estimators whose times are uncertain. ``mostly_zero``: those whose averages are mostly 0.
+        verdict: result of the test for bias.
+        instances: number of measured instances.
+        timed: whether all get the same time. If not, they get as many estimates, or calls and evaluations if times are uncertain.
+        uncertain: estimators whose times are uncertain.
+        mostly_zero: estimators whose averages are mostly 0.
     """
 
     problem: str
@@ -135,11 +140,11 @@ def outcome(score: Interval, tied: int, rivals: int, *, rho: bool = True) -> Out
 
 
 def answers(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> list[Answer]:
-    """All questions of all problems and entropy levels; none where bias or variance was not measured.
+    """Answers to all questions on all problems and entropy levels at which bias and variance were measured.
 
     Args:
         frame: the result table.
-        values_only: the estimators that `needs_values_only` is true of, where that is known already.
+        values_only: the estimators for which `needs_values_only` is true, if they are known.
     """
     asks = needs_values_only if values_only is None else frozenset(values_only).__contains__
     return [answer for place in places(frame) for answer in place.answers(asks)]
@@ -149,9 +154,9 @@ def standings(frame: pd.DataFrame, values_only: Collection[str] | None = None) -
     """The score of every candidate for every question and budget, and how it compares with the best.
 
     Returns:
-        One row per problem, stage, question, budget and estimator: ``score`` with its interval ``low``, ``high`` over ``instances`` (NaN
-        from fewer than `FEWEST_INSTANCES`); ``standing``: ``best``, ``tied`` (not significantly different from the best) or ``behind``;
-        ``outcome``: the same for all estimators of an answer, see `Outcome`.
+        One row per problem, stage, question, budget and estimator. ``score`` has the interval ``low``, ``high`` over ``instances``,
+        NaN for fewer than `FEWEST_INSTANCES`. ``standing`` is ``best``, ``tied`` (not significantly different from the best) or
+        ``behind``. ``outcome`` is that of the answer, see `Outcome`.
     """
     asks = needs_values_only if values_only is None else frozenset(values_only).__contains__
     parts = [part for place in places(frame) for part in place.standings(asks)]
@@ -163,7 +168,7 @@ def standings(frame: pd.DataFrame, values_only: Collection[str] | None = None) -
 
 @tables.remembered
 def places(frame: pd.DataFrame) -> list[AnsweredStage]:
-    """What is known at each problem and stage of a result table, in its order."""
+    """The evidence at each problem and stage of a result table, in its order."""
     rows = tables.measured(frame)
     rows = rows.loc[~rows["family"].isin(tables.REFERENCE_FAMILIES), list(_ASKED)]
     verdicts = {(str(row.problem), str(row.stage), str(row.estimator)): str(row.verdict) for row in tables.records(tables.verdicts(frame))}
@@ -174,7 +179,7 @@ def places(frame: pd.DataFrame) -> list[AnsweredStage]:
 
 @dataclass(frozen=True, eq=False)
 class AnsweredStage:
-    """What is known at one place of the estimators that are known on all of its instances.
+    """The evidence at one problem and stage on the estimators that were measured on all of its instances.
 
     Attributes:
         problem, stage, instances, names: the place, its instances, the estimators.
@@ -209,9 +214,9 @@ class AnsweredStage:
     def of(
         cls, found: MeasuredPlace, verdicts: dict[tuple[str, str, str], str], bounds: dict[tuple[str, str, str], float]
     ) -> AnsweredStage | None:
-        """None where nothing is known of bias and variance."""
+        """Collect the evidence; None without bias and variance."""
         moments = [rows.wide() for rows in found.moments]
-        # An instance on which no estimator has one of them, such as a gradient of 0, is left out.
+        # Instances on which no estimator has one of the moments, such as a gradient of 0, are left out.
         common = _common(one.items for one in moments)
         # All candidates are compared on the same instances.
         chosen = _common(one.complete(common) for one in moments) if len(common) else common
@@ -253,7 +258,7 @@ class AnsweredStage:
         )
 
     def answers(self, values_only: Callable[[str], bool]) -> Iterator[Answer]:
-        """To all questions for which there are eligible estimators, with all budgets."""
+        """Answers to all questions with eligible estimators, for all budgets."""
         for question in QUESTIONS:
             for budget in BUDGETS:
                 allowed = self._allowed(question, values_only, budget)
@@ -284,7 +289,7 @@ class AnsweredStage:
             }
 
     def _selection(self, question: Question, budget: float, allowed: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, Selection]:
-        """The scores of all with the errors of their costs, and the best of the eligible; asked for twice, for answers and standings."""
+        """The scores of all with the errors of their costs, and the best of the eligible; kept for answers and standings."""
         at = (question.score, None if question.score == "variance_seconds" else budget, allowed)
         if at not in self._selected:
             scores, common = self.scores(question.score, budget)
@@ -297,10 +302,9 @@ class AnsweredStage:
         return [position for position in range(len(self.names)) if self._refusal(position, question, values_only, budget) is None]
 
     def with_loss_cost(self, evaluation: float) -> AnsweredStage:
-        """The same with a loss of which one evaluation takes so many times as long as one estimate of `REFERENCE` without a loss.
+        """A copy for a loss whose evaluation takes `evaluation` times as long as one estimate of `REFERENCE` without a loss.
 
-        An estimator whose number of evaluations is not known does not compete. The measured loss counts as none: it takes little of an
-        estimate.
+        Estimators with an unknown number of evaluations do not compete. The time of the measured loss is neglected.
         """
         own = self.evaluations.get(REFERENCE, 1.0)
         calls = np.array([self.evaluations.get(name, np.nan) for name in self.names])
@@ -336,7 +340,7 @@ class AnsweredStage:
         return float(self.zeros.get(self.names[position], 0.0) ** count)
 
     def answer(self, question: Question, budget: float, values_only: Callable[[str], bool]) -> Answer | None:
-        """With the time of so many estimates of `REFERENCE` for each candidate; None if no estimator is eligible."""
+        """The answer with the time of `budget` estimates of `REFERENCE` for each candidate; None if no estimator is eligible."""
         allowed = self._allowed(question, values_only, budget)
         return self._answer(question, budget, allowed) if allowed else None
 
@@ -396,7 +400,7 @@ class AnsweredStage:
 
 
 def _common(several: Iterable[np.ndarray]) -> np.ndarray:
-    """What is in all of them, in the order of the first."""
+    """The numbers that all arrays contain, in the order of the first."""
     first, *others = several
     for other in others:
         first = first[np.isin(first, other)]
@@ -457,7 +461,7 @@ def _shown_ends(value: np.ndarray, low: np.ndarray, high: np.ndarray, question: 
 
 
 RIVAL = "rloo"
-"""The estimator that those of the user's own are compared with."""
+"""The estimator that the user's own are compared with."""
 
 
 def is_own(estimator: str) -> bool:

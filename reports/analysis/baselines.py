@@ -1,7 +1,7 @@
 """Baselines: named tables that runs are held against, each one file.
 
-A baseline holds what a gate looks at, and the manifest of the run that it comes from: version of the code, seed, machine, command. It is
-saved by hand, never by a run.
+A baseline holds the rows that a gate needs, and the manifest of its run: version of the code, seed, machine, command. You save it by a
+command; no run saves one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...suites.metrics import rule_of
 from .. import results
 
 FOLDER = Path("baselines")
-"""Where baselines lie, unless another folder is named."""
+"""Default folder of baselines."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -46,7 +46,7 @@ def names(folder: Path) -> list[str]:
 
 
 def needed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows that a gate may look at: gated metrics and failures."""
+    """The rows that a gate needs: gated metrics and failures."""
     gated = frame["metric"].isin([name for name in frame["metric"].unique() if rule_of(name).gated])
     return frame[(is_compared(frame) & gated) | (frame["status"].isin(FAILED) & frame["metric"].eq(""))]
 
@@ -77,7 +77,7 @@ def save(path: Path, frame: pd.DataFrame, manifest: results.Manifest, **about: A
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """What a baseline is, for people and programs: name, rows, size, code, seed, machine, reason."""
+    """The facts on a baseline: name, rows, size, code, seed, machine, reason."""
     _, manifest = results.read(path)
     environment, note = manifest.get("environment", {}), manifest.get("baseline", {})
     return {

@@ -1,4 +1,4 @@
-"""From a path, the name of a baseline or that of the published table to rows."""
+"""Tables by path, by the name of a baseline, or the published table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Loaded:
     """A run, a baseline or the published table.
 
     Attributes:
-        name: as it was given. ``frame``: its table. ``manifest``: what it was.
+        name: the given name. ``frame``: its table. ``manifest``: that of its run.
     """
 
     name: str
@@ -30,13 +30,13 @@ class Loaded:
 
     @property
     def machine(self) -> dict[str, Any]:
-        """Where it was measured."""
+        """The environment of its run."""
         found: dict[str, Any] = self.manifest.get("environment", {})
         return found
 
     @property
     def is_published(self) -> bool:
-        """Whether it is the published table."""
+        """True for the published table."""
         return self.manifest.get("kind") == published.NAME
 
 
@@ -44,8 +44,8 @@ def load(name: str, folder: Path = baselines.FOLDER, columns: Sequence[str] | No
     """The table of a run folder, a file, a URL, or a baseline of this name; ``published`` is the table of the package.
 
     Args:
-        name: one of them.
-        folder: where baselines are.
+        name: path, URL, name of a baseline, or ``published``.
+        folder: folder of the baselines.
         columns: some columns, as in `results.read`.
 
     Raises:
@@ -72,8 +72,8 @@ def load(name: str, folder: Path = baselines.FOLDER, columns: Sequence[str] | No
 def comparable(base: Loaded, head: Loaded) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows of two tables that are compared.
 
-    A baseline is compared with the rows that a baseline keeps. The published table is compared with the cells that both hold, rounded as it
-    is.
+    A baseline is compared with the rows that a baseline keeps. The published table is compared with the cells that both hold,
+    equally rounded.
     """
     if not (base.is_published or head.is_published):
         return base.frame, baselines.needed(head.frame) if "baseline" in base.manifest else head.frame
@@ -101,7 +101,7 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
 
 
 def _values(column: pd.Series[Any]) -> list[Any]:
-    """As Python objects: None where there is nothing, a tuple where there are several."""
+    """The column as Python objects: None for a missing value, tuples of batches."""
     if column.name == "batches":
         return [tuple(map(float, value)) if value is not None else () for value in column]
     objects = column.astype(object)

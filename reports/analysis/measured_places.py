@@ -1,4 +1,4 @@
-"""Moments of every estimator on every instance of a problem and stage, in arrays, with what it costs and declares."""
+"""Moments of every estimator on every instance of a problem and stage, in arrays, with costs and declarations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MetricRows:
     error: np.ndarray
 
     def wide(self) -> WideMetric:
-        """By estimator and instance, in the order of the rows; where there are several of one, the first."""
+        """A matrix by estimator and instance, in the order of the rows; the first of several rows counts."""
         rows, names = pd.factorize(self.estimators)
         columns, items = pd.factorize(self.instances)
         value = np.full((len(items), len(names)), np.nan)
@@ -54,26 +54,27 @@ class WideMetric:
         return np.ascontiguousarray(self.value[np.ix_(_positions(self.items, items), _positions(self.names, names))]).T
 
     def complete(self, items: np.ndarray) -> np.ndarray:
-        """The estimators that it is known of on every one of these instances."""
+        """The estimators with a value on each of these instances."""
         return np.asarray(self.names[np.isfinite(self.value[_positions(self.items, items)]).all(axis=0)])
 
 
 def _positions(among: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where each of the wanted numbers stands among others, which are in no order."""
+    """The position of each wanted number among others, which need not be sorted."""
     order = np.argsort(among)
     return np.asarray(order[np.searchsorted(among, wanted, sorter=order)])
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredPlace:
-    """What was measured at one problem and stage.
+    """The measurements of one problem and stage.
 
     Attributes:
-        at: the problem and the stage. ``loss``: its loss. ``names, items``: of all estimators and instances, by number.
-        moments: of bias, variance and gain. ``means``: of zeros and evaluations of the loss, by the name of the estimator.
-        seconds: of one estimate, by the number of the estimator.
-        ratios: times relative to `REFERENCE`, with their relative standard errors, by the number of the estimator. The error of a ratio
-            that was timed once is infinite.
+        at: the problem and the stage. ``loss``: its loss. ``names, items``: names of all estimators and instances, by number.
+        moments: bias, variance and gain.
+        means: rate of zeros and evaluations of the loss, by the name of the estimator.
+        seconds: time of one estimate, by the number of the estimator.
+        ratios: times relative to `REFERENCE`, by the number of the estimator, with relative standard errors.
+            The error of a ratio that was timed once is infinite.
         declared: whether an estimator declares itself unbiased for the expected loss.
     """
 

@@ -48,7 +48,7 @@ def median_interval(values: np.ndarray) -> np.ndarray:
 
 
 def _by_counting(values: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """The same by counting, with the same bits: a median lies halfway between two ranks, of which there are few pairs.
+    """Intervals by counting, equal to the last bit: a median lies halfway between two ranks, of which there are few pairs.
 
     Args:
         values: [groups, instances], finite.
@@ -76,7 +76,7 @@ def _by_counting(values: np.ndarray, times: np.ndarray) -> np.ndarray:
 
 
 def _order_statistic(values: np.ndarray, until: np.ndarray, position: float) -> np.ndarray:
-    """Of sorted values of which each stands for several, up to ``until``: what stands at a position between two whole ones."""
+    """The value at a fractional position of sorted values, each of which is repeated up to position ``until``."""
     below = math.floor(position)
     around = [np.take_along_axis(values, (until <= place).sum(-1)[:, None], axis=-1)[:, 0] for place in (below, below + 1)]
     return np.asarray(np.quantile(around, position - below, axis=0))

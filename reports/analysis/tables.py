@@ -43,11 +43,8 @@ CLAIM_METRICS = (
 COST_METRICS = ("seconds_per_estimate", "time_ratio", "peak_memory", "loss_evaluations")
 """What an estimate costs."""
 
-TIMED_METRICS = ("time_ratio", "peak_memory")
-"""Of these, what is measured once per problem and not per instance."""
-
 TIMED_SUITES = ("wall_clock", "memory")
-"""The suites that measure them."""
+"""The suites that measure times and memory, once per problem and not per instance."""
 
 FIRST_SUITES = ("bias", *TIMED_SUITES, "sparsity")
 """Where several suites give the same metric, the tables take the first of these that has it."""

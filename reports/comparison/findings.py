@@ -110,7 +110,7 @@ def by_estimator(  # noqa: PLR0913 - the comparisons, and what is said of them
 
     Args:
         items: all comparisons.
-        judged: the verdicts that lines are about.
+        judged: the verdicts to report.
         noun: the verb for such checks: fail, stay open.
         most: the largest number of lines, and of details.
         checked: the number of claims of each estimator.

@@ -43,7 +43,7 @@ SCORES = {
 
 
 def unit(score: str, *, timed: bool) -> str:
-    """What stands behind the number of a score.
+    """Unit that follows the number of a score.
 
     Example:
         >>> unit("rho", timed=True), unit("variance_seconds", timed=True)
@@ -53,7 +53,7 @@ def unit(score: str, *, timed: bool) -> str:
 
 
 def budget_label(budget: float) -> str:
-    """What a candidate may spend.
+    """Text of a budget: the estimates whose time each candidate may use.
 
     Example:
         >>> budget_label(1), budget_label(16)

@@ -30,7 +30,7 @@ class TableCell:
 
     @property
     def order(self) -> str:
-        """What the page sorts the entry by; empty where that is its text. Six digits are more than any interval has."""
+        """Sort key of the entry, empty if it is the text. Six digits are more than any interval has."""
         key = significant(self.key, 6) if isinstance(self.key, float) else str(self.key)
         return "" if key == self.text and not self.notes and not self.verdict else key
 
@@ -40,8 +40,9 @@ class Table:
     """A table: column titles with explanations, and rows of cells.
 
     Attributes:
-        name: an id that no other table of the page has. ``note``: what stands above it.
-        filters: titles of the columns that the page offers to choose from, with the entry that is chosen at first ("" is all).
+        name: unique id in the page.
+        note: text above the table.
+        filters: (title, first choice) of columns with a menu; "" chooses all entries.
         pinned: whether the first column stays in sight.
     """
 
@@ -87,8 +88,8 @@ def best_in_bold(
     """The rows with the best number of each group in bold, ties included.
 
     Args:
-        rows: of a table.
-        groups: of each row; rows of None do not compete, as the exact gradient.
+        rows: cells of a table.
+        groups: group of each row. Rows of None, such as the exact gradient, do not compete.
         costs: by column, a function of a cell's key that is smallest at the best.
     """
     least: dict[tuple[Hashable, int], float] = {}

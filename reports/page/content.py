@@ -186,7 +186,7 @@ def instances(rows: pd.DataFrame) -> int:
 
 
 def extent(estimators: int, problems: int, pairs: int, instances: int, replicates: float | None) -> str:
-    """The same of numbers.
+    """A sentence on the size of a run, from its numbers.
 
     Example:
         >>> extent(2, 1, 1, 3, None)
@@ -248,7 +248,7 @@ def failures(frame: pd.DataFrame) -> list[FailureLine]:
 
 
 def setup(manifest: Manifest) -> list[tuple[str, str]]:
-    """The plan as (what, value) lines, with its effort and its seed."""
+    """Lines (name, value) of the plan, with its effort and its seed."""
     plan = dict(manifest.get("plan", {}))
     effort = plan.pop("effort", None)
     lines = {
@@ -262,7 +262,7 @@ def setup(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def environment(manifest: Manifest) -> list[tuple[str, str]]:
-    """Where and when, as (what, value) lines."""
+    """Lines (name, value) of the machine, the versions and the dates."""
     surroundings = dict(manifest.get("environment", {}))
     packages = surroundings.pop("packages", {})
     dirty = " with changes that are not committed" if surroundings.pop("dirty", False) else ""

@@ -1,6 +1,6 @@
-"""The page ``docs/results/learning.md`` and its figures, from the stored runs of a study of training, whole or in part.
+"""The page ``docs/results/learning.md`` and its figures, from stored runs of a study of training.
 
-python -m structgrad.reports.page.learning_page RUN [RUN ...] --to docs/results
+Usage: ``python -m structgrad.reports.page.learning_page RUN [RUN ...] --to docs/results``. The runs may be a part of the study.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def cells(frame: pd.DataFrame) -> pd.DataFrame:
     words = [*_KEY, "oracle", "loss", "family", "cell"]
     rows = rows.loc[rows["metric"].isin(_METRICS.values()), [*words, "seed", "suite", "instance", "log_count", "replicates"]]
     rows = rows.assign(key=tables.numbered(rows, _KEY), late=rows["suite"].ne("bias"))
-    # What is timed at another level is repeated there: the cell of a row is that of its bias, where it was measured.
+    # Times are measured at one level and repeated at others: the cell of a row is that of its bias, if it was measured.
     first = rows.sort_values("late", kind="stable").drop_duplicates("key").sort_index()
     table = first[["key", *words, "seed"]].astype(dict.fromkeys(words, object))
     table = table.assign(cell=table["cell"].str[:_CELL], reference=table["family"].isin(REFERENCE_FAMILIES))

@@ -1,6 +1,6 @@
 r"""Figures for a paper: drawn by seaborn at the width of a column or of a page, as PDF with its fonts, each with the text of its caption.
 
-A caption is TeX to be read by ``\caption{\input{…}}``: it says what was measured on how much, and the numbers that the figure shows.
+A caption is TeX for ``\caption{\input{…}}``: the measurement, its size, and the numbers in the figure.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class PaperFigure:
 
 @dataclass(frozen=True)
 class PlannedFigure:
-    """A figure that is not drawn yet: its name, its rows, how a panel of it is drawn, and what its caption says first."""
+    """A figure before it is drawn: its name, its rows, the function that draws a panel, and the start of its caption."""
 
     name: str
     rows: pd.DataFrame
@@ -93,11 +93,11 @@ def draw(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iterato
 
 
 def planned(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iterator[PlannedFigure]:
-    """The best estimators of the run; of every problem its ranking, bias against variance, error against cost and what grows with its size.
+    """The matrix of best estimators; for each problem the ranking, bias and variance, error and cost, and growth with size.
 
     Args:
         frame: the rows of a run.
-        known: of its manifest, what it knows of its estimators; as in `marks.held`.
+        known: entry ``catalogue`` of its manifest, as in `marks.held`.
     """
     held = marks.held(tables.by_loss(frame), known or {})
     best = winners(held)
@@ -137,7 +137,10 @@ def _planned(name: str, rows: pd.DataFrame, panel: Callable[[Axes, pd.DataFrame]
 
 
 def winners(held: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The best estimator at every problem and state, with the time of `MAIN_BUDGET` estimates of REINFORCE, whatever it asks of the loss.
+    """The best estimator for each problem and entropy level, with the time of `MAIN_BUDGET` estimates of REINFORCE.
+
+    Estimators for any loss compete.
+
 
     Returns:
         One row for each: ``base`` (the problem without its loss), ``loss``, ``stage``, ``estimator``, ``score``, ``colour``, and ``sure``:
@@ -214,7 +217,7 @@ def _figure(name: str, rows: pd.DataFrame, draw_one: Callable[[Axes, pd.DataFram
 
 @contextmanager
 def _looks(style: Literal["white", "whitegrid"]) -> Iterator[None]:
-    """The settings of matplotlib for a figure, whatever those of the program are."""
+    """The settings of matplotlib for a figure, in place of those of the program."""
     import matplotlib as mpl
     import seaborn as sns
 

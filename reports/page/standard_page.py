@@ -1,8 +1,8 @@
 """The page ``docs/results/standard.md``, its figures, and the table of the README, from the published table.
 
-python -m structgrad.reports.page.standard_page --to docs/results [--again FOLDER --data DIR]
+Usage: ``python -m structgrad.reports.page.standard_page --to docs/results [--again FOLDER --data DIR]``.
 
-With ``--again`` everything is measured again first: the commands of the published table run into that folder, and resume interrupted runs.
+With ``--again``, the commands of the published table run first, into that folder. Interrupted runs are resumed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Contest:
 
     @property
     def none(self) -> int:
-        """On how many structures no estimator is clearly best."""
+        """The number of structures without a clearly best estimator."""
         return self.count - self.wins.total()
 
     def cell(self) -> str:
@@ -97,7 +97,7 @@ class Standard:
 
     @classmethod
     def load(cls, folder: Path = published.FOLDER) -> Standard:
-        """That of the package, or of another folder."""
+        """Read the table of the package, or of another folder."""
         frame, about = published.load(folder)
         return cls(frame, about, answers.answers(frame, about["catalogue"]["values_only"]))
 
@@ -120,7 +120,7 @@ class Standard:
         """The estimators without bias and variance wherever this loss was measured."""
         rows = tables.measured(self.frame)
         rows = rows[rows["problem"].map(lambda name: split_loss(str(name))[1]) == loss]
-        # Of a gradient that nearly vanishes rounding is a larger share: the verdict allows for it.
+        # Rounding is a larger share of a gradient that nearly vanishes: the verdict allows for it.
         inexact = (rows["metric"] == "relative_bias") & (rows["verdict"] != "unbiased-exact")
         inexact |= (rows["metric"] == "relative_variance") & (rows["value"] > tables.ZERO)
         worst = inexact.groupby(rows["estimator"], sort=False).any()
@@ -181,7 +181,7 @@ class Standard:
         return pd.DataFrame(lines, columns=["scores", "structure", "sizes", "structures", "entropy levels", "instances each", "losses"])
 
     def unsure(self) -> str:
-        """On how much the real scores rest: ``With 16 instances each, 12 of 30 of the best cannot be told from others``."""
+        """Uncertainty on real scores: ``With 16 instances each, no estimator is clearly best in 12 of 30 cells``."""
         contests = [self.contest(GRADIENTS, stage) for stage in ("init", "early", "final")]
         none, count = (sum(getattr(one, name) for one in contests) for name in ("none", "count"))
         real = self.frame[self.frame["stage"] == "final"]
@@ -208,9 +208,9 @@ def again(folder: Path, data: Path, to: Path = published.FOLDER) -> Path:
     """Measure the published table again: run its commands, and make it of their results.
 
     Args:
-        folder: of the runs, a folder each; an interrupted run is resumed.
-        data: the folder of the real score files.
-        to: where the table goes, by default into the package.
+        folder: one run per subfolder; interrupted runs are resumed.
+        data: folder of the real score files.
+        to: folder of the table, by default that of the package.
 
     Returns:
         The folder of the first run, whose page is linked from the finding.

@@ -1,7 +1,7 @@
 """Vega, Vega-Lite and Vega-Embed as one script that needs no network: it lies in the package as ``templates/vega.js.gz``.
 
-``vl_convert.javascript_bundle()`` of vl-convert-python 1.9 made it, of Vega-Lite 6.4, whose schema Altair checks charts against; their
-licence lies beside it. To keep the file is cheaper than to make it: that takes seconds, and a package of 30 MB.
+``vl_convert.javascript_bundle()`` of vl-convert-python 1.9 made it, of Vega-Lite 6.4, whose schema Altair checks charts against.
+Their licence is in the same folder. The file is kept because making it takes seconds, and a package of 30 MB.
 """
 
 from __future__ import annotations

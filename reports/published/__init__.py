@@ -1,7 +1,7 @@
 """The published table: the results of a standard run, kept so small that it ships with the package.
 
 It holds the numbers that a recommendation needs, in float32, without the exact gradient and without the batches behind a number. A run
-that is compared with it is reduced in the same way first, so that what was rounded is rounded on both sides.
+is reduced in the same way before it is compared, so that both sides are rounded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NAME = "published"
-"""What `compare` and its relatives call the table."""
+"""Name of the table in commands such as `compare`."""
 
 FOLDER = Path(__file__).resolve().parent
 TABLE, ABOUT, PREDICTORS = "standard.parquet", "standard.json", "predictors.json"
@@ -61,7 +61,7 @@ LEFT_OUT = (
     "seconds",
     "schema_version",
 )
-"""The columns of a result table that are not kept; they have the value that a row has by itself."""
+"""The columns of a result table that are not kept; they get the defaults of `Row`."""
 
 COLUMNS = tuple(name for name in frames.COLUMNS if name not in LEFT_OUT)
 
@@ -72,7 +72,7 @@ _ENVIRONMENT = ("python", "packages", "commit", "dirty", "cpu", "cores", "os", "
 
 
 def reduced(frame: pd.DataFrame) -> pd.DataFrame:
-    """What the published table keeps of the table of a run: rows of `METRICS` against the expected loss, rounded to float32.
+    """The rows of a run that the published table keeps: `METRICS` against the expected loss, rounded to float32.
 
     Example:
         >>> from dataclasses import replace
@@ -92,7 +92,7 @@ def reduced(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_all_columns(rows: pd.DataFrame) -> pd.DataFrame:
-    """All columns of a result table; those that are not kept as a row has them by itself."""
+    """All columns of a result table; those that are not kept have the defaults of `Row`."""
     blank = frames.to_frame([Row("", "", "", "", "", "", "", "", "")])
     frame = rows.reset_index(drop=True)
     again = [0] * len(frame)
@@ -134,7 +134,7 @@ def write(*runs: Path, folder: Path = FOLDER) -> Path:
 
 
 def _finished(run: Path) -> tuple[pd.DataFrame, results.Manifest]:
-    """What is kept of a run, and its manifest."""
+    """The reduced table of a finished run, and its manifest."""
     frame, manifest = results.read(run)
     if manifest.get("status", "finished") != "finished":
         raise ValueError(f"{run} is a run that is {manifest['status']}; expected a finished one, resume it first")
@@ -161,7 +161,7 @@ def _parquet(rows: pd.DataFrame) -> bytes:
 
 
 def _about(manifests: Sequence[Mapping[str, Any]], rows: pd.DataFrame) -> dict[str, Any]:
-    """What the runs were, as far as a reader needs it: nothing of their folders. Seed and environment are those of the first."""
+    """The part of the manifests that readers need, without folders. Seed and environment are those of the first run."""
     first = manifests[0]
     environment = first.get("environment", {})
     return {
@@ -194,7 +194,7 @@ def command_of(line: str) -> str:
 
 
 def load(folder: Path = FOLDER) -> tuple[pd.DataFrame, results.Manifest]:
-    """The table, with all columns of a result table, and what its run was.
+    """The table, with all columns of a result table, and the manifest of its run.
 
     Raises:
         OtherSchemaError: a table of another schema version.

@@ -9,7 +9,7 @@ from . import FOLDER, write
 
 
 def main(words: list[str] | None = None) -> None:
-    """Write the table and what is told of its runs."""
+    """Write the table and the facts about its runs."""
     parser = argparse.ArgumentParser(prog="python -m structgrad.reports.published", description=__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the folder of a finished run")
     parser.add_argument("--to", type=Path, default=FOLDER, help="a folder; by default that of the package")

@@ -34,7 +34,7 @@ class MachineCheck:
     Attributes:
         name, value: the property and its value.
         verdict: ``ok``; ``note``: numbers are noisier or runs are slower; ``broken``: runs fail.
-        advice: what to do; empty for ``ok``.
+        advice: the repair; empty for ``ok``.
     """
 
     name: str

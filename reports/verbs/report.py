@@ -1,4 +1,4 @@
-"""``structgrad report``: what people read of a run."""
+"""``structgrad report``: the page, tables and figures of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .outcome import sentences
 Figure = TypeVar("Figure")
 
 FORMATS = {"html": "report.html", "md": "report.md", "csv": "report.csv", "parquet": "report.parquet"}
-"""What `report` can write, and under which name."""
+"""The formats of `report`, and their file names."""
 
 
 def report(  # noqa: PLR0913 - one parameter per option
@@ -101,7 +101,7 @@ def _write(run: Path, kind: str, output: Path | None, *, show: bool, url: str) -
 
 
 def _uploaded(url: str, name: str, content: bytes) -> str:
-    """Where it lies beside the results."""
+    """Write a report next to the results, and return its URL."""
     from ...suites.running.remote import RemoteFolder
 
     remote = RemoteFolder(url.rpartition("/")[0] if url.endswith(".parquet") else url)

@@ -145,7 +145,7 @@ def test_a_run_is_compared_with_the_published_table_by_its_name(own: Path) -> No
     assert "cosine" not in text
 
 
-def test_what_changed_beside_the_published_table_is_found(own: Path, tmp_path: Path) -> None:
+def test_a_change_from_the_published_table_is_found(own: Path, tmp_path: Path) -> None:
     frame, manifest = results.read(own)
     worse = [
         replace(row, value=row.value * 3, low=None, high=None, tier="exact") if row.metric == "relative_variance" else row

@@ -150,7 +150,7 @@ class Launch:
             self.verbosity.say(behind, "yellow", important=True)
 
     def _left_behind(self) -> str:
-        """Of a folder whose table has cells that this plan lacks, that they stay, and how to have them again; nothing of others."""
+        """A warning if the folder holds cells of another plan: they are kept, and this command restores their table."""
         with suppress(ValueError, OSError):
             manifest = results.manifest_of(self.folder) if (self.folder / results.TABLE).is_file() else {}
             planned = replay_cell.cells_of(self.folder) if manifest and store.holds_run(self.folder) else ()
@@ -324,7 +324,7 @@ def _sizes(plan: Plan, instances: Iterable[tuple[str, str, str]]) -> dict[str, s
     found: dict[str, str] = {}
     for scores, named in problems.items():
         events: list[tuple[int, ...]] = []
-        # Somebody's own problem may raise anything, and no run is to fail for a label.
+        # A problem of the user's may raise anything, and a label must not end the run.
         with suppress(Exception):
             for stage in [stage for name, stage in measured if name == scores]:
                 problem = load_problem(plan, next(iter(named)), stage, len(measured[scores, stage]))

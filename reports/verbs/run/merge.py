@@ -71,7 +71,7 @@ def merge(
 
 
 def _place(text: str) -> str:
-    """The same for the same folder or URL."""
+    """A folder or URL in a form that can be compared."""
     from ....suites.running.remote import is_url
 
     return text.rstrip("/") if is_url(text) else str(Path(text).resolve())
