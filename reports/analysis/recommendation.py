@@ -24,13 +24,13 @@ from .. import published, results
 from .answers import AnsweredStage, Outcome, Question, needs_values_only, outcome, places
 
 BATCH = 32
-"""Items of a batch of training, where no other number is named."""
+"""Default number of items of a training batch."""
 
 STATES = ("init", "early", "final")
 """States of a model before, early in and after training."""
 
 ALIKE = 0.1
-"""Normalised entropies that are no further apart are as peaked."""
+"""Largest difference of normalised entropies that are taken as the same level."""
 
 RUNS = Path("structgrad-results")
 """The folder of runs without `--out`."""
@@ -46,9 +46,10 @@ class Wish:
 
     Attributes:
         oracle: a structure by name, with sizes and options or without.
-        loss_gradients: whether the loss has gradients in the structure. ``unbiased``: whether only unbiased estimators are wanted.
+        loss_gradients: whether the loss has gradients in the structure.
+        unbiased: whether candidates must be unbiased.
         batch: items whose estimates are averaged.
-        loss_cost: how many times as long as one estimate of `REFERENCE` one evaluation of the loss takes.
+        loss_cost: time of one evaluation of the loss, in estimates of `REFERENCE`.
         stage: ``init``, ``early``, ``final``, ``h=<number>``, or a stage of the table.
     """
 
@@ -67,7 +68,7 @@ class Wish:
 
     @property
     def question(self) -> Question:
-        """The same as one of those that `answers` asks."""
+        """The question in the form of `answers`."""
         return Question("recommended", "", "ρ, the mean over instances", "rho", not self.loss_gradients, self.unbiased)
 
 
@@ -77,13 +78,17 @@ class Candidate:
 
     Attributes:
         estimator: its name.
-        rho: of the average over a batch, with an interval over instances. ``averaged``: over how many estimates, in the same time as all.
-        bias: relative, the median over instances. ``bias_bound``: of the upper ends of its 95 % intervals; None where it is exact.
-        verdict: of the test for bias, the worst over instances; empty where none was made.
-        variance: relative, of one estimate, the median over instances. ``zero``: the share of estimates that are 0.
-        seconds: of one estimate. ``cost``: the same in estimates of `REFERENCE`, with the loss that was asked for.
-        evaluations: of the loss by one estimate; the backward of one counts as two.
-        replicates: the median over instances; None where every possible sample was dealt.
+        rho: ρ of the average over a batch, with an interval over instances.
+        averaged: number of estimates in that average, in the same time as all.
+        bias: relative bias, the median over instances.
+        bias_bound: median of the upper ends of its 95 % intervals; None if it is exact.
+        verdict: result of the test for bias, the worst over instances; empty without a test.
+        variance: relative variance of one estimate, the median over instances.
+        zero: share of estimates that are 0.
+        seconds: time of one estimate.
+        cost: time of one estimate in estimates of `REFERENCE`, with the cost of the loss.
+        evaluations: evaluations of the loss by one estimate; a backward counts as two.
+        replicates: the median over instances; None if all samples were enumerated.
     """
 
     estimator: str
@@ -105,14 +110,20 @@ class Recommended:
     """The answer for one loss.
 
     Attributes:
-        problem, loss, stage: where it was measured. ``meaning``: of the loss, in words; empty where it has no name.
-        values_only: whether the loss that was measured gives values only.
-        entropy: normalised, the median over instances; None where it is not known.
-        sizes: the least and the largest of each, in words; empty where they are not known. ``structures``: how many there are, likewise.
-        instances: how many were measured. ``timed``: whether all got the same time, or else the same number of estimates; or of calls of
-            the oracle and evaluations of the loss, where the times of ``uncertain`` estimators are.
-        best: the recommended estimator, if ``outcome`` says that there is one. ``why``: why it and not one of the ties; may be empty.
-        tied: all that are not significantly different from it, best first. ``rivals``: how many others are eligible.
+        problem, loss, stage: the measured case.
+        meaning: the loss in words; empty if it has no name.
+        values_only: whether the measured loss is a black box.
+        entropy: normalised entropy, the median over instances; None if unknown.
+        sizes: smallest and largest sizes, in words; empty if unknown.
+        structures: smallest and largest number of structures; NaN if unknown.
+        instances: number of measured instances.
+        timed: whether all got the same time. If not, they got as many estimates, or calls and evaluations if times are ``uncertain``.
+        uncertain: estimators whose times are uncertain.
+        outcome: whether there is a best estimator.
+        best: the recommended estimator, subject to ``outcome``.
+        why: the reason to prefer it to its ties; may be empty.
+        tied: estimators that are not significantly different from it, best first.
+        rivals: number of other eligible estimators.
         order: all eligible estimators, by ρ.
         left_out: the estimators that do not compete, with the reason.
     """
@@ -161,12 +172,13 @@ class Recommendation:
     """Answers to a wish.
 
     Attributes:
-        wish: what was asked.
-        answers: one for each loss that was measured and fits.
-        elsewhere: the same of other scores of the structure, at that stage or where they are about as peaked, with the same losses.
-        notes: where what was measured is not quite what was asked, in sentences.
-        source: which table. ``about``: what its run was.
-        predictors: how well such an order foretold what models learn, see `published.predictors`.
+        wish: the question.
+        answers: one for each measured loss that fits.
+        elsewhere: answers on other scores of the structure, with the same losses, at that stage or the nearest entropy.
+        notes: differences between the question and the measured cases, in sentences.
+        source: name of the table.
+        about: manifest of its run.
+        predictors: correlations of such an order with the accuracy of trained models, see `published.predictors`.
     """
 
     wish: Wish
@@ -178,7 +190,7 @@ class Recommendation:
     predictors: dict[str, Any]
 
 
-def recommend(  # noqa: PLR0913 - what is asked
+def recommend(  # noqa: PLR0913 - the fields of a question
     oracle: str,
     *,
     loss_gradients: bool = True,
@@ -191,19 +203,19 @@ def recommend(  # noqa: PLR0913 - what is asked
     """The best estimator for a structure, all that are not significantly different from it, and the evidence.
 
     Args:
-        oracle: a structure by name, ``spanning_tree``; with sizes, ``subset[n=20,k=5]``, the measured problem of the nearest number of
-            structures is taken.
-        loss_gradients: whether the loss has gradients in the structure. Where it has none, only estimators compete that need its values
-            alone, on a loss that gives nothing else.
-        unbiased: whether only those compete that are unbiased by their declaration, and not found biased.
-        batch: items whose estimates are averaged. Each candidate gets the time of so many estimates of `REFERENCE`.
-        loss_cost: how many times as long as one estimate of `REFERENCE` one evaluation of the loss takes.
+        oracle: a structure by name, such as ``spanning_tree``. With sizes, such as ``subset[n=20,k=5]``, the measured problem with the
+            nearest number of structures is used.
+        loss_gradients: whether the loss has gradients in the structure. If not, only estimators that need no gradient of the loss
+            compete, on a black-box loss.
+        unbiased: whether candidates must declare themselves unbiased, and not be found biased.
+        batch: items whose estimates are averaged. Each candidate gets the time of `batch` estimates of `REFERENCE`.
+        loss_cost: time of one evaluation of the loss, in estimates of `REFERENCE`.
         stage: the entropy level: ``init``, ``early``, ``final`` (before, early in and after training), or ``h=<number>``.
-        run: the folder of a run of one's own; None for the published table.
+        run: the folder of your own run; None for the published table.
 
     Raises:
         FileNotFoundError: no such run.
-        ValueError: a structure, loss or state that was not measured, with the command that measures it; or wrong input.
+        ValueError: wrong input, or a structure, loss or level that was not measured, with the command that measures it.
 
     Example:
         >>> found = recommend("subset", loss_gradients=False, stage="h=0.95")
@@ -219,7 +231,7 @@ def recommend(  # noqa: PLR0913 - what is asked
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """A table that is asked."""
+    """A table from which questions are answered."""
 
     frame: pd.DataFrame
     about: results.Manifest
@@ -228,7 +240,7 @@ class _Table:
     def recommendation(self, wish: Wish) -> Recommendation:
         rows = everything = self._asked(wish)
         rows, notes = self._of_structure(rows, wish)
-        # Of all losses of the scores, for times are taken with one of them.
+        # Rows of all losses, because times are measured with one of them.
         known = self._places(rows)
         if not known:
             raise ValueError(f"{self.source} holds no bias and variance of {wish.oracle}; {self._command(rows, wish)} measures them")
@@ -236,7 +248,7 @@ class _Table:
         nearest, still_more = self._of_state(fitting, rows, wish)
         answers, empty = self._answers(nearest, wish)
         notes = list(dict.fromkeys([*notes, *more, *still_more, *empty]))
-        # Of the same structure; and of all losses, as before.
+        # Other scores of the same structure, again with all losses.
         others = everything[(_heads(everything) == _heads(rows).iloc[0]) & ~everything["problem"].isin(rows["problem"])]
         known = self._places(others) if len(others) else []
         elsewhere = {answer.problem: list(self._elsewhere(known, answer, wish)) for answer in answers}
@@ -245,7 +257,7 @@ class _Table:
         return Recommendation(wish, decided, both, tuple(notes), self.source, self.about, published.predictors())
 
     def _asked(self, wish: Wish) -> pd.DataFrame:
-        """The rows that may answer: of the structure where it was measured, else all."""
+        """The eligible rows: those of the structure if it was measured, else all."""
         problems = self.frame["problem"]
         tasks = [name for name in problems.cat.categories if name.startswith(TASK)]
         kept = (self.frame["status"] == "ok") & ~problems.isin(tasks)
@@ -261,7 +273,7 @@ class _Table:
         return found
 
     def _of_structure(self, rows: pd.DataFrame, wish: Wish) -> tuple[pd.DataFrame, list[str]]:
-        """The rows of the measured scores of a structure that are nearest to what was asked, under all losses."""
+        """The rows of the measured scores nearest to the given structure, with all losses."""
         from ...oracles import AVAILABLE_ORACLES
         from ...oracles.registry import unknown
 
@@ -279,7 +291,7 @@ class _Table:
         if not options or len(exact):
             names = scores[exact.index if len(exact) else scores.index]
             instances = rows.groupby(scores, sort=False)["instance"].nunique()
-            # Scores of a model in that very state say more than random ones of a like entropy, of which there may be more.
+            # Scores of a model at that stage count more than random ones of a similar entropy, even if there are fewer.
             there = set(scores[rows["stage"] == wish.stage])
             chosen = max(dict.fromkeys(names), key=lambda name: (name in there, int(instances[name])))
             return rows[scores == chosen], []
@@ -289,7 +301,7 @@ class _Table:
         return rows[scores == chosen], [] if chosen == wish.oracle else [f"{note}; {self._command(rows, wish, wish.oracle)} measures it."]
 
     def _absent(self, rows: pd.DataFrame, head: str, wish: Wish) -> str:
-        """That a structure was not measured, with the one of the nearest number of structures."""
+        """The error for a structure that was not measured, with the one of the nearest number of structures."""
         problem, wanted = _built_in(head)
         counts = rows["log_count"].astype(float).groupby(_heads(rows), sort=False).median()
         near = "" if wanted is None or counts.empty else min(counts.index, key=lambda name: abs(counts[name] - wanted))
@@ -297,13 +309,13 @@ class _Table:
         return f"{self.source} holds no {head}{nearest}; {self._command(rows, wish, problem)} measures it, then name that folder with --run"
 
     def _command(self, rows: pd.DataFrame, wish: Wish, problem: str | None = None) -> str:
-        """What measures a problem, by default that of the rows, at the stage that was asked for."""
+        """The command that measures a problem, by default that of the rows, at the given stage."""
         name = problem or (split_loss(str(rows["problem"].iloc[0]))[0] if len(rows) else wish.oracle)
         builtin = " --builtin" if problem or (len(rows) and str(rows["source"].iloc[0]) == "built-in") else ""
         return f"`structgrad run bias sparsity wall_clock --preset standard{builtin} -p '{name}' --stage {wish.stage} --out recommend-run`"
 
     def _of_loss(self, known: list[_Place], rows: pd.DataFrame, wish: Wish) -> tuple[list[_Place], list[str]]:
-        """Places whose loss gives what that of the wish gives."""
+        """The places with a loss of the given kind."""
         fitting = [place for place in known if place.values_only != wish.loss_gradients]
         if fitting:
             return fitting, []
@@ -316,7 +328,7 @@ class _Table:
         return known, [f"No loss that gives values only was measured: those that need values alone are compared on {losses}."]
 
     def _of_state(self, known: list[_Place], rows: pd.DataFrame, wish: Wish) -> tuple[list[_Place], list[str]]:
-        """Of each problem the place at the state that was asked for, or the nearest that was measured."""
+        """The place of each problem at the given stage, or at the nearest measured one."""
         problems = {place.answered.problem: [one for one in known if one.answered.problem == place.answered.problem] for place in known}
         nearest, notes = [], []
         for places_ in problems.values():
@@ -331,15 +343,15 @@ class _Table:
                     raise ValueError(f"--stage got {wish.stage!r}, and no entropies were measured; expected one of {stages}")
                 here = [min(apart, key=lambda place: apart[place])]
                 asked = f"{wish.stage}, which is h={number(wanted, 2)} of {wish.oracle}," if wish.stage in STATES else wish.stage
-                # Scores of a user's file have the entropy that they have: no command measures another level of them.
+                # No command measures another entropy level of the scores of a user's file.
                 more = "" if here[0].answered.stage == "file" else f"; {self._command(rows, wish)} measures it"
                 notes.append(f"{asked} was not measured; the nearest is {here[0].answered.stage}{more}.")
             nearest += here
-        # Where a loss is linear between the structures, relaxations are exact: it flatters them, and comes last.
+        # Relaxations are exact if a loss is linear between structures, so it comes last.
         return sorted(nearest, key=lambda place: place.extension == "linear"), notes
 
     def _elsewhere(self, known: list[_Place], answer: Recommended, wish: Wish) -> Iterator[Recommended]:
-        """What other scores of the structure say under the same loss, at that stage or the nearest that is about as peaked."""
+        """Answers on other scores of the structure with the same loss, at that stage or the nearest of a similar entropy."""
         alike = [(place.apart(wish.stage, answer), place) for place in known if place.loss == answer.loss]
         for problem in dict.fromkeys(place.answered.problem for _, place in alike):
             apart, near = min((one for one in alike if one[1].answered.problem == problem), key=lambda one: one[0])
@@ -395,7 +407,7 @@ class _Place:
         return float(known.median()) if len(known) else None
 
     def apart(self, stage: str, answer: Recommended) -> float:
-        """How far its state is from that of an answer: 0 at the stage itself, else by entropy."""
+        """Difference in entropy from an answer; 0 at the same stage."""
         if self.answered.stage == stage:
             return 0.0
         return math.inf if self.entropy is None or answer.entropy is None else abs(self.entropy - answer.entropy)
@@ -469,11 +481,11 @@ class _Place:
 
 
 def newest_run(oracle: str, folder: Path = RUNS) -> Path | None:
-    """The finished run on score files of one's own, with this structure, that ended last; None if there is none.
+    """The latest finished run on your own score files with this structure; None if there is none.
 
     Args:
-        oracle: by name, or as the run was given it, ``subset[k=3]``.
-        folder: of the runs.
+        oracle: its name, or the name with the options of the run, such as ``subset[k=3]``.
+        folder: folder of the runs.
     """
     found = []
     for path in folder.glob(f"*/{results.MANIFEST}"):
@@ -491,7 +503,7 @@ def _heads(rows: pd.DataFrame) -> pd.Series[Any]:
 
 
 def _median(rows: pd.DataFrame, column: str) -> float | None:
-    """Of the relative bias over instances; None where it is not known."""
+    """The median of a column of the relative bias over instances; None if it is unknown."""
     own = (rows["metric"] == "relative_bias") & rows["reference"].isin(["", "expected"]) & (rows["setting"] == "")
     values = rows.loc[own, column].astype(float).dropna()
     return float(values.median()) if len(values) else None
@@ -517,7 +529,7 @@ def _entropy_of(stage: str, known: Sequence[_Place], source: str) -> float:
 
 
 def _log_count(oracle: str) -> float:
-    """The logarithm of how many structures a structure of a size has."""
+    """The logarithm of the number of structures of an oracle with sizes."""
     from ...suites.problems.sized import sized_structure
 
     found, event = sized_structure(oracle)
@@ -525,7 +537,7 @@ def _log_count(oracle: str) -> float:
 
 
 def _built_in(head: str) -> tuple[str, float | None]:
-    """The built-in problem of a structure, and the logarithm of how many structures its first item has."""
+    """The built-in problem of a structure, and the logarithm of the number of structures of its first item."""
     from ...suites.problems.regimes import REGIMES
 
     for name, regime in REGIMES.items():
@@ -535,7 +547,7 @@ def _built_in(head: str) -> tuple[str, float | None]:
 
 
 def _meaning(loss: str) -> str:
-    """The first sentence on a loss, without its marks; empty of one that has no name."""
+    """The first sentence on a loss, without code marks; empty if it has no name."""
     from ...suites.problems import LOSSES
 
     return first_sentence(LOSSES[loss]).replace("`", "") if loss in LOSSES else ""

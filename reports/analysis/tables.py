@@ -24,7 +24,7 @@ from .medians import median_interval, quantiles
 T = TypeVar("T")
 
 VERDICTS = ("unbiased-exact", "equivalent", "unresolved", "unresolved: rare events", "biased", "broken")
-"""From best to worst. ``unresolved`` means that the test could not tell: it is no proof of anything."""
+"""From best to worst. ``unresolved`` means that the test was inconclusive."""
 
 REFERENCE_FAMILIES = ("exact",)
 """Families that compute the truth itself; they take part in every table, but not in the answers."""
@@ -41,13 +41,13 @@ CLAIM_METRICS = (
     "peak_memory",
 )
 COST_METRICS = ("seconds_per_estimate", "time_ratio", "peak_memory", "loss_evaluations")
-"""What an estimate costs."""
+"""Metrics of the cost of an estimate."""
 
 TIMED_SUITES = ("wall_clock", "memory")
 """The suites that measure times and memory, once per problem and not per instance."""
 
 FIRST_SUITES = ("bias", *TIMED_SUITES, "sparsity")
-"""Where several suites give the same metric, the tables take the first of these that has it."""
+"""If several suites give a metric, the tables use the first of these."""
 
 SPARSITY_METRICS = ("support", "forward_nonzeros", "gradient_nonzeros", "zero_gradient_rate")
 
@@ -60,8 +60,8 @@ class Spread:
 
     Attributes:
         median, lower, upper: the median and the quartiles over instances.
-        low, high: a 95 % interval of the median: bootstrap over three instances or more; of one instance, its own; NaN where there is none.
-        instances: how many.
+        low, high: a 95 % interval of the median: bootstrap over three instances or more, or that of a single instance; NaN for two.
+        instances: their number.
     """
 
     median: float
@@ -72,7 +72,7 @@ class Spread:
     instances: int
 
     def __str__(self) -> str:
-        """The median, in brackets the quartiles, or of a single instance its own interval."""
+        """The median with the quartiles in brackets, or with the interval of a single instance."""
         if self.instances == 1:
             return interval(self.median, self.low, self.high)
         return interval(self.median, self.lower, self.upper)
@@ -98,7 +98,7 @@ def cells(frame: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def distinct(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """What occurs in some columns of words, each combination once, in the order in which the rows have them, as plain strings."""
+    """The combinations of values in some columns of words, in order of appearance, as plain strings."""
     return frame[list(columns)].iloc[_firsts(numbered(frame, columns))].astype(object)
 
 
@@ -108,7 +108,7 @@ def _firsts(numbers: np.ndarray) -> np.ndarray:
 
 
 def remembered(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]:
-    """The function, which keeps its answer for the last table: a report asks the same things of one table many times."""
+    """The function with a cache for the last table, because a report calls it many times with one table."""
     last: list[tuple[weakref.ref[pd.DataFrame], T]] = []
 
     @functools.wraps(make)
@@ -122,7 +122,7 @@ def remembered(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]
 
 @remembered
 def by_loss(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same table where no problem has several losses: one that has is a problem per loss, with the loss in its name."""
+    """The table with one loss per problem: problems with several losses are split, with the loss in the name."""
     pairs = distinct(frame, ["problem", "loss"])
     several = pairs.loc[pairs["loss"].ne(""), "problem"].value_counts()
     if not (several > 1).any():
@@ -136,7 +136,7 @@ def by_loss(frame: pd.DataFrame) -> pd.DataFrame:
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows that hold a number that is no point of a sweep, with words as categories and plain floats.
 
-    The times of a problem are there for each of its stages.
+    The times of a problem are repeated for each of its stages.
     """
     rows = frame[(frame["status"] == "ok") & frame["value"].notna() & (frame["metric"] != "") & (frame["setting"] == "")]
     rows = _once(rows)
@@ -155,7 +155,7 @@ def swept(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _once(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per metric of an instance, where several suites or references give it: of the first suite, against the expected loss."""
+    """One row per metric of an instance, if several suites or references give it: the first suite, against the expected loss."""
     key = numbered(rows, [*_GROUP, "instance", "metric"])
     if key.max(initial=-1) + 1 == len(rows):
         return rows
@@ -168,7 +168,7 @@ def _once(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def numbered(rows: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
-    """The groups of rows that agree in some columns of words, by numbers from 0 in the order in which the rows have them."""
+    """The group of each row by some columns of words, numbered from 0 in order of appearance."""
     groups, most = np.zeros(len(rows), dtype=np.int64), 1
     for name in columns:
         codes, count = _codes(rows[name])
@@ -179,7 +179,7 @@ def numbered(rows: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
 
 
 def _codes(words: pd.Series[Any]) -> tuple[np.ndarray, int]:
-    """A number for each, and below what all of them are; those of a category are known already."""
+    """A code for each word, and the number of codes; a category has them already."""
     if isinstance(words.dtype, pd.CategoricalDtype):
         return words.cat.codes.to_numpy().astype(np.int64) + 1, len(words.cat.categories) + 1
     codes, names = pd.factorize(words, use_na_sentinel=False)
@@ -187,7 +187,7 @@ def _codes(words: pd.Series[Any]) -> tuple[np.ndarray, int]:
 
 
 def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
-    """Times are measured at one stage and for one loss of the same scores: all others get the nearest, as `timed_nearest` says."""
+    """Times are measured at one stage and for one loss of the same scores; the others get the nearest, see `timed_nearest`."""
     timed = rows["suite"].isin(TIMED_SUITES)
     if not timed.any():
         return rows.reset_index(drop=True)
@@ -267,9 +267,9 @@ def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
 
 @remembered
 def bias_bounds(frame: pd.DataFrame) -> dict[tuple[str, str, str], float]:
-    """Where no bias was found and none is excluded: the median over instances of the upper 95 % ends, by (problem, stage, estimator).
+    """Median over instances of the upper 95 % ends of undecided biases, by (problem, stage, estimator).
 
-    A bias of 0 that comes of sampling is no 0: what is known of it is how large it may be.
+    A bias of 0 from samples is not known to be 0: only its bound is known.
     """
     rows = measured(frame)
     rows = rows[(rows["metric"] == "relative_bias") & rows["high"].notna()]
@@ -281,10 +281,10 @@ def bias_bounds(frame: pd.DataFrame) -> dict[tuple[str, str, str], float]:
 
 
 def claims(frame: pd.DataFrame) -> pd.DataFrame:
-    """What every estimator declares, beside what was measured: one row per problem, stage and estimator; metrics are `Spread` or None.
+    """Declarations and measurements: one row per problem, stage and estimator; metrics are `Spread` or None.
 
-    ``contradicted`` is true where an estimator that declares itself unbiased for the expected loss is found biased; ``bias_bound`` is what
-    `bias_bounds` says, else NaN.
+    ``contradicted`` is true if an estimator that declares itself unbiased for the expected loss is found biased. ``bias_bound`` is that of
+    `bias_bounds`, else NaN.
     """
     table = declared(frame)
     contradicted = table.pop("contradicted")
@@ -298,7 +298,7 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def declared(frame: pd.DataFrame) -> pd.DataFrame:
-    """`claims` without what was measured but the verdict."""
+    """`claims` without measurements other than the verdict."""
     rows = _judged(frame)
     words = [*_GROUP, "family", "objective"]
     rows = rows[[*words, "unbiased", "deterministic"]].iloc[_firsts(numbered(rows, _GROUP))].astype(dict.fromkeys(words, object))
@@ -307,7 +307,7 @@ def declared(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def costs(frame: pd.DataFrame) -> pd.DataFrame:
-    """What one estimate costs: medians over instances, one row per problem, stage and estimator that has any; NaN: not measured."""
+    """Costs of one estimate: medians over instances, one row per problem, stage and estimator; NaN: not measured."""
     rows = aggregate(frame)
     rows = rows[rows["metric"].isin(COST_METRICS)]
     wide = rows.pivot_table(index=_GROUP, columns="metric", values="median", sort=False, observed=True).reindex(columns=list(COST_METRICS))
@@ -330,7 +330,7 @@ def summary(frame: pd.DataFrame, metric: str = "relative_mse") -> pd.DataFrame:
 
 
 def sparsity(frame: pd.DataFrame) -> pd.DataFrame:
-    """How many structures and parts every estimator touches; ``structures`` is the median number that exist."""
+    """Numbers of structures and parts that every estimator uses; ``structures`` is the median number that exist."""
     rows = measured(frame)
     rows = rows[rows["metric"].isin(SPARSITY_METRICS)]
     table = distinct(rows, _GROUP).reset_index(drop=True)
@@ -350,7 +350,7 @@ def skipped(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def errors(frame: pd.DataFrame) -> pd.DataFrame:
-    """What failed, and why."""
+    """The failed rows, with reasons."""
     rows = frame[frame["status"].isin([*FAILED, "nonfinite"])].astype(object)
     columns = ["problem", "stage", "instance", "estimator", "suite", "status", "reason", "traceback"]
     return rows[columns].drop_duplicates().reset_index(drop=True)

@@ -82,8 +82,8 @@ def _plane() -> Any:
         axis = alt.Axis(labelExpr=label, tickCount=7, labelOverlap="greedy")
         return {"scale": alt.Scale(type="log", nice=False, domainMin=alt.ExprRef(zero)), "axis": axis}
 
-    x = alt.X("x:Q", title="relative bias b, less is better", **scaled("xzero"))
-    y = alt.Y("y:Q", title="relative variance V, less is better", **scaled("yzero"))
+    x = alt.X("x:Q", title="relative bias b, lower is better", **scaled("xzero"))
+    y = alt.Y("y:Q", title="relative variance V, lower is better", **scaled("yzero"))
     names = {"bias": "relative bias", "gain": "gain", "orthogonal": "orthogonal bias", "cosine": "cosine"}
     names |= {"variance": "relative variance", "mse": "relative MSE"}
     told = _tooltip(*((f"{name}_shown", title) for name, title in names.items()), ("verdict", "test for bias"))

@@ -212,7 +212,7 @@ def contradictions(claims: pd.DataFrame) -> list[str]:
         sentences.append(
             f"{name} declares itself unbiased, and {'returns NaN or infinity' if first.verdict == 'broken' else 'is found biased'} "
             f"on {first.problem}, {first.stage} ({whole(first.sharing)} of {whole(first.instances)} instances)"
-            + (f". So it is in {len(found) - 1} more of its {cases} pairs of problem and entropy level" if len(found) > 1 else "")
+            + (f". The claim fails in {len(found) - 1} more of its {cases} pairs of problem and entropy level" if len(found) > 1 else "")
             + ("." if abs(gain - 1) < _GAIN_SHOWN else f". Its median gain is {number(gain)}; that of an unbiased estimator is 1.")
         )
     return sentences

@@ -28,7 +28,7 @@ MAIN = ("relative_bias", "gain", "cosine", "orthogonal_bias", "relative_variance
 """The metrics of the table of a problem."""
 
 _COST_NOTE = (
-    "Less is better, and the best is in bold. Times are medians of forward and backward, with 95 % intervals in brackets. The backward of "
+    "Lower is better, and the best is in bold. Times are medians of forward and backward, with 95 % intervals in brackets. The backward of "
     "one loss evaluation counts as two more. A dash: not measured."
 )
 

@@ -224,7 +224,7 @@ def _suite(name: str, found: Any) -> Record:
     return {
         "name": name,
         "description": found.summary,
-        "runs": "alone on the machine" if found.exclusive else "beside other cells",
+        "runs": "alone on the machine" if found.exclusive else "in parallel with other cells",
         "cells": "one for all estimators of a problem, side by side" if found.together else "one for each estimator",
         "version": found.version,
         "documentation": inspect.cleandoc(found.__doc__ or ""),

@@ -103,7 +103,7 @@ def test_the_page_says_what_was_measured_first(page: Page) -> None:
 def test_a_contradicted_claim_stands_out(page: Page, frame: pd.DataFrame) -> None:
     sentence = (
         "rloo[num_samples=2] declares itself unbiased, and is found biased on toy, init (1 of 3 instances). "
-        "So it is in 1 more of its 2 pairs of problem and entropy level."
+        "The claim fails in 1 more of its 2 pairs of problem and entropy level."
     )
     assert sentence in page.text
     assert page.text.index(sentence) < page.text.index("Loss quadratic")

@@ -143,12 +143,6 @@ class Launch:
         """The folder or URL of the results."""
         return str(self.folder) if self.mirror is None else self.mirror.remote.url
 
-    def announce(self) -> None:
-        """Print the place of the results, and the fate of other results there."""
-        self.verbosity.say(f"results go to {self.place}" + (f", by way of {self.folder}" if self.mirror is not None else ""))
-        if behind := self._left_behind():
-            self.verbosity.say(behind, "yellow", important=True)
-
     def _left_behind(self) -> str:
         """A warning if the folder holds cells of another plan: they are kept, and this command restores their table."""
         with suppress(ValueError, OSError):
@@ -173,7 +167,9 @@ class Launch:
             typer.Exit: interrupted, or nothing can be written any more; finished cells are kept.
         """
         manifest = self._manifest(started=_now())
-        self.announce()
+        self.verbosity.say(f"results go to {self.place}" + (f", by way of {self.folder}" if self.mirror is not None else ""))
+        if behind := self._left_behind():
+            self.verbosity.say(behind, "yellow", important=True)
         with self._sentence():
             results.write_manifest(self.folder, {**manifest, "status": "running"})
             with _terminable(), self.verbosity.progress() as progress:
@@ -238,14 +234,14 @@ class Launch:
         """Write the page, print the summary, and return the counts of cells by status."""
         frame, manifest = results.read(self.folder)
         results.write_whole(self.folder / PAGE, page.to_html(frame, {**manifest, "folder": self.place}).encode())
-        learnt, measured, verbosity = page.learning_of(frame), tables.by_loss(page.of_gradients(frame)), self.verbosity
-        sentences = learnt.sentences if learnt else []
+        trained, measured, verbosity = page.learning_of(frame), tables.by_loss(page.of_gradients(frame)), self.verbosity
+        sentences = trained.sentences if trained else []
         for position, sentence in enumerate(sentences):
             verbosity.say(sentence, important=position == 0, apart=position == 0)
         overviews = terminal.summary(measured)
         if overviews:
             verbosity.say(page.headline(measured, manifest), apart=True)
-        for table in [*learnt.overviews, *overviews]:
+        for table in [*trained.overviews, *overviews]:
             verbosity.table(table)
         for kind, legend in ((True, terminal.ANSWER_LEGEND), (False, terminal.LEGEND)):
             if any(("of" in table) == kind for table in overviews):

@@ -139,8 +139,8 @@ def _first_of(names: Iterable[str]) -> str:
 def limits_lines(work: Grid) -> Iterator[str]:
     """The instances that a suite does not measure, or only in part."""
     for limit in work.limits:
-        which = f"{limit.limited} of {limit.instances} instances looked at"
-        left = "what needs no exact gradient is measured" if SUITES[limit.suite].partial else "skipped"
+        which = f"{limit.limited} of {limit.instances} instances"
+        left = "only metrics that need no exact gradient are measured" if SUITES[limit.suite].partial else "skipped"
         yield f"{limit.suite} on {limit.problem}, {limit.stage}: {which}: {left}: {limit.reason}"
 
 
