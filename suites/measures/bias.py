@@ -52,13 +52,13 @@ U_STATISTIC = "u-statistic"
 """The method of exact numbers that come from single structures and not from tuples."""
 
 OF_TUPLES = ("mean_cosine", "descent_probability", "sign_agreement", "kurtosis", "zero_gradient_rate", "gradient_nonzeros")
-"""Metrics that only tuples of samples have."""
+"""Metrics that exist for tuples of samples only."""
 
 REFERENCE_WORK = 4
-"""Draws of noise behind a reference that is no closed form, as a multiple of the replicates of the first look."""
+"""Draws of noise of a reference without a closed form, as a multiple of the replicates of the first look."""
 
 VANISHING = 1e-6
-"""A gradient below this share of the standard deviation of the loss is flagged: what compares with it is left out."""
+"""A gradient below this share of the standard deviation of the loss is flagged: metrics that compare with it are left out."""
 
 
 def measure(  # noqa: PLR0913
@@ -75,8 +75,8 @@ def measure(  # noqa: PLR0913
 ) -> Measurement:
     """Bias, variance and relatives of an estimator at one score tensor.
 
-    Deterministic estimators and those that draw structures through the oracle alone are measured exactly (see `replay`), as far as the
-    space allows; others by independent replicates.
+    Deterministic estimators, and those that draw structures through the oracle alone, are measured exactly (see `replay`) if the space is
+    small enough; others by independent replicates.
 
     Args:
         estimator: an estimator or its name.
@@ -85,13 +85,13 @@ def measure(  # noqa: PLR0913
         scores: one instance, ``[*event]``.
         truth: the exact gradient, if it is known already.
         sampling: replicates, seeds and tier.
-        effort: how far to go: replicates are added until intervals are narrow, see `adaptive`. None takes those of ``sampling``.
-        reference: the gradient of the estimator's own objective, to compare its bias with too.
-        scratch: a folder to keep the replicates of the last look in, and to go on from those found there.
+        effort: replicates are added until intervals are narrow, see `adaptive`. None takes the number of ``sampling``.
+        reference: the gradient of the estimator's own objective, for its bias against that.
+        scratch: a folder for the replicates of the last look; those found there are continued.
 
     Raises:
         ValueError: a loss that cannot be measured (`examine_loss`), a pair that does not fit, scores of another shape, or
-            ``tier="exact"`` where only Monte Carlo is possible.
+            ``tier="exact"`` if only Monte Carlo is possible.
 
     Example:
         >>> from structgrad.estimators import Reinforce
@@ -132,13 +132,13 @@ def _differentiates(estimator: Estimator[Any]) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _examined(oracle: Any, instance: Instance, device: str, differentiated: bool) -> None:
-    """Refuse a loss that cannot be measured: once per process, as its exact gradient is found once for all estimators."""
+    """Refuse a loss that cannot be measured, once per process for all estimators, like its exact gradient."""
     examine_loss(instance.loss, oracle, instance.scores.to(device), differentiated=differentiated)
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What is measured, and how."""
+    """One measurement: estimator, instance and settings."""
 
     estimator: Estimator[Any]
     target: Target
@@ -154,7 +154,7 @@ class _Task:
 
     @property
     def floor(self) -> float:
-        """The norm up to which a gradient counts as none; one that is not known does."""
+        """The norm up to which a gradient counts as none; infinite for an unknown one."""
         if self.target.truth.method == UNKNOWN:
             return math.inf
         return VANISHING * self.target.truth.loss_deviation
@@ -175,7 +175,7 @@ class _Task:
 
     @property
     def identity(self) -> str:
-        """What replicates on disk are of."""
+        """The identity of replicates on disk."""
         numbers = [self.target.truth.gradient.double(), self.target.scores.double()]
         digest = hashlib.blake2b(b"".join(tensor.cpu().numpy().tobytes() for tensor in numbers), digest_size=12).hexdigest()
         kept = (self.sampling.seed, self.sampling.key, self.sampling.dtype, self.sampling.piece(0))
@@ -196,7 +196,7 @@ def _measured(task: _Task) -> Measurement:
 def exact_summary(
     estimator: Estimator[Any], target: Target, sampling: Sampling, cap: int, information: Tensor | None = None
 ) -> Summary | None:
-    """The exact moments, or None where only replicates will do."""
+    """The exact moments; None if only replicates are possible."""
     if sampling.tier == "mc":
         return None
     if estimator.deterministic:
@@ -243,11 +243,14 @@ def _sampled_measurement(task: _Task) -> Measurement:
     rare = metrics["gradient_nonzeros"] is UNRESOLVED
     verdict: Verdict = "unresolved"
     if p_value is not None and p_value < ALPHA and (estimator.unbiased or not rare):
-        verdict = "biased" if not estimator.unbiased or _repeats(estimator, target, sampling) else "unresolved"
+        again = None
+        if estimator.unbiased:
+            again = bias_test(draw_moments(estimator, target, sampling, slot="confirmation"), target.truth, sampling.dtype)
+        verdict = "biased" if not estimator.unbiased or (again is not None and again < ALPHA) else "unresolved"
     elif rare:
         verdict = "unresolved: rare events"
     elif not estimator.unbiased and bias_interval(moments, level=1 - ALPHA)[0] > floor**2:
-        # No claim is at stake, so the interval of the bias decides where no direction passes the filter of the test.
+        # Without a claim, the interval of the bias decides if no direction passes the filter of the test.
         verdict = "biased"
     elif bound <= task.equivalence * float(moments.gradient.norm()):
         verdict = "equivalent"
@@ -261,7 +264,7 @@ def _sampled_measurement(task: _Task) -> Measurement:
 
 
 def _moments(task: _Task) -> tuple[Moments, Literal["converged", "budget"], dict[str, Interval]]:
-    """Of as many replicates as the effort asks for; of a fixed number without one. With their metrics."""
+    """Moments and metrics of as many replicates as the effort asks for; of a fixed number without an effort."""
 
     def metrics(moments: Moments) -> dict[str, Interval]:
         return task.estimated(moments)
@@ -272,8 +275,9 @@ def _moments(task: _Task) -> tuple[Moments, Literal["converged", "budget"], dict
     sampling, found = replace(task.sampling, replicates=task.effort.replicates), {}
 
     def watched(moments: Moments) -> dict[str, Interval]:
-        found[moments.total] = metrics(moments)
-        return _watched(found[moments.total], task)
+        found[moments.total] = known = metrics(moments)
+        # Without a gradient, the variance must be known relative to itself.
+        return known | {"relative_variance": known["absolute_variance"]} if task.floor == math.inf else known
 
     sampled = sample_until(
         Moments.empty(task.target.truth.gradient, task.information),
@@ -286,19 +290,8 @@ def _moments(task: _Task) -> tuple[Moments, Literal["converged", "budget"], dict
     return moments, sampled.status, found.get(moments.total) or metrics(moments)
 
 
-def _watched(metrics: dict[str, Interval], task: _Task) -> dict[str, Interval]:
-    """What replicates are added for: without a gradient, the variance is known well enough when it is known relative to itself."""
-    return metrics | {"relative_variance": metrics["absolute_variance"]} if task.floor == math.inf else metrics
-
-
-def _repeats(estimator: Estimator[Any], target: Target, sampling: Sampling) -> bool:
-    """Whether fresh seeds reject too."""
-    again = bias_test(draw_moments(estimator, target, sampling, slot="confirmation"), target.truth, sampling.dtype)
-    return again is not None and again < ALPHA
-
-
 class Bias(Suite):
-    """How far the mean of an estimate is from the gradient, and how far single estimates are from their mean."""
+    """Distance of the mean of an estimate from the gradient, and of single estimates from their mean."""
 
     name: ClassVar[str] = "bias"
     summary: ClassVar[str] = "bias, variance and usefulness of single estimates, against the exact gradient and that of the own objective"
@@ -322,7 +315,7 @@ class Bias(Suite):
                     yield Finding.failed(name, metric, error, instance=instance.name, reference="expected")
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
-        """No exact gradient to compare with: what is left is the variance of single estimates, and what they are like."""
+        """No exact gradient to compare with; only properties of single estimates are measured, such as their variance."""
         return context.unknown(problem, instance)
 
 
@@ -338,7 +331,7 @@ def _sampling(problem: Problem, instance: Instance, context: Context) -> Samplin
 
 
 def _spread(name: str, estimator: Estimator[Any], place: tuple[Problem, Instance], law: Truth, context: Context) -> Iterator[Finding]:
-    """The metrics that need no exact gradient: those of the spread, and the bias for the own objective where that has a gradient."""
+    """The metrics that need no exact gradient: of the spread, and the bias against the own objective if that has a gradient."""
     problem, instance = place
     reference = _reference(estimator, problem, instance, context)
     target = Target(problem.oracle, instance.loss, instance.scores.to(context.device, context.dtype), law)
@@ -384,9 +377,9 @@ def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instan
 
 
 def _reference(estimator: Estimator[Any], problem: Problem, instance: Instance, context: Context) -> NoisyGradient | None:
-    """The gradient of an estimator's own objective, where that is not the expected loss; None where there is none.
+    """The gradient of an estimator's own objective, if that is not the expected loss; None if there is none.
 
-    The gradient of ``L(argmax θ)`` is 0 almost everywhere, and nobody is to be near it.
+    The gradient of ``L(argmax θ)`` is 0 almost everywhere, and no target.
     """
     kind = own_reference(estimator)
     if kind == "relaxed":
@@ -403,7 +396,7 @@ def _reference(estimator: Estimator[Any], problem: Problem, instance: Instance, 
 def _perturbed(  # noqa: PLR0913
     noise: Noise, oracle: Any, instance: Instance, device: str, replicates: int, *, key: tuple[str, ...]
 ) -> NoisyGradient:
-    """Shared by all estimators of a noise: its stream is named after the instance alone."""
+    """The reference of a noise, shared by all its estimators: its stream has the name of the instance alone."""
     scores = instance.scores.to(device)
     return reference_gradient("perturbed", oracle, instance.loss, scores, noise=noise, replicates=replicates, key=key)
 

@@ -1,8 +1,8 @@
-"""Is the mean of these estimates the exact gradient? A test for one instance, and the verdict that is drawn from it.
+"""Tests on one instance whether the mean of estimates is the exact gradient.
 
-Rare structures are the trap: where a structure that carries the variance is unlikely to occur in the sample, the sample variance is far too
-small, and any test that divides by it cries wolf (Hotelling's T² at up to half of all peaked instances, at a nominal level of 0.001). The
-exact kurtosis tells beforehand: directions are tested only where there are enough replicates for it.
+Rare structures are the trap. If a structure that carries the variance is unlikely to occur in the sample, the sample variance is far too
+small. Any test that divides by it then rejects falsely (Hotelling's T² at up to half of all peaked instances, at a nominal level of 0.001).
+The exact kurtosis is known beforehand: directions are tested only with enough replicates for it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ EQUIVALENCE = 0.05
 """A bias whose upper bound is below this share of ‖g‖ is called equivalent to none."""
 
 FILTER = 200
-"""A direction is tested only where replicates / exact kurtosis reach this: else too few samples carry the variance for a t-test."""
+"""A direction is tested only if replicates / exact kurtosis reach this: else too few samples carry the variance for a t-test."""
 
 FLAT = 1000
-"""All directions are tested together only where replicates / the greatest exact kurtosis reach this."""
+"""All directions are tested together only if replicates / the greatest exact kurtosis reach this."""
 
 CONSTANT = 1e-5
-"""A direction in which estimates spread by less than this share of the greatest spread is constant, and is compared and not tested."""
+"""A direction with less than this share of the greatest spread is constant: it is compared, not tested."""
 
 
 EXACT_TOLERANCE = 1e-9
@@ -48,8 +48,8 @@ EXACT_TOLERANCE = 1e-9
 def rounding_floor(size: float, truth: Truth, dtype: torch.dtype = torch.float64) -> float:
     """The distance between a mean of estimates and the exact gradient that rounding explains.
 
-    Where the gradient all but vanishes, the rounding of the estimates and of the losses in them is left. An estimate is a loss less a
-    baseline, some size / spread, times z − μ, of which a peaked distribution leaves the rounding of 1 − μ.
+    If the gradient nearly vanishes, the rounding of the estimates and of the losses in them remains. An estimate is a loss less a baseline,
+    about size / spread, times z − μ. At a peaked distribution, z − μ has the rounding of 1 − μ.
 
     Args:
         size: root of the mean square of an estimate.
@@ -70,18 +70,18 @@ def estimate_rounding(moments: Moments, truth: Truth, dtype: torch.dtype) -> flo
 
 
 def resolved(moments: Moments, truth: Truth, dtype: torch.dtype, *, deterministic: bool = False, unbiased: bool = False) -> bool:
-    """Whether replicates show how estimates vary: enough of them carry the spread, or there surely is none.
+    """Whether replicates show the variation of estimates: enough of them carry the spread, or there surely is none.
 
-    Estimates without a spread are constant where all are the exact gradient, or the same number other than 0 for many different structures.
-    Else what varies may be rare.
+    Estimates without a spread are constant if all are the exact gradient, or the same number other than 0 for many different structures.
+    Otherwise the variation may be rare.
 
     Args:
         moments: of the errors of independent replicates.
         truth: of the instance.
         dtype: in which the estimator runs.
         deterministic: whether it has no randomness.
-        unbiased: whether it claims to have no bias, and varies as the loss does. At a peaked law a spread that is small compared with
-            that of the loss may be of the frequent structures alone: it must be worth `LOSSES_SEEN` changes of the loss.
+        unbiased: whether it claims to have no bias, and varies as the loss does. At a peaked law, a small spread compared with the loss
+            may come from the frequent structures alone: it must be worth `LOSSES_SEEN` changes of the loss.
     """
     rounding, summary = estimate_rounding(moments, truth, dtype), summarise(moments)
     variances = (truth.marginals * (1 - truth.marginals)).clamp(min=0)
@@ -95,7 +95,7 @@ def resolved(moments: Moments, truth: Truth, dtype: torch.dtype, *, deterministi
 
 
 LOSSES_SEEN = 6
-"""Rare structures that change the loss as usual, which an interval of an unbiased estimator needs to have seen, if there were any."""
+"""Changes of the loss by rare structures, of the usual size, that an interval of an unbiased estimator needs to contain."""
 
 PEAKED = 0.05
 """The greatest variance of a part below which a law is peaked."""
@@ -110,7 +110,7 @@ def bias_test(moments: Moments, truth: Truth, dtype: torch.dtype = torch.float64
         dtype: in which the estimates were made: an error within their rounding is none.
 
     Returns:
-        None where no direction can be tested.
+        The p-value; None if no direction can be tested.
 
     Example:
         >>> from structgrad.oracles import Categorical
@@ -127,17 +127,17 @@ def bias_test(moments: Moments, truth: Truth, dtype: torch.dtype = torch.float64
 
 
 def bonferroni_of(p_values: dict[str, float]) -> float | None:
-    """The smallest p-value times their number, at most 1; None where there is none."""
+    """The smallest p-value times their number, at most 1; None without p-values."""
     return min(1.0, min(p_values.values()) * len(p_values)) if p_values else None
 
 
 def partial_tests(moments: Moments, truth: Truth, dtype: torch.dtype = torch.float64) -> dict[str, float]:
     """The p-values of the tests that apply, by name; no single one is the best for every error.
 
-    - ``along``: t-test of the error along the exact gradient; finds errors of scale.
-    - ``parts``: the greatest |t| over the parts that pass the kurtosis filter, with Bonferroni over them; finds errors of single parts.
-    - ``joint``: Hotelling's T² over all directions that vary, on flat instances only; finds small errors that are spread.
-    - ``constant``: 0 where estimates are constant and wrong; absent otherwise.
+    - ``along``: t-test of the error along the exact gradient. It finds errors of scale.
+    - ``parts``: the greatest |t| over the parts that pass the kurtosis filter, with Bonferroni over them. It finds errors of single parts.
+    - ``joint``: Hotelling's T² over all directions that vary, on flat instances only. It finds small errors that are spread.
+    - ``constant``: 0 if estimates are constant and wrong; absent otherwise.
 
     Reference: Hotelling 1931, "The generalization of Student's ratio", for T².
     """

@@ -35,12 +35,12 @@ PROBE = 128
 """Estimates whose scale sets the step sizes."""
 
 FARTHEST = 1e12
-"""A score beyond this has left the range of training."""
+"""The greatest score in training; a run beyond it has diverged."""
 
 
 @dataclass(frozen=True)
 class DescentAmount:
-    """How much work an effort buys: steps whose decrease is averaged, loss evaluations of a run of training, and seeds."""
+    """Work of an effort: steps whose decrease is averaged, loss evaluations of a run of training, and seeds."""
 
     steps: int
     training: int
@@ -48,7 +48,7 @@ class DescentAmount:
 
     @classmethod
     def of(cls, context: Context) -> DescentAmount:
-        """240, 120 and 8 at standard effort, a quarter at quick effort, but for seeds."""
+        """240, 120 and 8 at standard effort; a quarter at quick effort, except seeds."""
         rounds = context.effort.rounds
         return cls(max(16, min(256, 6 * rounds)), max(10, min(300, 3 * rounds)), max(4, min(8, rounds // 5)))
 
@@ -67,7 +67,7 @@ class Descent(Suite):
     version: ClassVar[int] = 2
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Both, instance by instance; where a space is too large for them, a finding that says so."""
+        """Steps and training, instance by instance; a skipped finding for a space that is too large."""
         for instance in problem.instances:
             reason = self.limitation(problem, instance, context)
             if reason is not None:
@@ -95,7 +95,7 @@ class _DescentInstance:
     context: Context
 
     def findings(self, estimators: Mapping[str, Estimator[Any]]) -> Iterator[Finding]:
-        """Of every estimator; one that raises is out of what follows."""
+        """Findings of every estimator; one that raises is left out of the rest."""
         alive = dict(estimators)
         for name in list(alive):
             try:
@@ -124,7 +124,7 @@ class _DescentInstance:
 
     @functools.cached_property
     def _exact(self) -> dict[float, tuple[float, Interval]]:
-        """By divergence: the decrease of the exact gradient's step, and that of the natural gradient's, relative to it."""
+        """The decrease of the exact gradient's step by divergence, and that of the natural gradient's relative to it."""
         gradient = self.table.gradient(self._here)
         natural = Rays(self.table, self._here, natural_direction(self.table, self._here, gradient).unsqueeze(0))
         own = Rays(self.table, self._here, gradient.unsqueeze(0))
@@ -169,19 +169,19 @@ def _decrease(rays: Rays, divergence: float) -> float:
 
 
 def flat_start(table: StructureTable, generator: torch.Generator) -> Tensor:
-    """Scores ``[parts]`` that prefer nothing, but for a little noise, without which the best structure would be a matter of ties."""
+    """Scores ``[parts]`` of almost the uniform law; a little noise breaks ties of the best structure."""
     noise = torch.randn(table.scores.shape, generator=generator, dtype=torch.float64, device=table.scores.device)
     return torch.where(table.free, 0.01 * noise, 0)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What training reached.
+    """The result of training.
 
     Attributes:
-        regret: ``(E L − min L) / (E L at the start − min L)``, the mean over seeds, of the best step size; empty where all diverge.
+        regret: ``(E L − min L) / (E L at the start − min L)`` of the best step size, the mean over seeds; empty if all diverge.
         rate: that step size.
-        steps: how many were made.
+        steps: number of steps.
     """
 
     regret: Interval
@@ -206,7 +206,7 @@ class _CountedLoss:
 def steps_of(estimator: Estimator[Any], draws: Draws, budget: int) -> int:
     """Training steps within a budget of loss evaluations, at least one.
 
-    The evaluations of one estimate are counted and not timed: numbers do not depend on the machine, nor on what else runs there.
+    The evaluations of one estimate are counted and not timed: numbers do not depend on the machine or its load.
     """
     loss = _CountedLoss(draws)
     estimator.gradient(loss, draws.oracle, draws.scores, generator=draws.generator("work"))
@@ -219,9 +219,9 @@ def trained(estimator: Estimator[Any], draws: Draws, table: StructureTable, step
     Args:
         estimator: warmed up.
         draws: the flat start, and the streams.
-        table: tells the exact ``E L``.
+        table: for the exact ``E L``.
         steps: of plain descent.
-        seeds: independent runs; one, where nothing is random.
+        seeds: independent runs; one if nothing is random.
     """
     seeds = 1 if estimator.deterministic else seeds
     start = draws.scores.double().flatten()
@@ -234,7 +234,7 @@ def trained(estimator: Estimator[Any], draws: Draws, table: StructureTable, step
         scores = table.shaped(rows).to(draws.scores.dtype)
         found = estimator.gradient(draws.loss, draws.oracle, scores, generator=generator).double().flatten(1)
         moved = rows - rates.repeat_interleave(seeds).unsqueeze(-1) * found
-        # Scores that leave all bounds would be refused by the oracle: their run is over, and lost.
+        # The oracle would refuse unbounded scores: their run has diverged, and ends.
         alive &= (moved.abs() < FARTHEST).all(-1)
         rows = torch.where(alive.unsqueeze(-1), moved, rows)
     regrets = torch.where(alive, _regrets(table, start, rows), math.inf).reshape(len(LENGTHS), seeds)
@@ -245,7 +245,7 @@ def trained(estimator: Estimator[Any], draws: Draws, table: StructureTable, step
 
 
 def _regrets(table: StructureTable, start: Tensor, rows: Tensor) -> Tensor:
-    """Of scores [b, parts]: [b]; 0 where the start is as good as anything."""
+    """Regrets of scores [b, parts]: [b]; 0 if the start is optimal."""
     first = float(table.expected(start.unsqueeze(0))[0]) - table.least
     reached = table.expected(rows) - table.least
     return reached / first if first > 0 else torch.zeros_like(reached)

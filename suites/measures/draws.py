@@ -19,12 +19,12 @@ from .suite import Context
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Where estimates are taken, and which random numbers they use.
+    """The point at which estimates are taken, and their random numbers.
 
     Attributes:
         oracle: the structures. ``loss``: ``[..., *event] -> [...]``. ``scores``: ``[*event]``, in the dtype that estimators run in.
         context: root seed and rows per launch. ``key``: stable names, such as suite, problem, stage and instance.
-        lengths: of the items of a batch, whose scores are padded; None where all have one size.
+        lengths: of the items of a batch, whose scores are padded; None if all have one size.
     """
 
     oracle: Any
@@ -49,9 +49,9 @@ class Draws:
         return estimator.warmed_up(self.loss, self.of_rows(self.scores), self.scores, generator=self.generator("warm-up"))
 
     def launched(self, name: str, number: int, compute: Callable[[Tensor, torch.Generator], Tensor]) -> Tensor:
-        """What ``compute(rows, streams)`` gives for so many rows that share the scores.
+        """The results of ``compute(rows, streams)`` for a number of rows that share the scores.
 
-        Their streams depend neither on the rows per launch, nor on the estimator, of which the name is told.
+        Their streams depend neither on the rows per launch nor on the estimator, whose ``name`` is for messages.
         """
         key = seed_sequence(self.context.seed, *self.key, "replicates")
 

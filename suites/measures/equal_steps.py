@@ -1,11 +1,12 @@
 """Steps of equal size: the decrease of E L along an estimate, in mean KL divergence from the law before.
 
-The step sizes of estimators cannot be compared, nor can the best of each: ``E L`` saturates at a vertex, and the longest step wins. At
-equal mean ``KL(p_θ ‖ p_{θ − ηĝ}) = δ`` the decrease, relative to that of the exact gradient, tends with δ to
+The step sizes of estimators cannot be compared, nor can the best of each: ``E L`` saturates at a vertex, and the longest step wins. Here
+steps have equal mean ``KL(p_θ ‖ p_{θ − ηĝ}) = δ``. As δ tends to 0, the decrease relative to that of the exact gradient tends to
 
 ``m·g √(g'Hg) / (‖g‖² √(m'Hm + tr(HS)/M))``
 
-for an estimate of mean m and covariance S, averaged over M samples, and the Fisher information H: bias, variance and scale in one number.
+for an estimate of mean m and covariance S, averaged over M samples, and the Fisher information H. It has bias, variance and scale in one
+number.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ from ..truth.loss_checks import checked, values
 ITERATIONS = 60
 
 TOLERANCE = 1e-8
-"""Of the logarithm of the mean divergence."""
-
+"""The greatest error of the logarithm of the mean divergence."""
 
 CAP = 20_000
 """The largest space that is tabled: steps are many, and each takes the whole table."""
@@ -37,7 +37,7 @@ CHUNK = 2**21
 
 
 def too_many(oracle: Any, event: tuple[int, ...]) -> str | None:
-    """Why there is no table of structures of a shape; None where there is one."""
+    """The reason why there is no table of structures of a shape; None if there is one."""
     count = oracle.count(event)
     if count <= CAP:
         return None
@@ -128,7 +128,7 @@ class StructureTable:
         return self._pulled_back(row, (centred @ self.structures).unsqueeze(0))[0]
 
     def entropy(self, row: Tensor) -> float:
-        """In nats, of scores [parts]."""
+        """The entropy in nats, of scores [parts]."""
         log_probs = self.log_probs(row.unsqueeze(0))[0]
         return float(-(log_probs.exp() * log_probs).sum())
 
@@ -140,7 +140,7 @@ class StructureTable:
         return self._pulled_back(row, self._pulled_back(row, covariance).mT)
 
     def _pulled_back(self, row: Tensor, vectors: Tensor) -> Tensor:
-        """From the natural parameters to the scores: vectors [v, parts] times the Jacobian of the parameters, 0 for what does not move."""
+        """Vectors [v, parts] times the Jacobian of the natural parameters in the scores, 0 for fixed parts."""
         with torch.enable_grad():
             leaf = self.shaped(row.unsqueeze(0)).expand(len(vectors), *self.event).clone().requires_grad_()
             parameters = self.oracle.natural_parameters(leaf)
@@ -206,7 +206,7 @@ class Rays:
             along = -size * self._rates(moved, self.directions[rows]) @ self.table.structures.mT
             after = self.table.log_probs(moved)
         probabilities = after.exp()
-        # What log p gains when η grows by a factor e, to first order.
+        # The gain of log p when η grows by a factor e, to first order.
         gained = along - (probabilities * along).sum(-1, keepdim=True)
         divergence = (self.before - after) @ self.start
         return (
@@ -217,7 +217,7 @@ class Rays:
         )
 
     def _rates(self, at: Tensor, directions: Tensor) -> Tensor:
-        """How natural parameters change along directions: as the scores do, or by a central difference where they are other functions."""
+        """The change of natural parameters along directions: that of the scores, or a central difference for other functions."""
         if self.table.linear:
             return directions
         half = 1e-5 / directions.abs().amax(-1, keepdim=True).clamp(min=1e-300)
@@ -225,10 +225,10 @@ class Rays:
 
 
 def equal_step(rays: Rays, divergence: float) -> Step | None:
-    """The steps of the one size whose mean KL divergence is ``divergence``; None where no size has it.
+    """The steps of the one size whose mean KL divergence is ``divergence``; None if no size has it.
 
-    The KL divergence is convex along a line of natural parameters and 0 at its start, so that it grows with the size: Newton's method on
-    logarithms, which starts at the size that the Fisher information gives, needs a few steps.
+    The KL divergence is convex along a line of natural parameters and 0 at its start, so it grows with the size. Newton's method on
+    logarithms needs a few steps from the size that the Fisher information gives.
     """
     curvature = rays.curvature
     if curvature == 0:
@@ -247,7 +247,7 @@ def equal_step(rays: Rays, divergence: float) -> Step | None:
 
 
 def _next(here: float, move: float, low: float, high: float) -> float:
-    """A Newton step, of at most 2; the middle of the bracket where it would leave it."""
+    """A Newton step, of at most 2; the middle of the bracket if it would leave the bracket."""
     there = here - max(-2.0, min(2.0, move))
     if low < there < high:
         return there
@@ -255,7 +255,7 @@ def _next(here: float, move: float, low: float, high: float) -> float:
 
 
 def relative_decrease(found: Step | None, exact: float) -> Interval:
-    """The mean decrease relative to that of the exact gradient, with a t-interval that counts in that the size was fitted to the sample.
+    """The mean decrease relative to that of the exact gradient, with a t-interval that includes the fit of the size to the sample.
 
     An estimate that never moves the law decreases nothing: 0.
     """
@@ -272,6 +272,6 @@ def relative_decrease(found: Step | None, exact: float) -> Interval:
 
 
 def natural_direction(table: StructureTable, scores: Tensor, gradient: Tensor) -> Tensor:
-    """``H⁺ g``: the steepest descent where distance is the KL divergence."""
+    """``H⁺ g``, the steepest descent if distance is the KL divergence."""
     inverse: Tensor = torch.linalg.pinv(table.fisher(scores), rtol=1e-10, hermitian=True)
     return inverse @ gradient

@@ -1,4 +1,4 @@
-"""The test for bias on a growing sample: a look at every doubling, and a second opinion on whatever is rejected."""
+"""The test for bias on a growing sample: a look at every doubling, and a confirmation of each rejection."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ Draw = Callable[[str, int], Moments]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the looks found.
+    """The result of the looks.
 
     Attributes:
         moments: of all looks together, without the confirmation.
-        p_value: Bonferroni over the looks; where a confirmation was drawn, the square of the greater of both p-values. None where no
-            direction could be tested.
+        p_value: Bonferroni over the looks; after a confirmation, the square of the greater of both p-values. None if no direction could
+            be tested.
         verdict: ``biased``, ``equivalent``, ``unresolved`` or ``unresolved: rare events``.
-        bound: upper bound of ‖b‖ / ‖g‖, with Bonferroni over the looks; None where events are too rare for one.
-        sampling: ``converged`` where the verdict is resolved.
+        bound: upper bound of ‖b‖ / ‖g‖, with Bonferroni over the looks; None if events are too rare for one.
+        sampling: ``converged`` if the verdict is resolved.
     """
 
     moments: Moments
@@ -88,7 +88,8 @@ def sequential_test(draw: Draw, truth: Truth, effort: Effort, dtype: torch.dtype
     for look, size in enumerate(sizes):
         if look > 0:
             moments = moments.merged(draw(f"look-{look}", size - moments.total))
-        smallest = _least(smallest, bias_test(moments, truth, dtype), len(sizes))
+        if (p_value := bias_test(moments, truth, dtype)) is not None:
+            smallest = min(1.0 if smallest is None else smallest, 1.0, len(sizes) * p_value)
         rare = not resolved(moments, truth, dtype, unbiased=True)
         bound = None if rare else bias_bound(moments, error=ERROR / len(sizes))
         rejected = smallest is not None and smallest < effort.alpha
@@ -106,10 +107,3 @@ def sequential_test(draw: Draw, truth: Truth, effort: Effort, dtype: torch.dtype
     elif bound is not None and bound <= effort.equivalence:
         verdict = "equivalent"
     return Outcome(moments, smallest, verdict, bound, "budget" if verdict.startswith("unresolved") else "converged")
-
-
-def _least(smallest: float | None, p_value: float | None, looks: int) -> float | None:
-    """The smallest p-value so far, times the number of looks."""
-    if p_value is None:
-        return smallest
-    return min(1.0 if smallest is None else smallest, 1.0, looks * p_value)

@@ -16,15 +16,15 @@ from ..tasks.training import Job, TrainingResult, train_all
 from .suite import Context, Finding, Suite
 
 TARGET = 0.95
-"""Of the ceiling: the accuracy whose first step is told."""
+"""Share of the ceiling that is the target accuracy of `steps_to_target`."""
 
 
 @dataclass(frozen=True)
 class LearningAmount:
-    """How much training an effort buys.
+    """The training of an effort.
 
     Attributes:
-        share: of the task's steps that a test takes; half of them choose rate and option, which ranks as well.
+        share: of the task's steps that a test takes; half of them choose rate and option, with the same ranking.
         tuning: seeds that choose.
     """
 
@@ -37,7 +37,7 @@ class LearningAmount:
         return cls(0.6, 1) if context.effort.rounds <= 10 else cls(1.0, 2)
 
     def steps(self, task: Task) -> int:
-        """Of a test."""
+        """Steps of a test."""
         return max(round(self.share * task.steps), 1)
 
     def runs(self, task: Task, name: str, seeds: int) -> float:
@@ -49,7 +49,8 @@ class LearningAmount:
 class LearningSuite(Suite):
     """Accuracy and speed of models that are trained with every estimator; instances are seeds, and runs of estimators are paired by them.
 
-    Learning rate and main option are chosen on the validation split, over seeds of their own. Trained in float32 whatever the plan says.
+    Learning rate and main option are chosen on the validation split, over seeds of their own. Models are trained in float32, whichever
+    dtype the plan has.
     """
 
     name: ClassVar[str] = "learning"
@@ -59,7 +60,7 @@ class LearningSuite(Suite):
     order: ClassVar[int] = 1
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Of every seed, after the choices that hold for all of them."""
+        """Findings of every seed, after the choices for all of them."""
         assert isinstance(problem, TaskProblem)
         for name, estimator in estimators.items():
             yield from _Cell(name, estimator, problem, context).findings()
@@ -70,7 +71,7 @@ class LearningSuite(Suite):
 
 
 def on_cpu(context: Context) -> str | None:
-    """Why nothing is trained on a device."""
+    """The reason why models are not trained on a device; None for the CPU."""
     return None if context.device == "cpu" else f"models are trained on the CPU, and the plan has the device {context.device}"
 
 
@@ -137,7 +138,7 @@ class _Cell:
 def to_target(curve: tuple[tuple[int, float], ...], target: float, steps: int) -> Finding:
     """The step from which a curve has been at a target, between the point before it and itself.
 
-    A run that does not come there is censored: no value, ``low`` is its last step, ``sampling`` is ``budget``, and the reason says it.
+    A run that does not reach it is censored: it has no value, ``low`` is its last step, ``sampling`` is ``budget``, and there is a reason.
 
     Example:
         >>> found = to_target(((0, 0.5), (10, 0.8), (20, 0.9)), 0.85, 20)

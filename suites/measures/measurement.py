@@ -1,4 +1,4 @@
-"""Measurements: what one estimator at one score tensor was found to do, as values and as a table."""
+"""Measurements of one estimator at one score tensor, as values and as a table."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ FRAME_COLUMNS = (
     "p_value",
     "seed",
 )
-"""Of `Measurement.frame`: these of the result table of a run, with its types."""
+"""The columns of `Measurement.frame`, a subset of those of the result table of a run, with its types."""
 
 
 @dataclass(frozen=True)
 class MeasuredPair:
-    """What was measured: names with options, and the size of the item.
+    """Names with options of the measured objects, and the size of the item.
 
     Attributes:
-        estimator, oracle, loss: names; that of a function is its own.
-        sizes: as ``n=5``, or the shape of the scores where the oracle's sizes do not follow from it.
+        estimator, oracle, loss: names, for a function its own.
+        sizes: as ``n=5``, or the shape of the scores if sizes do not follow from it.
         count: number of structures. ``seed``: of everything random.
         own: the reference of the estimator's own objective, ``perturbed``, ``relaxed`` or ``expected``.
     """
@@ -64,7 +64,7 @@ class MeasuredPair:
 
     @classmethod
     def of(cls, estimator: Estimator[Any], problem: tuple[Any, Any, tuple[int, ...]], count: int, seed: int) -> MeasuredPair:
-        """From what `measure` is given: the problem is an oracle, a loss and the shape of its scores."""
+        """Make it from the arguments of `measure`; the problem is an oracle, a loss and the shape of its scores."""
         oracle, loss, event = problem
         names = estimator_name(estimator), oracle_name(oracle), loss_name(loss)
         return cls(*names, size_text(oracle, event), count, seed, str(own_reference(estimator)))
@@ -72,17 +72,17 @@ class MeasuredPair:
 
 @dataclass(frozen=True, repr=False)
 class Measurement:
-    """What `measure` finds: metrics with intervals, how they were found, and the verdict of the test for bias.
+    """The result of `measure`: metrics with intervals, their tier, and the verdict of the test for bias.
 
     Attributes:
         metrics: against the exact gradient of the expected loss.
-        tier: how they were found. ``replicates``: None for the exact tier.
-        verdict: of the test for bias; ``broken``, with the ``reason``, where estimates are NaN or infinite: then no metric has a value.
-        p_value: of the test (Bonferroni over directions), None for an exact tier and where no direction could be tested.
-        sampling: ``converged`` or ``budget``; empty where nothing was sampled.
+        tier: ``exact`` or ``mc``. ``replicates``: None for the exact tier.
+        verdict: of the test for bias; ``broken``, with the ``reason``, if estimates are NaN or infinite: then no metric has a value.
+        p_value: of the test (Bonferroni over directions); None for an exact tier, or if no direction could be tested.
+        sampling: ``converged`` or ``budget``; empty without sampling.
         against: metrics of the bias against the reference that was given.
         batches: metrics with each batch of the replicates left out. ``first``: (replicates, metric, interval) of the first of them alone.
-        pair: what was measured; equal measurements have equal numbers.
+        pair: the measured objects; equal measurements have equal numbers.
 
     Example:
         >>> import torch

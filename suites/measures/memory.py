@@ -1,4 +1,4 @@
-"""Peak memory of a training step, as torch's allocators count it, with what kernels take."""
+"""Peak memory of a training step, from torch's allocators and kernels."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .suite import Context, Finding, Suite
 
 
 def peak_memory(call: Callable[[], object], *, device: torch.device | str = "cpu") -> int:
-    """The most bytes that a call took from torch and held at one time, not counting what was held before.
+    """The most bytes that a call took from torch and held at one time, without those held before.
 
-    Tensors count and what kernels take: no interpreter, no imported library, so that small tensors are visible, unlike in the resident set
-    of a process. On CUDA the caching allocator's own counter is read; on the CPU the profiler's record of every allocation and release is
-    summed. Nothing is collected as garbage meanwhile: what hangs in cycles is held until the call ends.
+    Tensors and the memory of kernels count, the interpreter and imported libraries do not. So small tensors are visible, unlike in the
+    resident set of a process. On CUDA the caching allocator's own counter is read. On the CPU the profiler's record of every allocation and
+    release is summed. Garbage collection is off: tensors in reference cycles are held until the call ends.
 
     Args:
         call: takes no arguments, and releases nothing that was held before.
@@ -46,7 +46,7 @@ def peak_memory(call: Callable[[], object], *, device: torch.device | str = "cpu
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """A collection in the middle of a call would release what was held before, sooner in one run and later in another."""
+    """Turn garbage collection off: it would release older memory during the call, sooner in one run and later in another."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -79,14 +79,14 @@ def training_memory(estimator: Estimator[Any] | str, oracle: Any, loss: Loss, sc
     """Peak bytes of one training step on a batch of scores, and how they grow with the batch.
 
     Args:
-        estimator: an estimator or its name. Every step is taken once before, so that what is kept for later calls does not count.
+        estimator: an estimator or its name. Every step is taken once before, so memory that is kept for later calls does not count.
         oracle: an oracle or its name.
         loss: ``[..., *batch, *event] -> [..., *batch]``.
         scores: ``[rows, *event]``, an even number of rows.
 
     Returns:
-        ``forward_memory``, ``peak_memory`` (forward and backward), and ``memory_per_row``: what every row adds when the first half of the
-        rows is there twice, with the same noise, so that both halves take the same.
+        ``forward_memory``, ``peak_memory`` (forward and backward), and ``memory_per_row``. The last compares a batch that has the first
+        half of the rows twice, with the same noise, with that half.
     """
     made, loss, oracle, scores = check_call("training_memory", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
     rows = len(scores) // 2
@@ -120,7 +120,7 @@ def _step(  # noqa: PLR0913, PLR0917
 
 
 class Memory(Suite):
-    """How much memory one training step takes, forward and backward, and with every further row.
+    """Memory of one training step, forward and backward, and of every further row.
 
     The batch is that of `timing_batch` around the largest instance. On the CPU the numbers are exact counts: they repeat to the byte.
     """

@@ -1,4 +1,4 @@
-"""Bias and variance where SGD feels them: of a batch's gradient in the encoder's parameters, along a run of training."""
+"""Bias and variance of a batch's gradient in the encoder's parameters, along a run of training."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ METRIC = {
     "gain": "parameter_gain",
     "rho": "parameter_rho",
 }
-"""What metrics of single items are called of a batch in parameters."""
+"""The names of metrics of a batch in parameters, by those of single items."""
 
 FEWEST = 2 * BATCHES
-"""Replicates: two for each batch of the intervals."""
+"""The fewest replicates: two for each batch of the intervals."""
 
 OF_REFERENCE = 4
-"""Replicates of a reference that is no exact gradient, as a multiple of those of an estimator."""
+"""Replicates of a reference without an exact gradient, as a multiple of those of an estimator."""
 
 
 class ParameterBias(Suite):
-    """Of the mean over the first training batch of a seed, differentiated by the encoder's parameters, in double precision.
+    """Bias and variance of the first training batch of a seed, in the encoder's parameters and double precision.
 
-    Instances are seeds, one model each at the stage of the problem. The truth is the exact gradient, or where there are too many structures
-    the mean of many estimates of leave-one-out, whose noise is taken off the bias; ``tier`` tells which.
+    Instances are seeds, one model each at the stage of the problem. The truth is the exact gradient. With too many structures it is the
+    mean of many estimates of leave-one-out, whose noise is subtracted from the bias; ``tier`` has the kind.
     """
 
     name: ClassVar[str] = "parameter_bias"
@@ -57,7 +57,7 @@ class ParameterBias(Suite):
     dtype: ClassVar[str] = "float64"
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Of as many seeds as the problem has instances."""
+        """Findings of as many seeds as the problem has instances."""
         assert isinstance(problem, TaskProblem)
         for seed in problem.seeds:
             place = ModelBatch.of(problem, seed, context)
@@ -80,7 +80,7 @@ class ParameterBias(Suite):
 
 @dataclass(frozen=True, eq=False)
 class Gradient:
-    """A gradient ``[parameters]``, and the trace of the covariance of its own error: 0 where it is exact."""
+    """A gradient ``[parameters]``, and the trace of the covariance of its own error: 0 if it is exact."""
 
     gradient: Tensor
     noise: float
@@ -92,8 +92,8 @@ class ModelBatch:
 
     Attributes:
         draws: of estimates in scores. ``theta``: scores ``[b, *event]`` as functions of ``parameters``.
-        common: ``[b, *event]``, what the regulariser adds to every estimate.
-        reference: which estimator stands for the truth. ``replicates``: of an estimator.
+        common: ``[b, *event]``, added to every estimate by the regulariser.
+        reference: the estimator that gives the truth. ``replicates``: of an estimator.
         task: as the seed sees it.
     """
 
@@ -142,7 +142,7 @@ class ModelBatch:
         return replace(self.draws, key=(*self.draws.key, "reference"))
 
     def metrics(self, estimator: Estimator[Any], truth: Gradient) -> dict[str, Interval]:
-        """Those of `METRIC`, relative to the truth."""
+        """The metrics of `METRIC`, relative to the truth."""
         warmed = self.draws.warmed(estimator)
         if estimator.deterministic:
             summary = single(self._pulled(estimates(warmed, self.draws, 1))[0], truth.gradient)
@@ -159,7 +159,7 @@ class ModelBatch:
         """Estimates in scores ``[n, b·event]`` as gradients of the batch's mean in the parameters, ``[n, parameters]``."""
         upstream = (rows.reshape(len(rows), *self.theta.shape) + self.common) / len(self.theta)
         options: dict[str, Any] = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-        with contextlib.suppress(RuntimeError):  # an encoder that cannot be mapped over is gone through row by row
+        with contextlib.suppress(RuntimeError):  # an encoder without batched gradients is differentiated row by row
             together = torch.autograd.grad(self.theta, self.parameters, upstream, is_grads_batched=True, **options)
             return torch.cat([gradient.flatten(1) for gradient in together], 1)
         each = [torch.autograd.grad(self.theta, self.parameters, row, **options) for row in upstream]

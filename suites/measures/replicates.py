@@ -23,19 +23,19 @@ FILLING = 2**16
 """Rows of a launch that fill a GPU."""
 
 COPIES = 64
-"""Of the scores that an estimator may hold at a time, as far as nothing is known of it: the first launch shows what it takes."""
+"""Copies of the scores that an estimator is assumed to hold, until its first launch shows its memory."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How replicates are drawn.
+    """Options of drawing replicates.
 
     Args:
-        replicates: N; of the first look, where an effort asks for more of them.
+        replicates: N; of the first look if an effort asks for more of them.
         seed: the root seed. ``key``: stable names of the stream, such as problem, stage and instance.
         batch_size: rows per launch, rounded up to whole blocks of 128; a GPU gets as many as fill it and fit its memory. No
-            estimate depends on it, and sums over estimates but in rounding.
-        tier: ``auto`` is exact where the estimator can be replayed, Monte Carlo elsewhere; ``mc`` forces replicates.
+            estimate depends on it; sums over estimates depend on it in rounding only.
+        tier: ``auto`` is exact if the estimator can be replayed, Monte Carlo otherwise; ``mc`` forces replicates.
         dtype: in which the estimator runs; truth and moments are float64.
     """
 
@@ -57,7 +57,7 @@ class Sampling:
     def piece(self, row: int) -> int:
         """Replicates of the block from this row on that go into one batch together.
 
-        It is a whole block, or less where N is so small that batches would stay empty: at every doubling, each has as many.
+        It is a whole block, or less if N is so small that batches would stay empty. At every doubling, all batches have equal sizes.
         """
         return min(BLOCK, 1 << ((max(self.replicates, row) // BATCHES).bit_length() - 1))
 
@@ -96,7 +96,7 @@ def launches_of(name: str, batch_size: int, scores: Tensor) -> Launches:
 
 
 def finite(summary: Summary, estimator: Estimator[Any], target: Target, sampling: Sampling) -> Summary:
-    """Exact moments of what is finite; else NonFiniteError, with a number of draws where replicates show it too."""
+    """Return finite exact moments; else raise NonFiniteError, with a number of draws if replicates show it too."""
     if not bool(summary.error.isfinite().all()):
         draw_moments(estimator, target, sampling)
         raise NonFiniteError(f"`{estimator.name}` returned NaN or infinity in some of all possible draws")
@@ -112,7 +112,7 @@ def warmed(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Est
 def launches(
     estimator: Estimator[Any], target: Target, sampling: Sampling, rows: tuple[int, int], slot: str
 ) -> Iterator[tuple[int, Tensor]]:
-    """Estimates of the replicates of a range, which begins with a block, launch by launch; what is deterministic is asked once."""
+    """Estimates of the replicates of a range, which begins with a block, launch by launch; deterministic estimators are called once."""
     key = seed_sequence(sampling.seed, *sampling.key, slot)
     scores = target.scores
     if estimator.deterministic:

@@ -24,7 +24,7 @@ MOST_REPLICATES = 1024
 
 @dataclass(frozen=True)
 class Forward:
-    """Of the forward distribution: how many structures it holds, and the non-zero parts of what the loss sees, with how they were found.
+    """The number of structures of the forward distribution, and the non-zero parts of the structure that the loss sees.
 
     ``kind`` is empty for exact numbers, and ``t`` for a mean over draws.
     """
@@ -35,13 +35,13 @@ class Forward:
 
 
 def forward_sparsity(estimator: Estimator[Any], oracle: Any, scores: Tensor, *, truth: Truth) -> dict[str, float]:
-    """Support and non-zeros of the forward pass, of one draw where only draws tell; the suite takes the mean of many.
+    """Support and non-zeros of the forward pass, of one draw if only draws are possible; the suite takes the mean of many.
 
     Args:
-        estimator: whose forward.
-        oracle: what it runs on.
+        estimator: of the forward pass.
+        oracle: of the structures.
         scores: one instance, ``[*event]``.
-        truth: says how many structures are feasible, and knows their mean.
+        truth: has the number of feasible structures, and their mean.
 
     Returns:
         ``support`` and ``forward_nonzeros`` (non-zero parts of the structure that the loss sees).
@@ -84,7 +84,7 @@ def forward(estimator: Estimator[Any], draws: Draws, truth: Truth, *, replicates
 
 
 def _support(estimator: Estimator[Any], draws: Draws, truth: Truth, point: Tensor) -> float:
-    """Of a deterministic layer: of the law whose mean it is."""
+    """The support of the law whose mean a deterministic layer is."""
     if estimator.objective == "argmax":
         return 1.0
     if ProjectionOracle in estimator.needs:
@@ -111,7 +111,7 @@ def _atoms(estimator: Estimator[Any], draws: Draws) -> tuple[Tensor, Tensor]:
 
 
 def _no_loss(structures: Tensor) -> Tensor:
-    """What a forward that evaluates no loss is given."""
+    """The loss for a forward pass that must not evaluate it."""
     raise AssertionError("the forward distribution does not depend on the loss")
 
 

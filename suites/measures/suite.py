@@ -1,6 +1,6 @@
-"""Suites: questions that are put to the estimators of a problem, answered by findings.
+"""Suites: measurements of the estimators of a problem, as findings.
 
-A suite knows nothing of grids, workers, files and tables; a runner asks it for findings, and turns each into a row.
+A suite does not depend on grids, workers, files or tables. A runner turns each of its findings into a row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..truth import Truth
 from ..truth.closed_form import UnknownTruthError, known_truth, law_alone, unknown_because
 
 Reference = Literal["expected", "perturbed", "relaxed", "argmax"]
-"""Whose gradient an estimate was compared with."""
+"""The objective whose gradient an estimate was compared with."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,19 @@ class Finding:
     """One metric of one estimator, as a suite found it.
 
     Attributes:
-        estimator: the key of the mapping that the suite was given.
-        metric: a key of `METRICS`. ``value, low, high``: with its 95 % interval; None where there is none.
-        interval: how it was made: ``jackknife``, ``profile``, ``order-statistic``, ``wilson``, ``bootstrap``, ``t`` or ``fit``; or empty.
+        estimator: its key in the mapping of estimators.
+        metric: a key of `METRICS`. ``value, low, high``: with its 95 % interval; None without one.
+        interval: its method: ``jackknife``, ``profile``, ``order-statistic``, ``wilson``, ``bootstrap``, ``t`` or ``fit``; or empty.
         instance: the item; empty for a finding about the whole problem.
-        setting: the point of a sweep, such as ``length=20`` or ``kl=0.03,samples=16``; empty where nothing is swept.
+        setting: the point of a sweep, such as ``length=20`` or ``kl=0.03,samples=16``; empty without a sweep.
         size: the swept quantity as a number, for fits and figures.
-        reference: whose gradient it was compared with; empty where nothing was.
-        tier: ``exact`` or ``mc``; empty for what is no expectation.
-        replicates: independent estimates behind it; None for the exact tier.
-        batches: the value with each of 32 batches of the replicates left out, for comparisons; empty where there are none.
-        sampling: ``converged`` or ``budget``; empty where nothing was sampled.
-        verdict, p_value: of the test for bias; ``broken`` where estimates are NaN or infinite.
-        status, reason: ``ok``; or ``skipped`` or ``error`` and why, where one contender of several, or one point of a sweep, has no value.
+        reference: the objective of the gradient that it was compared with; empty without one.
+        tier: ``exact`` or ``mc``; empty if it is no expectation.
+        replicates: number of independent estimates; None for the exact tier.
+        batches: the value with each of 32 batches of the replicates left out, for comparisons; empty without batches.
+        sampling: ``converged`` or ``budget``; empty without sampling.
+        verdict, p_value: of the test for bias; ``broken`` if estimates are NaN or infinite.
+        status, reason: ``ok``, or ``skipped`` or ``error`` with a reason, if an estimator or a point of a sweep has no value.
     """
 
     estimator: str
@@ -65,14 +65,14 @@ class Finding:
 
     @classmethod
     def failed(cls, estimator: str, metric: str, error: Exception, **known: Any) -> Finding:
-        """That an estimator raised an error, or is ``broken`` because it returned NaN or infinity."""
+        """A finding of an estimator that raised an error, or is ``broken`` because it returned NaN or infinity."""
         verdict = "broken" if isinstance(error, NonFiniteError) else ""
         return cls(estimator, metric, None, status="error", reason=reason_of(error), verdict=verdict, **known)
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much work goes into an answer; the presets are `EFFORTS`.
+    """The amount of work of a measurement; the presets are `EFFORTS`.
 
     Attributes:
         replicates: of the first look. ``most_replicates, seconds``: the budget of one estimator on one instance.
@@ -96,19 +96,19 @@ EFFORTS: dict[str, Effort] = {
     "standard": Effort(most_replicates=8192, seconds=10.0),
     "thorough": Effort(most_replicates=1_048_576, seconds=300.0, cap=10_000_000, equivalence=0.01, rounds=160),
 }
-"""By the names of the presets."""
+"""The presets by name."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a suite may use beside the problem: a root seed, where it computes, how much work it may do.
+    """The settings of a suite besides the problem: root seed, device, dtype and effort.
 
     Attributes:
         seed: everything random is keyed by it and by stable names, never by estimator, worker or order.
-        dtype: in which estimators run; truth and moments are float64.
-        batch_size: rows per launch; no estimate depends on it, and sums over estimates but in rounding.
-        tier: ``auto`` is exact where it can be, ``mc`` forces replicates.
-        scratch: a folder of the cell's own for what it may go on from after a kill; None where nothing is kept.
+        dtype: of estimators; truth and moments are float64.
+        batch_size: rows per launch. No estimate depends on it; sums over estimates depend on it in rounding only.
+        tier: ``auto`` is exact if possible, ``mc`` forces replicates.
+        scratch: a folder of the cell for checkpoints; None keeps nothing.
     """
 
     seed: int = 0
@@ -124,14 +124,14 @@ class Context:
         return _truth(problem.oracle, instance, self.device, self.effort.cap)
 
     def law(self, problem: Problem, instance: Instance) -> Truth:
-        """The same for what does not ask for the gradient: where that is not known, the law of the structures alone."""
+        """The truth of an instance; if its gradient is unknown, the law of the structures alone."""
         try:
             return self.truth(problem, instance)
         except UnknownTruthError:
             return _law_alone(problem.oracle, instance, self.device)
 
     def unknown(self, problem: Problem, instance: Instance) -> str | None:
-        """Why there is no `truth` of an instance, told without computing it; None where there is one."""
+        """The reason why there is no `truth` of an instance, found without computing it; None if there is one."""
         return unknown_because(instance.loss, problem.oracle, instance.scores, cap=self.effort.cap)
 
 
@@ -146,18 +146,18 @@ def _law_alone(oracle: Any, instance: Instance, device: str) -> Truth:
 
 
 class Suite(abc.ABC):
-    """A question, such as "how biased, how variable, how fast?".
+    """A set of related metrics of estimators, such as bias and variance, or times.
 
     Attributes:
         name: registry name. ``summary``: one line.
         exclusive: whether it measures time or memory, and must be alone on the machine.
-        together: whether the estimators of a problem are measured side by side in one cell; else each has a cell of its own.
+        together: whether the estimators of a problem are measured interleaved in one cell; else each has a cell of its own.
         version: raised when a change moves the measured values.
-        partial: whether it measures some of its metrics where it has a `limitation`, and not nothing.
-        dtype: in which it computes whatever the plan says; empty where that decides.
-        order: cells of a lower order are measured first; those of a higher one use what they leave in the cache.
-        measures: which problems: ``tasks``, such as ``task:clusters``; ``learnt`` ones, along a run, such as ``learnt:clusters``; or
-            ``scores`` of items, which the latter have too; ``references`` of the first two.
+        partial: whether it still measures some of its metrics if it has a `limitation`.
+        dtype: overrides the dtype of the plan; empty takes that of the plan.
+        order: cells of a lower order are measured first, and cells of a higher one use their cached results.
+        measures: the kind of its problems: ``tasks``, such as ``task:clusters``; ``learnt``, along a run, such as ``learnt:clusters``;
+            ``scores`` of items, which the second kind has too; or ``references`` of the first two.
     """
 
     name: ClassVar[str]
@@ -172,11 +172,11 @@ class Suite(abc.ABC):
 
     @abc.abstractmethod
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Answer for every estimator of a problem; each of them serves all its instances.
+        """Findings for every estimator of a problem; each of them fits all its instances.
 
         An instance with a `limitation` gets a finding ``skipped`` with it.
         """
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
-        """Why an instance is not measured, or in part only, as one sentence that is known before anything is measured; None where it is."""
+        """The reason why an instance is not measured, or in part only, known before measuring; None if it is measured."""
         return None

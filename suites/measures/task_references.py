@@ -15,7 +15,7 @@ from .suite import Context, Finding, Suite
 
 
 class TaskReferences(Suite):
-    """Trains and stores the references of a task once, before other cells need them: each of those has its time limit to itself.
+    """Train and store the references of a task once, before other cells need them, so that those keep their time limits.
 
     Of a task: floor and ceiling of every seed. Of a task along a run: the model of every seed, and the norm of the exact gradient of its
     first batch. Results are stored in the user's cache, where the suites `learning` and `parameter_bias` find them.

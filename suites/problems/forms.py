@@ -1,6 +1,6 @@
 """Forms of losses on structures that are simple enough for an exact gradient at any size.
 
-A loss declares its form through an attribute ``form``; a form speaks of structures alone, and says nothing about the loss inside the hull.
+A loss declares its form through an attribute ``form``. A form is about structures alone, not about the loss inside the hull.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class LinearForm:
 
     Args:
         weights: c, [*event].
-        constant: what is added.
+        constant: added to the form.
     """
 
     weights: Tensor
@@ -33,7 +33,7 @@ class QuadraticForm:
     Args:
         matrix: A, [r, *event].
         target: b, [r].
-        constant: what is added.
+        constant: added to the form.
     """
 
     matrix: Tensor
@@ -43,7 +43,7 @@ class QuadraticForm:
 
 @dataclass(frozen=True, eq=False)
 class CountForm:
-    """Any function of a few counts: ``φ(⟨a₁, z⟩, ⟨a₂, z⟩, …)``, where every a holds integers of at least 0.
+    """Any function of a few counts: ``φ(⟨a₁, z⟩, ⟨a₂, z⟩, …)`` with integers of at least 0 in every a.
 
     Args:
         counts: tensors a [*event]; one for a number of correct parts, two for that and the size of the structure.
@@ -92,15 +92,15 @@ LossForm = LinearForm | QuadraticForm | CountForm | PointForm
 
 @runtime_checkable
 class FormedLoss(Protocol):
-    """A loss that says what it is on structures; None where it claims nothing."""
+    """A loss that declares its form on structures; None declares none."""
 
     @property
     def form(self) -> LossForm | None:
-        """What the loss is on structures."""
+        """The form of the loss on structures."""
 
 
 def form_of(loss: Any) -> LossForm | None:
-    """The declared form of a loss; None where there is none.
+    """The declared form of a loss; None if there is none.
 
     Example:
         >>> form_of(lambda z: z.sum(-1)) is None

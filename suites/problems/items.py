@@ -1,7 +1,7 @@
-"""Item sets: scores by stage and index, gold structures by index, and what a problem makes of them.
+"""Item sets: scores by stage and index, and gold structures by index.
 
-Gold and loss do not depend on the stage, so that stages differ in the scores alone; and nothing random depends on order: every stream is
-keyed by names.
+Gold and loss do not depend on the stage, so stages differ in the scores alone. Nothing random depends on order: every stream is keyed by
+names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STAGES = ("init", "early", "final")
 
 
 def number_of(stage: str, key: str, most: float = math.inf) -> float | None:
-    """The number of a stage ``key=<number>`` with 0 < number < most; None where it is no such stage.
+    """The number of a stage ``key=<number>`` with 0 < number < most; None for any other stage.
 
     Example:
         >>> number_of("h=0.7", "h", 1), number_of("h=7", "h", 1), number_of("init", "h", 1)
@@ -40,7 +40,7 @@ def number_of(stage: str, key: str, most: float = math.inf) -> float | None:
 
 
 REDRAWN = 1000
-"""Samples in place of one that has no part."""
+"""Samples that replace one without parts."""
 
 
 class Items(abc.ABC):
@@ -60,7 +60,7 @@ class Items(abc.ABC):
     default_loss: str
 
     def key(self, *names: str) -> np.random.SeedSequence:
-        """A seed that depends on names alone: on the problem, the user's seed and what it is for."""
+        """A seed that depends on names alone: the problem, the user's seed and the purpose."""
         text = "\x1f".join((self.name, str(self.seed), *names))
         return np.random.SeedSequence(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little"))
 
@@ -69,7 +69,7 @@ class Items(abc.ABC):
         return np.random.default_rng(self.key(*names))
 
     def sampled(self, index: int, scores: Tensor) -> Tensor:
-        """One exact sample, always the same for an item; its best structure where the oracle does not sample, or not at this size.
+        """One exact sample, always the same for an item; its best structure if the oracle does not sample, or not at this size.
 
         The structure without parts, which some oracles have, is drawn again: losses are tied to parts.
 
@@ -90,11 +90,11 @@ class Items(abc.ABC):
         return again[int(some[0])]
 
     def prepare(self, stages: Sequence[str], indices: Sequence[int]) -> None:  # noqa: B027, most sets have nothing to prepare
-        """Compute together what is cheaper for many stages and items at once; no number depends on it."""
+        """Compute many stages and items at once, if that is cheaper; no number depends on it."""
 
     @abc.abstractmethod
     def chosen(self, instances: int) -> list[int]:
-        """The indices of so many items."""
+        """The indices of a number of items."""
 
     @abc.abstractmethod
     def item_name(self, index: int) -> str:
@@ -109,7 +109,7 @@ class Items(abc.ABC):
         """A structure, ``[*event]`` of 0/1."""
 
     def downstream(self, stage: str, index: int) -> ProblemLoss | None:
-        """The item's own loss ``downstream``, where it has one."""
+        """The item's own loss ``downstream``, if it has one."""
         return None
 
 
@@ -118,7 +118,7 @@ class FoundItems(Items):
 
     @abc.abstractmethod
     def lengths(self) -> np.ndarray:
-        """How large each item is: numbers ``[items]``."""
+        """The sizes of items ``[items]``."""
 
     def chosen(self, instances: int) -> list[int]:
         order = np.argsort(self.lengths(), kind="stable")

@@ -1,4 +1,4 @@
-"""Tasks as problems: ``task:NAME``, whose instances are seeds, and ``learnt:NAME``, whose instances are items as a learner meets them."""
+"""Tasks as problems: ``task:NAME`` with seeds as instances, and ``learnt:NAME`` with items along a run of training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRAINING = "training"
 """The only stage of a task."""
 
 SEEDS = 1000
-"""Of a block: a plan with another seed trains with other ones."""
+"""Seeds of a block: a plan with another seed trains with others."""
 
 TASK_PROBLEMS: dict[str, str] = {f"{TASK}{name}": f"learning the task {name}, seed by seed" for name in TASKS} | {
     f"{LEARNT}{name}": f"items of the task {name} along a run of the exact gradient; @ESTIMATOR for another run" for name in TASKS
@@ -35,7 +35,7 @@ class TaskProblem(Problem):
     """A problem that comes from a task.
 
     Attributes:
-        seeds: as many as instances; those of a task are its instances.
+        seeds: as many as instances; for a task they are its instances.
     """
 
     task: Task
@@ -43,7 +43,7 @@ class TaskProblem(Problem):
 
 
 def is_task(name: str) -> bool:
-    """Whether a problem is a task to be learnt.
+    """Whether a problem is the training of a task.
 
     Example:
         >>> is_task("task:clusters"), is_task("learnt:clusters")
@@ -53,7 +53,7 @@ def is_task(name: str) -> bool:
 
 
 def kinds_of(name: str) -> tuple[str, ...]:
-    """What suites can measure of a problem, see `Suite`.
+    """The kinds of suites that measure a problem, see `Suite.measures`.
 
     Example:
         >>> kinds_of("task:clusters"), kinds_of("learnt:clusters"), kinds_of("subset_regimes")
@@ -65,7 +65,7 @@ def kinds_of(name: str) -> tuple[str, ...]:
 
 
 def learner_of(name: str, task: Task) -> Estimator[Any]:
-    """Whose run items come from: what follows ``@`` in a problem's name, or the reference."""
+    """The estimator of the run that items come from: the one after ``@`` in a problem's name, or the reference."""
     own = name.partition("@")[2]
     return make_estimator(own) if own else reference_estimator(task, training=True)
 
@@ -76,10 +76,10 @@ def comes_from_task(name: str) -> bool:
 
 
 def task_names(pattern: str) -> list[str]:
-    """The problems that a pattern means, such as ``task:listops*``: tasks that can be had here, or the one that is named.
+    """The problems of a pattern, such as ``task:listops*``: tasks that are available here, or the one that is named.
 
     Raises:
-        ValueError: one that is named and unknown, or cannot be had here; a pattern that matches nothing.
+        ValueError: a named task that is unknown or unavailable here; a pattern that matches nothing.
     """
     if not glob.has_magic(pattern.partition("[")[0]):
         _task(pattern)
@@ -91,7 +91,7 @@ def task_names(pattern: str) -> list[str]:
 
 
 def stages_of_task(name: str) -> tuple[str, ...]:
-    """Its stages; ValueError for a task that is unknown, or cannot be had here."""
+    """The stages of a task; ValueError if it is unknown, or unavailable here."""
     _task(name)
     return (TRAINING,) if is_task(name) else tuple(LEARNT_STAGES)
 
@@ -106,11 +106,11 @@ def load_task(  # noqa: PLR0913 - a problem, and the run that it comes from
         stage: one of `stages_of_task`.
         instances: seeds; or items of the test split, spread evenly over it.
         offset: must be 0: a task has a loss of its own.
-        seed: the block that the seeds are of; items come from the run of its first one.
-        trained: whether items come from a run; a plan needs shapes and losses only, and takes them from the model before it.
+        seed: the block of the seeds; items come from the run of its first one.
+        trained: whether items come from a run; a plan needs shapes and losses only, and takes them from the untrained model.
 
     Raises:
-        ValueError: an unknown task or stage, one that cannot be had here, an offset, more items than there are.
+        ValueError: an unknown task or stage, an unavailable task, an offset, or too many items.
     """
     task = _task(name)
     if stage not in stages_of_task(name):
@@ -139,15 +139,15 @@ def _task(name: str) -> Task:
     task = make_task(name.partition(":")[2].partition("@")[0])
     reason = task.unavailable()
     if reason is not None:
-        raise ValueError(f"the problem {name} cannot be had: {reason}")
+        raise ValueError(f"the problem {name} is not available: {reason}")
     empty = [split for split in get_args(Split) if task.size(split) < 1]
     if empty:
-        raise ValueError(f"the problem {name} cannot be had: {', '.join(empty)} would have no items; choose other sizes")
+        raise ValueError(f"the problem {name} is not available: {', '.join(empty)} would have no items; choose other sizes")
     return task
 
 
 def _item(name: str, task: Task, model: LatentModel, split: str, number: int) -> Instance:
-    """One item with a model as it is: its scores, and what its structures cost, in double precision."""
+    """One item with a model: its scores and loss in double precision."""
     exact = model.double().requires_grad_(False)
     batch = doubled(task.batch(split, torch.tensor([number])))  # type: ignore[arg-type]
     scores = task.scores(exact, batch)
@@ -172,7 +172,7 @@ def doubled(batch: Batch) -> Batch:
 
 
 class ItemLoss:
-    """The loss of the one item of a batch: ``[..., *event] -> [...]``; it says of itself what the task says."""
+    """The loss of the one item of a batch: ``[..., *event] -> [...]``, with the attributes of the task's loss."""
 
     def __init__(self, loss: TaskLoss, event_ndim: int) -> None:
         self.call, self.at = loss, -event_ndim - 1

@@ -23,7 +23,7 @@ class StructureLoss(abc.ABC):
 
     Attributes:
         name: registry name.
-        differentiable, inside_hull, vertex_degree, extension, offset: as in `ProblemLoss`; None also where nothing is claimed.
+        differentiable, inside_hull, vertex_degree, extension, offset: as in `ProblemLoss`; None also if nothing is claimed.
         discrete: the name of the loss of which this is another extension; None for a loss in its own right.
     """
 
@@ -48,7 +48,7 @@ class StructureLoss(abc.ABC):
 
     @property
     def form(self) -> LossForm | None:
-        """The loss as a formula on structures, for an exact gradient at any size; None where none is declared."""
+        """The loss as a formula on structures, for an exact gradient at any size; None if none is declared."""
         return None
 
     def _rows(self, structure: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class StructureLoss(abc.ABC):
 
 @dataclass(frozen=True, eq=False)
 class Linear(StructureLoss):
-    """``⟨c, z⟩``: the loss whose value inside the hull is its expectation.
+    """``⟨c, z⟩``, whose value inside the hull is its expectation.
 
     Args:
         weights: c, [*event].
@@ -198,7 +198,7 @@ class ExactMatch(StructureLoss):
 class F1(StructureLoss):
     """``1 − 2⟨z, gold⟩ / (|z| + |gold|)``, and the same formula inside the hull.
 
-    It is no sum over parts, save where all structures have the same size.
+    It is a sum over parts only if all structures have the same size.
 
     Args:
         gold: [*event] of 0/1, not all 0.
@@ -227,9 +227,8 @@ class F1(StructureLoss):
 class MultilinearF1(F1):
     """The expectation of `F1` over independent parts, part i taken with probability ``z_i``: linear in every part.
 
-    With ``|gold| = g``, ``E[1 / (g + 1 + S)] = ∫₀¹ t^g E[t^S] dt``, where ``E[t^S] = ∏ (1 − z_j (1 − t))`` runs over the parts but i:
-    Gauss–Legendre of 2g nodes, which is exact where at most 3g − 1 parts are taken. O(d g) for a structure of d parts.
-
+    With ``|gold| = g``, ``E[1 / (g + 1 + S)] = ∫₀¹ t^g E[t^S] dt``. Here ``E[t^S] = ∏ (1 − z_j (1 − t))`` runs over the parts except i.
+    Gauss–Legendre of 2g nodes is exact if at most 3g − 1 parts are taken. O(d g) for a structure of d parts.
     """
 
     name = "f1_multilinear"
@@ -334,15 +333,15 @@ class BlackBox(StructureLoss):
 
 
 class Offset:
-    """``L + c``: the same gradient, and another variance for whoever multiplies by values of the loss without a baseline.
+    """``L + c``: the same gradient, and another variance of estimators that multiply by the loss without a baseline.
 
     Args:
         inner: L.
         constant: c.
 
     Attributes:
-        name: that of the loss with the constant. ``offset``: all constants that were added.
-        differentiable, inside_hull, vertex_degree, extension: those of the loss.
+        name: name of the loss with the constant. ``offset``: the sum of all added constants.
+        differentiable, inside_hull, vertex_degree, extension: as of the loss.
 
     Example:
         >>> import torch
@@ -359,7 +358,7 @@ class Offset:
 
     @property
     def form(self) -> LossForm | None:
-        """That of the loss, with the constant."""
+        """The form of the loss, with the constant."""
         form = form_of(self.inner)
         return None if form is None else shifted(form, self.constant)
 
@@ -390,10 +389,16 @@ MLP_CLASSES = 5
 def make_loss(name: str, gold: Tensor, oracle: Oracle, *, seed: np.random.SeedSequence | int) -> StructureLoss:
     """A random loss that is tied to a gold structure.
 
-    With P the number of parts of the gold structure and ε standard normal: ``linear`` weighs by ``ε − gold``; both extensions of
-    ``squared_distance`` measure to ``gold + ε/2``; ``quadratic`` has the matrix ``ε/√P`` of 8 rows; ``mlp`` has 16 hidden units with
-    weights ``ε/√P``, 5 classes, and as its label the class that it gives to gold; ``black_box`` hides that mlp. Entries that the oracle
-    ignores weigh nothing, nor do parts that are counted (see `Oracle.binary_mask`): the loss of a tied chain is one of its tags.
+    P is the number of parts of the gold structure, and ε is standard normal:
+
+    - ``linear`` has the weights ``ε − gold``.
+    - ``squared_distance`` and its other extension have the target ``gold + ε/2``.
+    - ``quadratic`` has the matrix ``ε/√P`` of 8 rows.
+    - ``mlp`` has 16 hidden units with weights ``ε/√P``, and 5 classes. Its label is the class that it gives to gold.
+    - ``black_box`` hides that mlp.
+
+    Entries that the oracle ignores have weight 0. So have counted parts (see `Oracle.binary_mask`): the loss of a tied chain is one of its
+    tags.
 
     Args:
         name: a key of `LOSSES`, other than ``downstream``.
@@ -470,7 +475,7 @@ def _inner(rows: Tensor, weights: Tensor) -> Tensor:
 
 
 def _product(factors: Tensor) -> Tensor:
-    """``[..., d] -> [...]``, halves by halves: torch's own derivative is rounded otherwise for all rows where any of them holds a 0."""
+    """``[..., d] -> [...]``, halves by halves: a 0 in one row changes the rounding of torch's own derivative in all rows."""
     while (size := factors.shape[-1]) > 1:
         first, second = factors[..., : size // 2], factors[..., (size + 1) // 2 :]
         factors = torch.cat([first * second, factors[..., size // 2 : (size + 1) // 2]], -1)

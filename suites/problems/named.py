@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.registry import unknown
-from ..base import Instance, Problem, ProblemLoss, split_loss
+from ..base import Instance, Problem, split_loss
 from ..score_folders import DATA_VARIABLE
 from .items import STAGES, FoundItems, Items, number_of
 from .learning import TASK_PROBLEMS, comes_from_task, load_task, stages_of_task
@@ -32,18 +32,18 @@ PROBLEMS: dict[str, str] = {**REAL_PROBLEMS, **BUILT_IN_PROBLEMS, **TASK_PROBLEM
 """Every problem that has a name, and one line on it."""
 
 OWN_LOSS = "own"
-"""Stands for the loss that a problem has by default."""
+"""The name for the default loss of a problem."""
 
 LOSS_NAMES = (OWN_LOSS, *LOSSES)
-"""What a plan may ask for."""
+"""The losses that a plan may name."""
 
 
 def with_loss(name: str, loss: str) -> str:
-    """The problem of the same scores with a loss; of a problem that has one already, and of a task, the problem itself.
+    """The problem of the same scores with a loss; a problem that names one already, and a task, stay the same.
 
     Args:
         name: of a problem.
-        loss: a key of `LOSSES`, or ``own`` for that of the scores.
+        loss: a key of `LOSSES`, or ``own`` for the default.
 
     Raises:
         ValueError: an unknown loss.
@@ -58,7 +58,7 @@ def with_loss(name: str, loss: str) -> str:
 
 
 def available(data: str | None) -> tuple[str, ...]:
-    """The default suite: the real problems whose files the folder holds, and the built-in ones where it holds none."""
+    """The default problems: real ones whose files are in the folder, or the built-in ones if there are none."""
     found = () if data is None else tuple(name for name, (file, *_) in REAL.items() if (Path(data) / f"{file}.npz").is_file())
     return found or tuple(BUILT_IN_PROBLEMS)
 
@@ -66,8 +66,8 @@ def available(data: str | None) -> tuple[str, ...]:
 def stages_of(name: str) -> tuple[str, ...]:
     """The stages of a named problem that a run measures by default.
 
-    All have stages of training but ``dtw_speech``, which has temperatures; the built-in ones have normalised entropies too. `load` also
-    takes ``h=<number>`` in (0, 1) of a built-in problem, and ``gamma=<number>`` above 0 of ``dtw_speech``. A task has the one stage
+    All have stages of training except ``dtw_speech``, which has temperatures. Built-in problems have normalised entropies too. `load` also
+    takes ``h=<number>`` in (0, 1) for a built-in problem, and ``gamma=<number>`` above 0 for ``dtw_speech``. A task has the one stage
     ``training``.
 
     Raises:
@@ -94,10 +94,10 @@ def load(  # noqa: PLR0913
     """A named problem: float64 scores on the CPU, and one loss per instance.
 
     Args:
-        name: a key of `PROBLEMS`, a structure with its size, such as ``subset[n=10,k=5]``, or a task with its sizes; ``@loss`` behind
-            it takes another loss than its own, a key of `LOSSES`. Scores and gold structures do not depend on the loss.
+        name: a key of `PROBLEMS`, a structure with its size, such as ``subset[n=10,k=5]``, or a task with its sizes. A suffix ``@loss``
+            takes another loss, a key of `LOSSES`. Scores and gold structures do not depend on the loss.
         stage: one of `stages_of(name)`, or with another number.
-        instances: how many. Of a real set they are spread evenly over its items by length; built-in ones are numbered from 0.
+        instances: their number. In a real set they are spread evenly over its items by length; built-in ones are numbered from 0.
         data: the folder of the real score files; not read for a built-in problem.
         offset: a constant that is added to every loss.
         seed: of everything random: built-in scores, drawn gold structures and random losses.
@@ -115,7 +115,12 @@ def load(  # noqa: PLR0913
     if comes_from_task(name):
         return load_task(name, stage, instances=instances, offset=offset, seed=seed)
     scores, loss = split_loss(name)
-    _check_stage(scores, stage)
+    stages = stages_of(scores)
+    key, most = ("gamma", math.inf) if scores in REAL else ("h", 1.0)
+    numbered = any(known.startswith(f"{key}=") for known in stages)
+    if stage not in stages and not (numbered and number_of(stage, key, most) is not None):
+        more = f" {key}=<number> in (0, {most:g}) is a stage too" if numbered else ""
+        raise ValueError(f"{scores} {unknown(stage, stages, 'stage')}{more}")
     return _problem(_items(scores, seed, data), (name, stage), instances, loss, offset)
 
 
@@ -123,28 +128,19 @@ def prepare(name: str, stages: Sequence[str], *, instances: int, data: str | Non
     """Find the scales of built-in scores at many stages in one search, which is cheaper; no number depends on it.
 
     Args:
-        name: as in `load`; others than built-in problems have nothing to be found.
-        stages: of which those that the problem has not are passed by.
+        name: as in `load`; ignored unless it is a built-in problem.
+        stages: unknown ones are ignored.
         instances: as in `load`.
-        data: likewise.
-        seed: likewise.
+        data: as in `load`.
+        seed: as in `load`.
     """
     scores, _ = split_loss(name)
     if comes_from_task(name) or not (scores in REGIMES or is_sized(scores)):
         return
     there = [stage for stage in stages if stage in STAGES or number_of(stage, "h", 1) is not None]
-    with contextlib.suppress(ValueError):  # what cannot be had says why when it is loaded
+    with contextlib.suppress(ValueError):  # `load` raises the reason
         items = _items(scores, seed, data)
         items.prepare(there, items.chosen(instances))
-
-
-def _check_stage(name: str, stage: str) -> None:
-    stages = stages_of(name)
-    key, most = ("gamma", math.inf) if name in REAL else ("h", 1.0)
-    numbered = any(known.startswith(f"{key}=") for known in stages)
-    if stage not in stages and not (numbered and number_of(stage, key, most) is not None):
-        more = f" {key}=<number> in (0, {most:g}) is a stage too" if numbered else ""
-        raise ValueError(f"{name} {unknown(stage, stages, 'stage')}{more}")
 
 
 def _items(name: str, seed: int, data: str | None) -> Items:
@@ -158,7 +154,7 @@ def _items(name: str, seed: int, data: str | None) -> Items:
 
 @functools.lru_cache(maxsize=256)
 def _regime_items(name: str, seed: int, kind: type[Oracle]) -> Items:
-    """Kept for the scales of their stages, which their losses share; the class of an oracle is another one when its file has changed."""
+    """Items kept for the scales of their stages, shared by losses; an oracle whose file has changed has another class."""
     return regime_items(name, seed, None if name in REGIMES else sized_regime(name))
 
 
@@ -175,8 +171,8 @@ def from_file(file: ScoreFile, loss: str | None = None, *, offset: float = 0.0) 
     """The problem of a user's own score file, named after the file, with the stage ``file``.
 
     Args:
-        file: where scores come from, and how they are read.
-        loss: another than that of the file, a key of `LOSSES`; its name follows that of the problem.
+        file: the file of the scores, and how to read it.
+        loss: a key of `LOSSES` that replaces the loss of the file; its name follows that of the problem.
         offset: a constant that is added to every loss.
 
     Raises:
@@ -201,17 +197,14 @@ def _problem(items: Items, where: tuple[str, str], instances: int, loss: str | N
 
 def _instance(items: Items, stage: str, index: int, loss: str, offset: float) -> Instance:
     scores = items.scores(stage, index)
-    own = items.downstream(stage, index) if loss == Downstream.name else None
-    made = own or _tied_loss(items, index, loss)
+    made = items.downstream(stage, index) if loss == Downstream.name else None
+    if made is None:
+        if loss not in LOSSES:
+            raise ValueError(unknown(loss, LOSSES, "loss"))
+        # The two extensions of one discrete loss share their random numbers.
+        seed = items.key("loss", LOSSES[loss].discrete or loss, items.item_name(index))
+        made = make_loss(loss, items.gold(index), items.oracle, seed=seed)
     return Instance(items.item_name(index), scores, made if offset == 0 else Offset(made, offset))
-
-
-def _tied_loss(items: Items, index: int, loss: str) -> ProblemLoss:
-    """The two extensions of one discrete loss share their random numbers."""
-    if loss not in LOSSES:
-        raise ValueError(unknown(loss, LOSSES, "loss"))
-    seed = items.key("loss", LOSSES[loss].discrete or loss, items.item_name(index))
-    return make_loss(loss, items.gold(index), items.oracle, seed=seed)
 
 
 class _FileItems(FoundItems):
@@ -240,12 +233,12 @@ class _FileItems(FoundItems):
 
 @dataclass(frozen=True)
 class InstanceFacts:
-    """How large and how peaked an instance is, and what its loss is like.
+    """Size and entropy of an instance, and properties of its loss.
 
     Attributes:
         log_count: log of the number of structures.
         entropy: of the Gibbs law, in nats. ``normalised_entropy``: the same / log_count, 1 for the uniform law and 0 for one structure.
-        min_marginal: the least probability of a part that is not forbidden. Parts far rarer than one in the number of replicates do not
+        min_marginal: the least probability of a part that is not forbidden. Much rarer parts than one in the number of replicates do not
             occur in a sample, and a test on their variance misleads.
         vertex_degree, extension, offset: of the loss.
     """
@@ -260,7 +253,7 @@ class InstanceFacts:
 
 
 def instance_facts(oracle: Oracle, instance: Instance) -> InstanceFacts:
-    """The facts of one instance, at any size; those of the Gibbs law are None where the oracle has none.
+    """The facts of one instance, at any size; those of the Gibbs law are None if the oracle has none.
 
     Example:
         >>> from structgrad.suites.problems import load

@@ -20,7 +20,7 @@ class RealItems(FoundItems):
     """Items of one of the score files.
 
     Attributes:
-        stages: those that the file has.
+        stages: the stages of the file.
     """
 
     stages: ClassVar[tuple[str, ...]] = STAGES
@@ -44,11 +44,11 @@ class RealItems(FoundItems):
         return self.arrays[key]
 
     def double(self, key: str) -> Tensor:
-        """The same as float64."""
+        """An array of the file as float64."""
         return torch.from_numpy(self.array(key).astype(np.float64))
 
     def integers(self, key: str) -> Tensor:
-        """The same as int64."""
+        """An array of the file as int64."""
         return torch.from_numpy(self.array(key).astype(np.int64))
 
     def square(self, key: str, index: int, more: int = 0) -> Tensor:
@@ -83,7 +83,7 @@ class SpokenSubset(RealItems):
         return self.double(f"small_score_{stage}")[index]
 
     def gold(self, index: int) -> Tensor:
-        """Nobody annotated the frames: a sample of the trained model stands in."""
+        """A sample of the trained model, because the frames have no annotation."""
         return self.sampled(index, self.scores("final", index))
 
     def downstream(self, stage: str, index: int) -> ProblemLoss:
@@ -121,7 +121,7 @@ class Dependency(RealItems):
 
 
 class ProjectiveDependency(Dependency):
-    """The same arcs over projective trees, for the items whose gold tree is projective."""
+    """Arcs of `Dependency` over projective trees, for the items whose gold tree is projective."""
 
     oracle = ProjectiveTree()
 
@@ -157,7 +157,7 @@ class DerivationItems(RealItems):
 
 
 class Assignments(RealItems):
-    """Which word of a sentence translates which, where the links are one to one."""
+    """Word alignments of sentences and their translations, with one-to-one links."""
 
     oracle = Assignment()
 
@@ -172,8 +172,8 @@ class Assignments(RealItems):
 class SpeechAlignment(RealItems):
     """Two recordings of a digit: the scores are costs of cells, divided by −γ. No model was trained: a stage is a temperature, ``gamma=…``.
 
-    Gold is the warping that made the second series out of the first, where one did; of two real recordings it is an exact sample at the
-    lowest temperature, γ = 0.1.
+    Gold is the warping that made the second series out of the first. For two real recordings it is an exact sample at the lowest
+    temperature, γ = 0.1.
     """
 
     oracle = Alignment()

@@ -39,14 +39,14 @@ ENTROPY_STAGES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
 """The default grid of normalised entropies, from nearly uniform to nearly certain; any ``h=<number>`` in (0, 1) is a stage."""
 
 AGREEMENT = 0.5
-"""Share of the final direction in the early one. A model that has begun to learn already prefers what it will end up with; this share
-gives gold about the log-probability that it has in the real sets."""
+"""Share of the final direction in the early one. Early in training, a model already prefers its final structures; with this share, gold has
+about the log-probability that it has in the real sets."""
 
 USUAL_ENTROPIES = (0.95, 0.7, 0.1)
-"""Of a structure that is like none of those with real scores."""
+"""Entropies of a structure without real scores of a similar one."""
 
 TOGETHER = 2**18
-"""Numbers of all directions that are scaled together, 2 MB of them; more only where the items of one stage have more."""
+"""Numbers of all directions that are scaled together, 2 MB; more only if the items of one stage have more."""
 
 Draw = Callable[[np.random.Generator, int], Tensor]
 """A random direction [*event] for an item of some index."""
@@ -57,11 +57,11 @@ Origin = Callable[[tuple[int, ...]], Tensor]
 
 @dataclass(frozen=True)
 class Regime:
-    """What one built-in problem is made of.
+    """The definition of one built-in problem.
 
     Attributes:
         summary: one line.
-        oracle: whose scores they are.
+        oracle: of the scores.
         draw: sizes and random directions.
         entropies: at init, early and final, as shares of the log count.
         loss: a key of `LOSSES`, by default.
@@ -77,7 +77,7 @@ class Regime:
 
 
 MAX_SCALE = 2.0**60
-"""Where the search for a scale ends."""
+"""The greatest scale of the search."""
 
 
 def entropy_scales(oracle: MarginalOracle, directions: Tensor, entropies: Tensor, *, origin: Tensor | None = None) -> Tensor:
@@ -124,11 +124,11 @@ def entropy_scales(oracle: MarginalOracle, directions: Tensor, entropies: Tensor
 
 
 class RegimeItems(Items):
-    """Random directions, scaled until the entropy is right.
+    """Random directions, scaled to the entropy of the stage.
 
-    The directions of init and final are drawn independently, early lies between them; those of ``h=…`` are one more draw, the same for all
-    h. Gold is a sample of the final stage, so that there the best structure is gold as often as in a calibrated trained model; to the
-    directions of init and of ``h=…`` it has no relation.
+    The directions of init and final are drawn independently, and early lies between them. Those of ``h=…`` are one more draw, the same for
+    all h. Gold is a sample of the final stage, so the best structure there is gold as often as in a calibrated trained model. It is
+    independent of the directions of init and of ``h=…``.
     """
 
     source = "built-in"
@@ -138,7 +138,7 @@ class RegimeItems(Items):
         self.name, self.seed, self.regime = name, seed, regime
         self.oracle, self.default_loss = regime.oracle, regime.loss
         self._scales: dict[tuple[str, int], float] = {}
-        self._golds: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # all stages have one, as long as a loss holds it
+        self._golds: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # shared by all stages while a loss holds it
 
     def chosen(self, instances: int) -> list[int]:
         if instances < 1:
@@ -149,7 +149,7 @@ class RegimeItems(Items):
         return f"{self.name}-{index}"
 
     def prepare(self, stages: Sequence[str], indices: Sequence[int]) -> None:
-        """Directions of one shape are scaled together, whatever their stages: a search takes as many steps for hundreds as for one."""
+        """Scale directions of one shape together, over all stages: a search takes as many steps for hundreds as for one."""
         by_shape: dict[tuple[int, ...], dict[tuple[str, int], Tensor]] = {}
         for place in itertools.product(dict.fromkeys((*stages, "final")), indices):
             if place not in self._scales:
@@ -173,7 +173,7 @@ class RegimeItems(Items):
         return found
 
     def direction(self, stage: str, index: int) -> Tensor:
-        """What the scores of a stage are a multiple of, 0 at ignored entries."""
+        """The direction of the scores of a stage, 0 at ignored entries."""
         if stage == "early":
             return (1 - AGREEMENT) * self.direction("init", index) + AGREEMENT * self.direction("final", index)
         drawn = self.regime.draw(self.random("scores", stage if stage in STAGES else "h", self.item_name(index)), index)
@@ -184,7 +184,7 @@ class RegimeItems(Items):
         targets = torch.tensor([self._share(stage) * log_count for stage, _ in directions], dtype=torch.float64)
         origin = None if self.regime.origin is None else self.regime.origin(event)
         found = entropy_scales(self.oracle, torch.stack(list(directions.values())), targets, origin=origin)
-        # Rounded, for the last bits of an entropy depend on how many items are computed together, and scores must not.
+        # Rounded, because the last bits of an entropy depend on the number of items computed together, and scores must not.
         self._scales |= zip(directions, found.float().tolist(), strict=True)
 
     def _share(self, stage: str) -> float:
@@ -216,7 +216,7 @@ def _chain(random: np.random.Generator, index: int) -> Tensor:
 
 
 def chain_direction(random: np.random.Generator, length: int, tags: int, kind: type[LinearChain | TiedChain] = LinearChain) -> Tensor:
-    """As in trained taggers, unary scores dominate."""
+    """A random direction of a chain whose unary scores dominate, as in trained taggers."""
     unary, other = torch.from_numpy(random.standard_normal((length, tags))), torch.from_numpy(random.standard_normal((tags + 2, tags))) / 4
     return kind.from_potentials(unary, other[:tags], start=other[tags], end=other[tags + 1])
 
@@ -259,7 +259,7 @@ _BUILT_IN: tuple[tuple[str, str, str, MarginalOracle, Draw, tuple[float, float, 
      _shares((4.804, 4.791, 0.738), 4.8322)),
     ("shift_reduce", f"{_LEAVES} globally", "shift_reduce_listops", ShiftReduce(), normal(*_SHAPES), _DERIVATIONS),
 )  # fmt: skip
-"""Name, what the scores are of, the real problem with the same entropies, oracle, draws, and entropies at init, early and final."""
+"""Name, kind of scores, the real problem with the same entropies, oracle, draws, and entropies at init, early and final."""
 
 REGIMES: dict[str, Regime] = {
     f"{name}_regimes": Regime(
@@ -267,7 +267,7 @@ REGIMES: dict[str, Regime] = {
     )
     for name, kind, like, oracle, draw, entropies in _BUILT_IN
 }
-"""By name."""
+"""Regimes by name."""
 
 REGIMES["policy_regimes"] = Regime(
     f"the same with a policy: {_LEAVES} at every state", ShiftReduce("local"), normal(*_SHAPES), _DERIVATIONS, origin=_uniform_policy
@@ -275,12 +275,12 @@ REGIMES["policy_regimes"] = Regime(
 
 
 def peaked_like(structure: str) -> Regime | None:
-    """The regime whose entropies those of another structure are, by the name of the structure that it is for."""
+    """The regime of a structure by its name, whose entropies another structure takes."""
     return next((regime for regime in REGIMES.values() if regime.oracle.name == structure), None)
 
 
 def _of_derivations(oracle: DerivedOracle) -> Regime:
-    """What an oracle says of itself, and the entropies of the structure that it names."""
+    """The regime of the examples of an oracle, with the entropies of the structure that it names."""
     examples = oracle.examples
     like = peaked_like(examples.like)
     first, last = (

@@ -1,4 +1,4 @@
-"""Score tensors from files: `.npz` without pickles, `.safetensors`, and the conventions that files differ in."""
+"""Score tensors from files: `.npz` without pickles and `.safetensors`, with the conventions of the file."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _FLAGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Convention:
-    """How the numbers of a file are meant; every flag is explicit, none is guessed.
+    """Meaning of the numbers of a file; every flag is explicit, none is guessed.
 
     Attributes:
         meaning: ``score`` (higher is better) or ``cost`` (negated).
-        temperature: what the scores are divided by; above 1 softens.
+        temperature: divides the scores; above 1 softens.
         transition_axes: whether ``[..., p, c]`` (previous, next) or ``[..., c, p]`` is stored; linear chains.
         root: ``first``, index 0 of ``[n+1, n+1]`` is the root; or ``diagonal``, ``[n, n]`` holds the root scores on its diagonal; trees.
         spans: ``inclusive``, ``[i, j]`` covers i..j; or ``exclusive``, ``[n+1, n+1]`` covers i..j−1; constituency.
@@ -69,7 +69,7 @@ class Convention:
             raise ValueError(f"`Convention` got temperature={self.temperature}; expected a finite number above 0")
 
     def check(self, oracle: Oracle) -> None:
-        """Refuse a flag that says nothing about the oracle's scores, for it would be ignored in silence."""
+        """Refuse a flag that does not apply to the oracle's scores, because it would be ignored silently."""
         for flag, (choices, names) in _FLAGS.items():
             if names and getattr(self, flag) != choices[0] and oracle.name not in names:
                 raise ValueError(
@@ -79,7 +79,7 @@ class Convention:
 
     @property
     def _larger(self) -> int:
-        """By how much a score tensor is larger than what is stored, in every dimension."""
+        """Difference of the sizes of a score tensor and the stored one, in every dimension."""
         return (self.root == "diagonal") - (self.spans == "exclusive")
 
     def event(self, stored: tuple[int, ...]) -> tuple[int, ...]:
@@ -115,7 +115,7 @@ def read_arrays(path: str | Path) -> Arrays:
 
 
 class _RefusedFileError(ValueError):
-    """A file that is whole, and is not read."""
+    """A complete file that is refused."""
 
 
 def _read_npz(file: Path) -> Arrays:
@@ -134,7 +134,7 @@ def _read_npz(file: Path) -> Arrays:
                         raise
                     raise _RefusedFileError(
                         f"{key!r} is an object array, a pickle, and pickles are refused since loading one can run any code; "
-                        "pad the items to one shape and save them as a float array beside an integer array of lengths"
+                        "pad the items to one shape and save them as a float array with an integer array of lengths"
                     ) from None
                 if not isinstance(arrays[key], np.ndarray):
                     raise _RefusedFileError(f"{key!r} is not an array; expected an archive that numpy.savez wrote")
@@ -189,9 +189,9 @@ def as_scores(array: np.ndarray, oracle: Oracle, convention: Convention, *, key:
     """An array ``[*batch, *event]`` of a file as float64 scores of an oracle, in this package's conventions.
 
     Args:
-        array: numbers, laid out as the convention says.
-        oracle: whose scores they are.
-        convention: how they are meant.
+        array: numbers in the layout of the convention.
+        oracle: of the scores.
+        convention: the meaning of the numbers.
         key: the name of the array, for messages.
 
     Raises:
@@ -213,7 +213,7 @@ def as_scores(array: np.ndarray, oracle: Oracle, convention: Convention, *, key:
 
 
 def _reoriented(scores: Tensor, convention: Convention, absent: float = -math.inf) -> Tensor:
-    """The last two axes as this package lays them out; ``absent`` stands where nothing is stored."""
+    """The last two axes in the layout of this package; ``absent`` fills entries that are not stored."""
     if convention.transition_axes == "next_previous":
         scores = scores.mT.contiguous()
     if convention.root == "diagonal":
@@ -236,24 +236,24 @@ COUNTED = {
     "assignment": "rows",
     "categories": "categories",
 }
-"""What the lengths of items are numbers of, where the oracle does not say so itself."""
+"""The units of lengths of items, for oracles that do not declare them."""
 
 LENGTH_NAME = re.compile(r"((seq|sequence)_)?len(gth)?s?|sizes?|n|num_words|masks?", re.IGNORECASE)
 """Usual names of arrays of lengths or masks."""
 
 
 class PaddingWarning(UserWarning):
-    """A file whose items seem to be padded, and that is read without their lengths."""
+    """A warning about a file whose items seem to be padded, and that is read without their lengths."""
 
 
 @functools.cache
 def warn_once(text: str) -> None:
-    """The same sentence is said once by a process."""
+    """Warn once per process and sentence."""
     warnings.warn(text, PaddingWarning, stacklevel=2)
 
 
 def counted_by(oracle: Oracle) -> str:
-    """What a length of an item of this oracle counts."""
+    """The unit of the length of an item of this oracle."""
     examples = oracle.examples if isinstance(oracle, DerivedOracle) else Examples()
     return COUNTED.get(oracle.name, examples.counted)
 
@@ -275,7 +275,7 @@ def item_event(oracle: Oracle, event: tuple[int, ...], length: np.ndarray) -> tu
 def padded_items(oracle: Oracle, scores: Tensor) -> list[int]:
     """The items of ``[items, *event]`` whose last parts along an axis of lengths are all the same number, and not all the others.
 
-    One last part alone says nothing, so that of a single axis the last two are looked at.
+    One last part alone shows nothing, so a single axis needs two.
     """
     event = tuple(scores.shape[1:])
     limits = oracle.length_limits(event)
@@ -297,7 +297,7 @@ def padded_items(oracle: Oracle, scores: Tensor) -> list[int]:
 
 @dataclass(frozen=True)
 class ScoreFile:
-    """A user's own scores: which arrays of a file mean what. The first axis of each (save transition, start and end) counts items.
+    """A user's own scores: the arrays of a file by their meaning. The first axis of each counts items, except transition, start and end.
 
     Attributes:
         path: `.npz` or `.safetensors`.
@@ -305,13 +305,13 @@ class ScoreFile:
         scores: key of ``[items, *event]``; for a linear chain also of unary scores ``[items, n, t]``.
         transition, start, end: keys of ``[t, t]``, ``[t]`` and ``[t]`` that go with unary scores; 0 when None.
         gold: key of the gold structures: ``[items, *event]`` of 0/1, laid out and padded as the scores are, tag indices ``[items, n]``, or
-            classes ``[items]``. When None, gold is one exact sample of each item (its best structure, where the oracle does not sample).
-        lengths: key of ``[items]`` integers, how much of an item is no padding: positions of a chain, words of a dependency tree (the root
-            is none), tokens of a constituency tree or a derivation, rows of a permutation, categories, else parts; of alignments
-            ``[items, 2]``, rows and columns. An item is cut to its own size. All items are whole when None.
+            classes ``[items]``. When None, gold is one exact sample of each item (its best structure if the oracle does not sample).
+        lengths: key of ``[items]`` integers, the sizes of items without padding. Units: positions of a chain, words of a dependency tree
+            (without the root), tokens of a constituency tree or a derivation, rows of a permutation, categories, else parts. Alignments
+            have ``[items, 2]``, rows and columns. An item is cut to its own size. When None, items have no padding.
         loss: a key of `LOSSES` other than ``downstream``.
-        convention: how the numbers are meant.
-        instances: how many items, spread evenly by length; all when None.
+        convention: the meaning of the numbers.
+        instances: number of items, spread evenly by length; all when None.
         seed: of drawn gold structures and of random losses.
     """
 
@@ -330,7 +330,7 @@ class ScoreFile:
 
     @property
     def problem(self) -> str:
-        """The name of its problem; what follows an ``@`` would name a loss."""
+        """The name of its problem, without ``@``, which would begin the name of a loss."""
         return Path(self.path).stem.replace("@", "-")
 
 
@@ -338,11 +338,11 @@ class ScoreTables:
     """The arrays of a `ScoreFile`, checked and read item by item.
 
     Args:
-        file: which arrays mean what.
+        file: the arrays by their meaning.
 
     Attributes:
-        oracle: whose scores they are.
-        lengths: int64 ``[items]``, or ``[items, 2]`` where an item has two.
+        oracle: of the scores.
+        lengths: int64 ``[items]``, or ``[items, 2]`` if an item has two.
 
     Raises:
         ValueError: an unknown key, an array whose shape, numbers or length do not fit, or a flag that does not apply.
@@ -413,7 +413,7 @@ class ScoreTables:
         return LinearChain.from_potentials(unary, transition, start=start, end=end)
 
     def gold(self, index: int) -> Tensor | None:
-        """The gold structure of an item as float64 0/1 [*event]; None where the file has none."""
+        """The gold structure of an item as float64 0/1 [*event]; None if the file has none."""
         if self.file.gold is None:
             return None
         stored = np.asarray(self._array(self.file.gold)[index])
@@ -429,7 +429,7 @@ class ScoreTables:
         return structure
 
     def _structure(self, stored: Tensor, event: tuple[int, ...]) -> Tensor | None:
-        """What an entry of the gold array means; None where it means nothing."""
+        """The structure of an entry of the gold array; None if it has no meaning."""
         if stored.ndim == len(event):
             return self._laid_out(stored.double(), event)
         chain, categorical = (
@@ -445,7 +445,7 @@ class ScoreTables:
         return torch.nn.functional.one_hot(indices.long(), event[-1]).double()
 
     def _laid_out(self, stored: Tensor, event: tuple[int, ...]) -> Tensor | None:
-        """A structure as scores are laid out, cut to its item: as they are stored, or where the size says so as this package has it."""
+        """A structure in the layout of scores, cut to its item, from the layout of the file or, by its size, of this package."""
         convention = self.file.convention
         own = convention.event(event) != event and tuple(stored.shape) == self._event
         cut = _corner(stored, event if own else convention.stored(event))
@@ -513,7 +513,7 @@ class ScoreTables:
         name = lengths[0] if lengths else "NAME"
         if signs:
             warn_once(
-                f"{self.file.path}: {' and '.join(signs)}: what may be padding is measured as if it were scores; if it is padding, name an "
+                f"{self.file.path}: {' and '.join(signs)}: possible padding is measured as scores; if it is padding, name an "
                 f"array of integers, how many {counted_by(self.oracle)} each item has, by --field lengths={name} "
                 "(`ScoreFile(lengths=...)` in Python)"
             )

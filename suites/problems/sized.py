@@ -18,12 +18,12 @@ from ...oracles.registry import imported, parse, unknown
 from .regimes import REGIMES, USUAL_ENTROPIES, Regime, chain_direction, normal, peaked_like
 
 SIZES = {"n": ("length", "rows", "frames"), "m": ("columns",), "t": ("tags",), "w": ("width",), "l": ("labels",)}
-"""The letters of event shapes, and what oracles call these sizes; both are understood."""
+"""The letters of event shapes, and the names that oracles have for these sizes; both are accepted."""
 
 LETTERS = {word: letter for letter, words in SIZES.items() for word in words}
 
 MOST_SCORES = 250_000
-"""Scores of one instance at most."""
+"""The most scores of one instance."""
 
 
 def is_sized(name: str) -> bool:
@@ -75,7 +75,7 @@ def _written(text: str, options: Mapping[str, Any]) -> str:
 
 
 def sized_regime(name: str) -> Regime:
-    """What such a problem is made of: the regime of its structure, with random directions of the one size."""
+    """The regime of such a problem: that of its structure, with random directions of the one size."""
     _, oracle, sizes = _parts(name)
     event = _event(name, oracle, sizes)
     if not isinstance(oracle, MarginalOracle):
@@ -97,7 +97,7 @@ def sized_regime(name: str) -> Regime:
 
 
 def _event(name: str, oracle: Oracle, sizes: dict[str, int]) -> tuple[int, ...]:
-    """The shape of the scores; ValueError for so many that nothing could be computed, before anything is counted or allocated."""
+    """The shape of the scores; ValueError for too many, before anything is counted or allocated."""
     event: tuple[int, ...] = type(oracle).event_shape(**sizes)
     if math.prod(event) > MOST_SCORES:
         raise ValueError(f"got the problem {name!r} with {math.prod(event):,} scores; expected at most {MOST_SCORES:,}, take smaller sizes")
@@ -110,7 +110,7 @@ def _parts(name: str) -> tuple[str, Oracle, dict[str, int]]:
     if ":" not in text and text not in AVAILABLE_ORACLES:
         raise ValueError(unknown(text, AVAILABLE_ORACLES, "structure"))
     kind = imported(text, "oracle") if ":" in text else AVAILABLE_ORACLES[text]
-    # A structure of one's own calls its sizes as it likes.
+    # A user's structure has any names for its sizes.
     own = size_names(kind) if isinstance(kind, type) and issubclass(kind, Oracle) else ()
     sized = {word for words in SIZES.values() for word in words} | set(SIZES) | set(own)
     sizes = {key: value for key, value in options.items() if key in sized}
@@ -136,7 +136,7 @@ def _example(text: str, wanted: tuple[str, ...]) -> str:
 
 
 def oracle_of_arrays(text: str) -> Oracle:
-    """The oracle of a name without sizes, which are those of the arrays that it scores.
+    """The oracle of a name without sizes, which come from the arrays of scores.
 
     Raises:
         ValueError: an unknown structure or option, or a size.
@@ -152,7 +152,7 @@ def oracle_of_arrays(text: str) -> Oracle:
 
 
 def refuse_unsized(name: str) -> None:
-    """Say what is missing where a name is that of a structure, without its size; nothing for any other name.
+    """Refuse the name of a structure without its size; any other name passes.
 
     Raises:
         ValueError: a structure by name or file, or a file that cannot be imported.
@@ -186,7 +186,7 @@ def size_names(kind: type[Oracle]) -> tuple[str, ...]:
 
 
 def sizes_of(oracle: Oracle, events: Iterable[tuple[int, ...]]) -> str:
-    """The least and the largest of each size behind event shapes, by its letter; empty where sizes do not follow from shapes.
+    """The least and the largest of each size behind event shapes, by its letter; empty if sizes do not follow from shapes.
 
     Example:
         >>> sizes_of(LinearChain(), [(3, 5, 5), (6, 5, 5)])
@@ -198,9 +198,9 @@ def sizes_of(oracle: Oracle, events: Iterable[tuple[int, ...]]) -> str:
 
 
 def sizes_at(oracle: Oracle, event: tuple[int, ...]) -> dict[str, int]:
-    """The sizes behind an event shape, by their letters; empty where they do not follow from it, or are many.
+    """The sizes behind an event shape, by their letters; empty if they do not follow from it, or are many.
 
-    Sizes are looked for among the lengths of the axes and the numbers just below them.
+    Candidates are the lengths of the axes and the numbers just below them.
 
     Example:
         >>> from structgrad.oracles import SpanningTree
@@ -208,7 +208,7 @@ def sizes_at(oracle: Oracle, event: tuple[int, ...]) -> dict[str, int]:
         ({'n': 5, 't': 3}, {'n': 5})
     """
     names: tuple[str, ...] = ()
-    # Somebody's own `event_shape` may raise anything, and no measurement is to fail for a label.
+    # A user's `event_shape` may raise anything, and no measurement should fail because of a label.
     with contextlib.suppress(Exception):
         names = size_names(type(oracle))
     if not 1 <= len(names) <= 3:
@@ -223,7 +223,7 @@ def sizes_at(oracle: Oracle, event: tuple[int, ...]) -> dict[str, int]:
 
 
 def size_text(oracle: Oracle, event: tuple[int, ...]) -> str:
-    """The sizes behind an event shape, as a name takes them; the shape itself where they do not follow from it.
+    """The sizes behind an event shape, as a name takes them; the shape itself if they do not follow from it.
 
     Example:
         >>> size_text(LinearChain(), (5, 3, 3)), size_text(LinearChain(), (5, 3, 2))

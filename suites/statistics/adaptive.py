@@ -1,7 +1,7 @@
 """Sampling until the intervals are narrow enough, or the budget is used up.
 
-Looks are at N = n₀, 2n₀, 4n₀, ... replicates. That an interval is narrow says little about which value it holds, so that stopping on
-widths keeps its coverage, where stopping on values would not. The number of looks depends on the replicates alone, and these on seeds
+Looks are at N = n₀, 2n₀, 4n₀, ... replicates. The width of an interval says little about the value it holds, so stopping on widths keeps
+its coverage; stopping on values would not. The number of looks depends on the replicates alone, and these on seeds
 alone. The seconds are the one exception: they are counted between looks, and a run that they end may differ on a faster machine.
 """
 
@@ -35,7 +35,7 @@ class Width:
     absolute: float = 0.0
 
     def met(self, interval: Interval) -> bool:
-        """Whether an interval is narrow enough; what has no interval has nothing to wait for, but for rare events."""
+        """Whether an interval is narrow enough; a missing interval is, except one that is missing because of rare events."""
         if interval.method == RARE:
             return False
         if interval.value is None or interval.half_width is None:
@@ -44,7 +44,7 @@ class Width:
 
 
 WIDTHS = {name: Width(*metric.width) for name, metric in METRICS.items() if metric.width is not None}
-"""What a cell is sampled for; the other metrics come with it. Without the absolute widths, a rho of 0 would never be known well enough."""
+"""The metrics that a cell is sampled for. Without the absolute widths, a rho of 0 would never be known well enough."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Budget:
     seconds: float = float("inf")
 
     def looks(self) -> Iterator[int]:
-        """N of every look: whole blocks, so that the next look goes on where this one ended."""
+        """N of every look: whole blocks, so that the next look continues where this one ended."""
         look, most = (-(-size // BLOCK) * BLOCK for size in (self.first, max(self.first, self.most)))
         while look < most:
             yield look
@@ -77,8 +77,8 @@ class Checkpoint:
     """The moments of the last look on disk, for a run that was killed.
 
     Args:
-        folder: of the cell; made where it is missing.
-        identity: what the replicates are of: estimator, scores, seeds. Another identity is another file.
+        folder: of the cell; made if it is missing.
+        identity: of the replicates: estimator, scores, seeds. Another identity is another file.
     """
 
     folder: Path
@@ -86,11 +86,11 @@ class Checkpoint:
 
     @property
     def path(self) -> Path:
-        """Where the file lies."""
+        """The path of the file."""
         return self.folder / f"moments-{hashlib.blake2b(self.identity.encode(), digest_size=12).hexdigest()}.npz"
 
     def load(self, gradient: Tensor, information: Tensor | None) -> tuple[Moments, float] | None:
-        """The moments and the seconds that they took; None where there are none."""
+        """The moments and the seconds that they took; None without a file."""
         if not self.path.exists():
             return None
         with np.load(self.path, allow_pickle=False) as stored:
@@ -98,7 +98,7 @@ class Checkpoint:
             return moments, float(stored["seconds"])
 
     def save(self, moments: Moments, seconds: float) -> None:
-        """Write the file so that it is there whole, or as it was."""
+        """Write the file atomically: it is complete, or as it was."""
         stream = io.BytesIO()
         np.savez(stream, state=np.frombuffer(moments.state(), dtype=np.uint8), seconds=seconds)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def sample_until(
         extend: adds replicates to moments, up to a number of them.
         metrics: of moments.
         budget: of replicates and seconds.
-        checkpoint: where moments are kept after each look; a run that finds some there goes on from them, to the same result.
+        checkpoint: where moments are kept after each look. A run that finds some continues from them, to the same result.
     """
     kept = None if checkpoint is None else checkpoint.load(moments.gradient, moments.information)
     moments, spent = kept or (moments, 0.0)

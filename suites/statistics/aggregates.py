@@ -1,4 +1,4 @@
-"""Over instances: medians, quartiles and geometric means, with a bootstrap over instances.
+"""Medians, quartiles and geometric means over instances, with a bootstrap over instances.
 
 The unit of replication is the instance: replicates make one instance's number exact, and say nothing about the next instance. Metrics such
 as a relative bias have heavy tails (one instance of a vanishing gradient outweighs all others), so that there is no arithmetic mean here.
@@ -30,8 +30,8 @@ class Measured:
     """One metric on n instances, each with its own standard error.
 
     Attributes:
-        values: float64 [n], NaN where the metric is not defined.
-        errors: float64 [n], 0 where a value is exact.
+        values: float64 [n], NaN if the metric is not defined.
+        errors: float64 [n], 0 if a value is exact.
     """
 
     values: Array
@@ -67,9 +67,9 @@ class Aggregate:
     """A metric over instances.
 
     Attributes:
-        instances: how many it is defined on, the sample size of all intervals here. ``undefined``: on how many it is not.
+        instances: number it is defined on, the sample size of all intervals here. ``undefined``: number of the others.
         median, lower_quartile, upper_quartile: with 95 % intervals.
-        geometric_mean: the same; None throughout where a value is not positive.
+        geometric_mean: the same; all None if a value is not positive.
     """
 
     instances: int
@@ -114,7 +114,7 @@ class _Draws:
         return np.asarray(measured.values[self.index] + self.noise[slot] * measured.errors[self.index])
 
     def scaled(self, measured: Measured, slot: int = 0) -> Array:
-        """Logarithms of the same, with the error of a logarithm, so that what is positive stays so."""
+        """Logarithms of the same, with the error of a logarithm, so that positive values stay positive."""
         relative = measured.errors / measured.values
         return np.asarray(np.log(measured.values)[self.index] + self.noise[slot] * relative[self.index])
 

@@ -1,7 +1,7 @@
 """Budgets: the worth of the estimates that one buys, their mean as a step, and its squared error.
 
-All quantities are relative to the exact gradient g: ``b² = ‖m − g‖² / ‖g‖²`` for the mean m of an estimate, ``V = tr S / ‖g‖²``, and
-``gain = ⟨m, g⟩ / ‖g‖²``, so that ``‖m‖² / ‖g‖² = b² + 2 gain − 1``. A budget of M estimates divides V by M; M need not be whole, since a
+All quantities are relative to the exact gradient g. For the mean m of an estimate, ``b² = ‖m − g‖² / ‖g‖²``, ``V = tr S / ‖g‖²`` and
+``gain = ⟨m, g⟩ / ‖g‖²``. Then ``‖m‖² / ‖g‖² = b² + 2 gain − 1``. A budget of M estimates divides V by M. M need not be whole, since a
 batch of training may hold any number of rows.
 """
 

@@ -1,8 +1,8 @@
 """The space that gradients of expectations live in: its directions, and the Fisher information as its metric.
 
 Scores are over-parameterised: structures span an affine hull of fewer dimensions than there are parts, and no movement across it changes
-the distribution. What an estimate has there is neither right nor wrong; it is noise and bias without effect. And a step of length 1 means
-little: ``δ'Fδ / 2`` is the divergence that it makes, so that F tells how useful a step is.
+the distribution. The part of an estimate across it is noise and bias without effect. The length of a step means little: ``δ'Fδ / 2`` is
+the divergence that the step makes, so F measures its effect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Geometry:
 
     Attributes:
         information: F, [d, d]: the Hessian of the divergence in the scores.
-        natural: ``g'F⁺g``, what the best step of divergence 1/2 decreases the loss by, squared.
+        natural: ``g'F⁺g``, the square of the decrease of the loss by the best step of divergence 1/2.
         null: [d, r], an orthonormal basis of the directions that change no probability.
     """
 
@@ -32,12 +32,12 @@ class Geometry:
 
     @classmethod
     def of(cls, information: Tensor, flat: Tensor, gradient: Tensor) -> Geometry:
-        """Make it from the Fisher information [d, d] at the scores, that at flat scores with the same directions, and the gradient."""
+        """The metric of a Fisher information [d, d], its value at flat scores with the same directions, and the gradient."""
         return cls(information, _inverse_form(information, gradient.flatten().double()), _null_basis(flat))
 
 
 def _inverse_form(information: Tensor, vector: Tensor) -> float:
-    """``v'F⁺v`` of a vector in the range of F, by way of correlations: where scores are peaked, variances differ by many magnitudes."""
+    """``v'F⁺v`` of a vector in the range of F, from correlations: at peaked scores, variances differ by many magnitudes."""
     scales = information.diagonal().clamp(min=0).sqrt()
     moving = scales > 0
     inverse = torch.where(moving, 1 / scales.clamp(min=1e-300), 0)

@@ -1,9 +1,9 @@
 """Intervals of 95 %: pure functions of moments.
 
-Delete-one-batch jackknives do for smooth functions of means. At a boundary they are wrong: the squared norm of a bias that is 0 is a
+Smooth functions of means have delete-one-batch jackknives. At a boundary these are wrong: the squared norm of a bias that is 0 is a
 degenerate statistic, and so is a cosine of 1. There the interval is a *profile*: all values β of the squared norm that the U-statistic does
-not contradict, whose variance ``4λβ/N + 2 tr(S²)/N²``, with ``λ = b'Sb/‖b‖²``, depends on β. Shares of independent replicates
-have Wilson's interval.
+not contradict. Its variance is ``4λβ/N + 2 tr(S²)/N²`` with ``λ = b'Sb/‖b‖²``, and depends on β. Shares of independent replicates have
+Wilson's interval.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from .interval import BATCHES, EVENTS, NO_MEAN, RARE, RARE_BESIDE
+from .interval import BATCHES, EVENTS, NO_MEAN, RARE, RARE_ORTHOGONAL
 from .interval import LEVEL as LEVEL
 from .interval import Interval as Interval
 from .moments import Moments
@@ -30,7 +30,7 @@ COMMON = 8
 NO_VARIANCE = 1e-14
 """A trace below this share of the squared mean is rounding."""
 
-UNRESOLVED, NO_ANGLE, UNDIRECTED_MEAN = (Interval(None, method=method) for method in (RARE, RARE_BESIDE, NO_MEAN))
+UNRESOLVED, NO_ANGLE, UNDIRECTED_MEAN = (Interval(None, method=method) for method in (RARE, RARE_ORTHOGONAL, NO_MEAN))
 
 
 def events(squares: Tensor, count: Tensor) -> float:
@@ -74,22 +74,22 @@ def enough_events(squares: Tensor, count: Tensor, share: float = 1.0) -> bool:
 
 
 def resolves_direction(moments: Moments) -> bool:
-    """Whether the same holds of the spread orthogonal to the gradient, on which the direction of the mean depends."""
+    """Whether enough replicates carry the spread orthogonal to the gradient, on which the direction of the mean depends."""
     everything = moments.square.sum(-1)
-    beside = (everything - moments.along).clamp(min=0)
+    orthogonal = (everything - moments.along).clamp(min=0)
     # A structure too rare to be drawn adds as much as one event of the whole: a share of the spread that is worth fewer is not known.
-    share = float(beside.sum()) / max(float(everything.sum()), 1e-300)
+    share = float(orthogonal.sum()) / max(float(everything.sum()), 1e-300)
     known = share * events(everything, moments.count) >= min(EVENTS, float(moments.count.sum()) / COMMON)
-    return known and enough_events(beside, moments.count)
+    return known and enough_events(orthogonal, moments.count)
 
 
 @dataclass(frozen=True, eq=False)
 class Errors:
-    """The mean error of replicates, and what is known of its noise; or their projection on a subspace.
+    """The mean error of replicates, and its noise; or their projection on a subspace.
 
     Attributes:
-        mean: [p]. ``replicates``: how many it is over. ``trace``: tr S, of the covariance of one replicate.
-        covariance: S, [p, p], or None where only batches tell.
+        mean: [p]. ``replicates``: their number. ``trace``: tr S, of the covariance of one replicate.
+        covariance: S, [p, p], or None if only batches are known.
         batches: [batches, p], centred batch means, times the square root of their counts.
     """
 
@@ -117,8 +117,8 @@ class Errors:
     def within(self, basis: Tensor) -> Errors:
         """Projected on the subspace that an orthonormal basis [p, r] spans.
 
-        The batches tell its noise: a projection of the covariance has rounding errors the roots of which look like a bias of 1e-8 where the
-        errors have nothing in the subspace.
+        Its noise comes from the batches. A projection of the covariance has rounding errors: for errors outside the subspace, their roots
+        look like a bias of 1e-8.
         """
         batches = self.batches @ basis
         return Errors(self.mean @ basis, self.replicates, float(batches.square().sum()) / (BATCHES - 1), None, batches)
@@ -141,7 +141,7 @@ class Errors:
 
     @functools.cached_property
     def along_mean(self) -> float:
-        """``u'Su`` in the direction of the mean error: several intervals of a look ask for it."""
+        """``u'Su`` in the direction of the mean error, which several intervals of a look need."""
         return self.along(self.mean / self.mean.norm().clamp(min=1e-300))
 
     @functools.cached_property
@@ -165,8 +165,8 @@ def profile(errors: Errors, *, level: float = LEVEL, noise: float = 0.0) -> tupl
     Args:
         errors: of the replicates.
         level: of the interval.
-        noise: trace of the covariance of the reference's own mean, 0 for an exact one. How it is spread over directions is not known, so
-            that it counts as if all of it lay in the direction of the bias: the interval is conservative.
+        noise: trace of the covariance of the reference's own mean, 0 for an exact one. Its spread over directions is not known, so all of
+            it counts as if it lay in the direction of the bias. The interval is conservative.
     """
     estimate = errors.square_norm() - noise
     n = errors.replicates
@@ -190,7 +190,7 @@ def bias_interval(moments: Moments, direction: Tensor | None = None, *, level: f
 
 
 def jackknife(value: float, without: Tensor) -> Interval:
-    """Interval of a statistic from its values with one batch left out, [batches]; without bounds where one of these is not defined."""
+    """Interval of a statistic from its values with one batch left out, [batches]; without bounds if one of these is not defined."""
     return jackknives({"": value}, {"": without})[""]
 
 
@@ -222,19 +222,19 @@ def wilson(share: float, n: float, *, quantile: float | None = None) -> Interval
     """
     if not math.isfinite(share) or not n > 0:
         return Interval(None)
-    z = _normal_quantile(LEVEL) if quantile is None else quantile
+    z = _NORMAL_QUANTILE if quantile is None else quantile
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     return Interval(share, min(max(centre - half, 0.0), share), max(min(centre + half, 1.0), share), "wilson")
 
 
 def clustered_wilson(share: float, without: Tensor, n: float) -> Interval:
-    """Wilson's interval of a share of dependent trials, some per replicate: as of so many trials as the jackknife's error tells.
+    """Wilson's interval of a share of dependent trials, several per replicate; the jackknife's error gives the number of trials.
 
     Args:
         share: of all trials.
         without: [batches], the share with one batch left out.
-        n: replicates, the number that it counts as where the share is 0 or 1, and the jackknife sees no error.
+        n: replicates, the number of trials if the share is 0 or 1, where the jackknife has no error.
     """
     interval = jackknife(share, without)
     half = interval.half_width
@@ -259,9 +259,7 @@ def median_interval(values: ArrayLike) -> Interval:
     return Interval(float(np.median(ordered)), float(ordered[rank - 1]), float(ordered[len(ordered) - rank]))
 
 
-@functools.cache
-def _normal_quantile(level: float) -> float:
-    return float(scipy.stats.norm.ppf((1 + level) / 2))
+_NORMAL_QUANTILE = float(scipy.special.ndtri((1 + LEVEL) / 2))
 
 
 def t_quantile() -> float:

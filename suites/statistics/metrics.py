@@ -1,7 +1,7 @@
 """Metrics with intervals, computed from moments.
 
-Squared norms of a noisy mean are biased upwards by ``tr S/N``; every norm here is corrected for it (a U-statistic), so that an unbiased
-estimator shows a relative bias of 0 and not of its noise floor. How each interval is made is said in `intervals`, and by the interval.
+Squared norms of a noisy mean are biased upwards by ``tr S/N``. Every norm here is corrected for it (a U-statistic), so the relative bias of
+an unbiased estimator is 0 and not its noise floor. `intervals` describes the intervals, and each has the name of its method.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ __all__ = [
 ]
 
 SAMPLES = 16
-"""Of the metrics that are about an average of several estimates."""
+"""Estimates in an average, for the metrics of averages."""
 
 UNDIRECTED = named(lambda metric: metric.undirected)
-"""Metrics that do not compare with the exact gradient: they are defined where it vanishes too."""
+"""Metrics that do not compare with the exact gradient: they are defined even if it vanishes."""
 
 LINEAR = named(lambda metric: metric.mean)
 """Metrics that are means of independent numbers, one per replicate: the jackknife of their batches is a t-interval."""
@@ -75,7 +75,7 @@ NEAR_ONE = 0.99
 """A cosine beyond it hardly depends on the gain: the bias orthogonal to the gradient decides."""
 
 _DIGITS = 10
-"""Significant digits of a kept value: what is beyond them is rounding on another machine."""
+"""Significant digits of a kept value: digits beyond them are rounding on another machine."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class Summary:
         gradient: [d], exact.
         error: [..., d], mean of ``ĝ − g``.
         trace: [...], trace of the covariance of one estimate.
-        replicates: [...], how many estimates the mean is over; ``inf`` for an exact mean.
+        replicates: [...], number of estimates in the mean; ``inf`` for an exact mean.
         zero: [...], share of estimates that are 0. ``nonzero``: [...], mean number of non-zero parts.
-        estimates: what needs more than mean and trace; None where it was not seen.
+        estimates: moments that need more than mean and trace; None if unknown.
         covariance: S, [d, d], of an exact tier up to `FULL_COVARIANCE` parts.
     """
 
@@ -127,7 +127,7 @@ def active_parts(gradient: Tensor) -> Tensor:
 
 
 def metric_values(summary: Summary, geometry: Geometry | None = None) -> dict[str, Tensor]:
-    """The metrics that are functions of a summary, ``[...]``; NaN where one is not defined (a gradient of norm 0)."""
+    """The metrics that are functions of a summary, ``[...]``; NaN if one is not defined (a gradient of norm 0)."""
     gradient, noise = summary.gradient, summary.trace / summary.replicates
     norm = gradient.norm()
     mean = summary.error + gradient
@@ -147,19 +147,15 @@ def metric_values(summary: Summary, geometry: Geometry | None = None) -> dict[st
         f"rho_{SAMPLES}": along / (norm * (length + summary.trace / SAMPLES).clamp(min=0).sqrt()),
     }
     if summary.estimates is not None:
-        values |= _single_values(summary.estimates, length + summary.trace)
+        values |= {
+            "mean_cosine": summary.estimates.cosine,
+            "descent_probability": summary.estimates.descent,
+            "sign_agreement": summary.estimates.agreeing / summary.estimates.signed,
+            "kurtosis": summary.estimates.quartic / (length + summary.trace).square(),
+        }
         if summary.estimates.informed is not None and geometry is not None:
             values |= _fisher_values(summary, summary.estimates.informed, geometry)
     return values | {"zero_gradient_rate": summary.zero, "gradient_nonzeros": summary.nonzero}
-
-
-def _single_values(estimates: Estimates, second: Tensor) -> dict[str, Tensor]:
-    return {
-        "mean_cosine": estimates.cosine,
-        "descent_probability": estimates.descent,
-        "sign_agreement": estimates.agreeing / estimates.signed,
-        "kurtosis": estimates.quartic / second.square(),
-    }
 
 
 def _fisher_values(summary: Summary, informed: Tensor, geometry: Geometry) -> dict[str, Tensor]:
@@ -184,7 +180,7 @@ def exact_metrics(summary: Summary, geometry: Geometry | None = None, *, floor: 
     Args:
         summary: of an exact mean and covariance.
         geometry: for the metrics that need the Fisher information; None leaves them out.
-        floor: a gradient of no greater norm counts as none: what compares with it is None, and the absolute error is given.
+        floor: a gradient of no greater norm counts as none: metrics that compare with it are None, and the absolute error is given.
     """
     norm = float(summary.gradient.norm())
     values = {name: Interval(_finite(float(value))) for name, value in metric_values(summary, geometry).items()}
@@ -198,13 +194,13 @@ def exact_metrics(summary: Summary, geometry: Geometry | None = None, *, floor: 
 def estimated_metrics(
     moments: Moments, geometry: Geometry | None = None, *, floor: float = 0.0, resolved: bool | None = None
 ) -> dict[str, Interval]:
-    """Metrics of replicates, with 95 % intervals; all but shares are `UNRESOLVED` where too few replicates carry the spread.
+    """Metrics of replicates, with 95 % intervals; all except shares are `UNRESOLVED` if too few replicates carry the spread.
 
     Args:
         moments: of the errors.
         geometry: as for `exact_metrics`.
-        floor: likewise.
-        resolved: whether enough replicates carry the spread, or there is none; by default, `is_resolved` says so.
+        floor: as for `exact_metrics`.
+        resolved: whether enough replicates carry the spread, or there is none; by default, the result of `is_resolved`.
     """
     found = _estimated(moments, geometry, floor)
     if not (is_resolved(moments) if resolved is None else resolved):
@@ -220,15 +216,16 @@ def _estimated(moments: Moments, geometry: Geometry | None, floor: float) -> dic
     whole = {name: float(value) for name, value in metric_values(summarise(moments), geometry).items()}
     without = metric_values(_leave_one_out(moments), geometry)
     result = {name: _labelled(name, interval) for name, interval in jackknives(whole, without).items()}
-    result["snr"] = _at_least_zero(result["snr"])
+    if (low := result["snr"].low) is not None:
+        result["snr"] = replace(result["snr"], low=max(low, 0.0))
     for name in SHARES:
         result[name] = wilson(whole[name], moments.total)
     result["sign_agreement"] = clustered_wilson(whole["sign_agreement"], without["sign_agreement"], moments.total)
     errors, gradient = Errors.of(moments), moments.gradient
     if float(gradient.norm()) > floor:
-        beside = errors.without(gradient / float(gradient.norm()))
-        cosine = cosine_interval(beside, gradient, whole["gain"], result["cosine"])
-        return result | bias_metrics(errors, beside, gradient, geometry) | {"cosine": cosine}
+        orthogonal = errors.without(gradient / float(gradient.norm()))
+        cosine = cosine_interval(orthogonal, gradient, whole["gain"], result["cosine"])
+        return result | bias_metrics(errors, orthogonal, gradient, geometry) | {"cosine": cosine}
     variance = jackknife(float(summarise(moments).trace), _leave_one_out(moments).trace)
     return _absolute(result, norm_interval(errors, 1.0), variance)
 
@@ -244,7 +241,7 @@ def without_each_batch(moments: Moments) -> dict[str, tuple[float, ...]]:
 
 
 def first_metrics(moments: Moments) -> Iterator[tuple[int, str, Interval]]:
-    """(replicates, metric, interval) of what the first 4, 8 and 16 batches alone give for the metrics of `FOLLOWED`."""
+    """(replicates, metric, interval) for the metrics of `FOLLOWED` from the first 4, 8 and 16 batches alone."""
     everything = torch.eye(BATCHES, dtype=torch.float64, device=moments.mean.device)
     for first in FIRST_BATCHES:
         rows = everything[:first]
@@ -257,14 +254,14 @@ def first_metrics(moments: Moments) -> Iterator[tuple[int, str, Interval]]:
             yield replicates, name, _labelled(name, interval) if known else UNRESOLVED
 
 
-def bias_metrics(errors: Errors, beside: Errors, gradient: Tensor, geometry: Geometry | None) -> dict[str, Interval]:
-    """Norms of biases, with profile intervals; ``beside`` are the errors orthogonal to the gradient."""
+def bias_metrics(errors: Errors, orthogonal: Errors, gradient: Tensor, geometry: Geometry | None) -> dict[str, Interval]:
+    """Norms of biases, with profile intervals; ``orthogonal`` are the errors orthogonal to the gradient."""
     norm = float(gradient.norm())
     low, high = profile(errors)
     result = {
         "relative_bias": norm_interval(errors, norm),
         "relative_bias_squared": Interval(errors.square_norm() / norm**2, low / norm**2, high / norm**2, "profile"),
-        "orthogonal_bias": norm_interval(beside, norm),
+        "orthogonal_bias": norm_interval(orthogonal, norm),
     }
     return result if geometry is None else result | {"null_bias": norm_interval(errors.within(geometry.null), norm)}
 
@@ -304,23 +301,19 @@ def _combined(moments: Moments, kept: Tensor, *, squeeze: bool) -> Summary:
     return Summary(moments.gradient, error, trace, total, means[0], means[1], Estimates(*means[2:]))
 
 
-def cosine_interval(beside: Errors, gradient: Tensor, gain: float, estimate: Interval) -> Interval:
-    """The jackknife where a bias ``beside`` the gradient is certain and large; else the interval of that bias, turned into cosines."""
+def cosine_interval(orthogonal: Errors, gradient: Tensor, gain: float, estimate: Interval) -> Interval:
+    """The jackknife if a bias orthogonal to the gradient is certain and large; else the interval of that bias, turned into cosines."""
     norm = float(gradient.norm())
-    low, high = profile(beside)
+    low, high = profile(orthogonal)
     if estimate.value is None or (low > 0 and abs(estimate.value) <= NEAR_ONE):
         return estimate
-    squares = (max(beside.square_norm(), 0.0), low, high)
+    squares = (max(orthogonal.square_norm(), 0.0), low, high)
     value, *bounds = [gain / math.hypot(gain, math.sqrt(square) / norm) if gain else 0.0 for square in squares]
     return Interval(value, min(bounds), max(bounds), "profile")
 
 
 def _labelled(name: str, interval: Interval) -> Interval:
     return replace(interval, method="t") if name in LINEAR and interval.method else interval
-
-
-def _at_least_zero(interval: Interval) -> Interval:
-    return interval if interval.low is None else replace(interval, low=max(interval.low, 0.0))
 
 
 def _absolute(metrics: dict[str, Interval], bias: Interval, variance: Interval) -> dict[str, Interval]:

@@ -14,16 +14,14 @@ from torch import Tensor
 
 from .interval import BATCHES as BATCHES
 
-"""Accumulators per cell. Intervals are delete-one-batch jackknives over them; 32 lose about 1 % of width against many more."""
-
 CACHED_NUMBERS = 2**15
 """Numbers that are added at a time on a CPU: larger tensors leave its cache."""
 
 FULL_COVARIANCE = 256
-"""Up to this many parts the whole covariance is accumulated; above, what needs it is estimated from the batch means."""
+"""Up to this many parts the whole covariance is accumulated; above, batch means replace it."""
 
 STATE_VERSION = 1
-"""Of `Moments.state`; another one is not read."""
+"""The version of `Moments.state`; another one is not read."""
 
 
 @dataclass
@@ -36,7 +34,7 @@ class Moments:
         gradient: [d], exact.
         count: [batches] replicates. ``mean``: [batches, d] mean error. ``square``: [batches, d] centred sums of squares.
         along: [batches] centred sums of squares of the error along the gradient.
-        zero: [batches] estimates that are exactly 0. ``nonzero``: [batches, d] how often a part is not 0.
+        zero: [batches] estimates that are exactly 0. ``nonzero``: [batches, d] number of estimates with a part that is not 0.
         signs: [batches, d] sum of the signs of a part.
         descents: [batches] estimates with ``⟨ĝ, g⟩ > 0``. ``cosines``: [batches] sum of their cosines with g, 0 for an estimate of 0.
         quartics: [batches] sum of ``‖ĝ‖⁴``.
@@ -186,7 +184,7 @@ class Moments:
         )
 
     def state(self) -> bytes:
-        """Everything but the Fisher information, as the bytes of an ``npz`` file: what `from_state` goes on from."""
+        """Everything except the Fisher information, as the bytes of an ``npz`` file, which `from_state` reads."""
         stream = io.BytesIO()
         arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "information"}
         kept: dict[str, Any] = {
@@ -211,7 +209,7 @@ class Moments:
         with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
             version = int(arrays["version"])
             if version != STATE_VERSION:
-                raise ValueError(f"`from_state` got a state of version {version}; expected {STATE_VERSION}, measure anew")
+                raise ValueError(f"`from_state` got a state of version {version}; expected {STATE_VERSION}, measure again")
             if not np.array_equal(arrays["gradient"], moments.gradient.cpu().numpy()):
                 raise ValueError("`from_state` got moments of errors against another gradient; expected the same exact gradient")
             for field in fields(cls):
@@ -222,4 +220,4 @@ class Moments:
 
 
 _SUMS = ("count", "zero", "nonzero", "signs", "descents", "cosines", "quartics", "informed")
-"""What merging adds up."""
+"""The fields that merging adds up."""

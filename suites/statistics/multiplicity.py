@@ -11,7 +11,7 @@ K = TypeVar("K")
 
 
 def holm(p_values: Mapping[K, float]) -> dict[K, float]:
-    """Adjusted p-values: rejecting those below α keeps the chance of *any* false rejection below α, whatever the dependence.
+    """Adjusted p-values: rejecting those below α keeps the chance of *any* false rejection below α, under any dependence.
 
     Args:
         p_values: of all tests of a run, by cell. Cells without a test are left out, not counted as 1.
@@ -33,7 +33,7 @@ def holm(p_values: Mapping[K, float]) -> dict[K, float]:
 
 
 def holm_values(p_values: np.ndarray) -> np.ndarray:
-    """`holm` of many p-values ``[tests]``, which are known to be some.
+    """`holm` of many p-values ``[tests]``, unchecked.
 
     Example:
         >>> holm_values(np.array([0.01, 0.04, 0.03])).tolist()

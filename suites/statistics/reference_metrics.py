@@ -1,7 +1,7 @@
 """Bias against another reference than the exact gradient: the gradient of an estimator's own objective, which may be noisy itself.
 
-A reference that is a mean of N estimates of covariance S adds ``tr S/N`` to ``‖m̂ − r̂‖²``, beyond what the replicates add; it is taken
-off, as theirs is. Intervals hold it as noise too. Only its trace is known, so that it counts as if it all lay where it does most harm.
+A reference that is a mean of N estimates of covariance S adds ``tr S/N`` to ``‖m̂ − r̂‖²``, in addition to the noise of the replicates.
+Both are subtracted. Intervals contain it as noise too. Only its trace is known, so it counts as if it lay in the worst direction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .moments import BATCHES, Moments
 
 
 class NoisyGradient(Protocol):
-    """A gradient ``[*event]`` with the trace of the covariance of its own error: 0 where it is exact."""
+    """A gradient ``[*event]`` with the trace of the covariance of its own error: 0 if it is exact."""
 
     @property
     def gradient(self) -> Tensor:
@@ -42,7 +42,7 @@ def exact_against(summary: Summary, reference: NoisyGradient) -> dict[str, Inter
 
 
 def _against(errors: Errors, gradient: Tensor, reference: NoisyGradient) -> dict[str, Interval]:
-    """Relative to the norm of the reference, corrected for its noise; what is left of that in the norm is not part of the intervals."""
+    """Metrics relative to the norm of the reference, corrected for its noise; intervals ignore the remaining noise of the norm."""
     other, noise = reference.gradient.flatten().double(), reference.noise
     square = float(other.square().sum()) - noise
     if not square > 0:

@@ -1,4 +1,4 @@
-"""Seeds: every block of replicates has a seed of its own, named by what it is for.
+"""Seeds: every block of replicates has a seed of its own, named by its purpose.
 
 A block's key holds stable names (problem, stage, instance, slot) and the number of the block, never the estimator, the worker or the
 order of work. So results do not depend on batch size, workers, order or resumption, and estimators share their random numbers.
@@ -30,7 +30,7 @@ def seed_sequence(entropy: int, *names: str) -> np.random.SeedSequence:
 
 def generator(entropy: int, *names: str, device: torch.device | str = "cpu") -> torch.Generator:
     """One generator for one purpose."""
-    return torch.Generator(device).manual_seed(_seed(seed_sequence(entropy, *names)))
+    return torch.Generator(device).manual_seed(int(seed_sequence(entropy, *names).generate_state(1, np.uint64)[0]))
 
 
 def seed_blocks(key: np.random.SeedSequence, first_row: int, rows: int, device: torch.device | str = "cpu") -> SeedBlocks:
@@ -40,7 +40,3 @@ def seed_blocks(key: np.random.SeedSequence, first_row: int, rows: int, device: 
     root = key.generate_state(8, np.uint64).tobytes()
     digests = [hashlib.blake2b(block.to_bytes(8, "little"), key=root, digest_size=8).digest() for block in range(first, last)]
     return SeedBlocks(tuple(int.from_bytes(digest, "little") for digest in digests), BLOCK, device)
-
-
-def _seed(sequence: np.random.SeedSequence) -> int:
-    return int(sequence.generate_state(1, np.uint64)[0])

@@ -31,8 +31,7 @@ def best(scores: Array, common: Array | None = None, *, fewest: int = 2) -> Sele
     """The contender with the largest mean score, and a set of rivals such that the truly best one is among them all.
 
     Scores are compared in pairs on the same instances: ``d = score of the winner − score of the rival``, with ``mean d ± t s(d) / √n``. The
-    level is shared out over the rivals (Bonferroni), so that the truly best contender is missed with a chance of 5 % at most, however many
-    there are.
+    rivals share the level (Bonferroni). The truly best contender is missed with a chance of 5 % at most, for any number of rivals.
 
     Args:
         scores: float64 [contenders, instances], finite, the larger the better.
@@ -84,7 +83,7 @@ def mean_intervals(scores: Array, common: Array, *, fewest: int = 2) -> tuple[Ar
 
 
 def student_mean(values: Array) -> Interval:
-    """The mean of independent numbers, NaN where there is none, with the interval of Student's t.
+    """The mean of independent numbers with the interval of Student's t; NaN are left out, and one number has no interval.
 
     Example:
         >>> round(student_mean(np.array([1.0, 1.0, 2.0])).value, 3)

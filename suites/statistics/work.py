@@ -1,10 +1,13 @@
 """Work of an estimate: variance × seconds, and the budget at which one estimator overtakes another.
 
-With a budget T, an estimator of cost c is averaged over T/c estimates. Its error is then ``floor + slope / T``: for the squared error the
-floor is the squared bias and the slope the variance times c; for rho, whose ``1/ρ² = (‖m‖² + tr S c/T) ‖g‖² / ⟨m, g⟩²`` does not know
-scales, both are divided by the squared gain, and the floor is that of the squared norm of the mean. The estimator with the lower slope wins
-at small budgets, the one with the lower floor at large ones; in between they break even. The squared error alone slanders estimators that
-are off by a scale which any learning rate absorbs: give both.
+With a budget T, an estimator of cost c is averaged over T/c estimates. Its error is then ``floor + slope / T``.
+
+- Squared error: the floor is the squared bias, and the slope the variance times c.
+- rho: ``1/ρ² = (‖m‖² + tr S c/T) ‖g‖² / ⟨m, g⟩²`` does not depend on scale. Both are divided by the squared gain, and the floor is that of
+  the squared norm of the mean.
+
+The estimator with the lower slope wins at small budgets, the one with the lower floor at large ones. In between they break even. The
+squared error alone penalises an error of scale, which any learning rate absorbs, so both are given.
 """
 
 from __future__ import annotations
@@ -72,8 +75,8 @@ def loss_evaluations(evaluations: Evaluations, **sizes: int) -> float:
     """Evaluations of the loss that one estimate takes; the backward of one counts as `GRADIENT_WORK` more.
 
     Args:
-        evaluations: what the estimator declares.
-        sizes: how many losses a pass takes, of those that are declared: ``enumerations``, ``support_losses``, ``completions``,
+        evaluations: declared by the estimator.
+        sizes: number of losses of a declared pass: ``enumerations``, ``support_losses``, ``completions``,
             ``swap_losses``, ``alternatives``.
 
     Raises:
@@ -96,7 +99,7 @@ def loss_evaluations(evaluations: Evaluations, **sizes: int) -> float:
 
 
 def variance_seconds(metrics: Mapping[str, Interval], seconds: Interval) -> Interval:
-    """Relative variance × seconds of one estimate: what an unbiased estimator is to be judged by."""
+    """Relative variance × seconds of one estimate, the figure of merit of an unbiased estimator."""
     variance = metrics["relative_variance"]
     if variance.value is None or seconds.value is None:
         return Interval(None)
@@ -107,7 +110,7 @@ def variance_seconds(metrics: Mapping[str, Interval], seconds: Interval) -> Inte
 def error_curve(metrics: Mapping[str, Interval], cost: Interval, criterion: Criterion) -> Curve | None:
     """Error against budget, from the metrics of an estimator and the cost of one estimate (seconds, or loss evaluations).
 
-    None where a metric is not defined, or where the estimator does not descend: there is no budget at which it is of use.
+    None if a metric is not defined, or if the estimator does not descend: no budget makes it useful.
     """
     needed = [metrics[name] for name in ("relative_bias_squared", "relative_variance", "gain", "cosine")] + [cost]
     if any(interval.value is None for interval in needed):
@@ -127,7 +130,7 @@ def break_even(candidate: Curve | None, reference: Curve | None) -> Interval:
     """The budget from which on the reference has the smaller error: ``(slope_r − slope_c) / (floor_c − floor_r)``.
 
     Returns:
-        0 where the reference wins at every budget, None where it never comes to win; ``high`` is None where that cannot be excluded.
+        0 if the reference wins at every budget, None if it never wins; ``high`` is None if that cannot be excluded.
         The interval propagates errors on the log scale, as long as both differences are certain to be positive.
 
     Example:

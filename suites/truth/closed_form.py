@@ -1,4 +1,4 @@
-"""The exact gradient of ``E L`` at any size, where the loss has a form and the structures have sums in closed form."""
+"""The exact gradient of ``E L`` at any size, if the loss has a form and the structures have sums in closed form."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from .loss_checks import examine_loss
 
 
 class UnknownTruthError(ValueError):
-    """An exact gradient that cannot be had: too many structures, and no closed form."""
+    """An unknown exact gradient: too many structures, and no closed form."""
 
 
 SAFETY = 4
-"""By how much the bound exceeds the sum of first-order terms."""
+"""The error bound, as a multiple of the sum of first-order terms."""
 
 
 def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth | None:
     """The truth without enumeration: O(polynomial) for all structures but permutations, whose sums take O(2ⁿ n).
 
-    The gradient is ``Cov(L, z)``: for a linear loss ``Cov(z) c``; for a quadratic one it needs the first two moments of ``A z``; for a
-    function of a count, the law of the count. Over derivations (everything that is built item by item) these come from a pass over
-    normalised probabilities, which keeps relative precision; over spanning trees, from determinants of what deviates from the best one.
+    The gradient is ``Cov(L, z)``. For a linear loss it is ``Cov(z) c``. A quadratic loss needs the first two moments of ``A z``, and a
+    function of a count the law of the count. Over derivations (all structures that are built item by item) these come from a pass over
+    normalised probabilities, which keeps relative precision. Over spanning trees they come from determinants of deviations from the best
+    tree.
 
     Args:
-        loss: any loss; its attribute ``form`` says what it is on structures (`structgrad.suites.problems.forms`).
+        loss: any loss; its attribute ``form`` is its formula on structures (`structgrad.suites.problems.forms`).
         oracle: of the structures.
         scores: [*event].
 
     Returns:
-        The truth, whose kurtoses are not known (inf: trust no test that needs them), whose loss variance is nan for a quadratic loss, and
-        whose support is a rounded sum where parts are forbidden. None where the loss has no form, the oracle no sums in closed form, or the
-        tables do not fit.
+        The truth. Its kurtoses are unknown (inf: trust no test that needs them). The loss variance is nan for a quadratic loss, and the
+        support is a rounded sum if parts are forbidden. None if the loss has no form, the oracle no sums in closed form, or the tables
+        do not fit.
 
     Raises:
         ValueError: scores of another shape, or no feasible structure.
@@ -92,7 +93,7 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
 
 
 def unknown_because(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> str | None:
-    """Why `known_truth` has no answer, told without computing it; None where it has one."""
+    """The reason why `known_truth` has no answer, found without computing it; None if it has one."""
     event = tuple(scores.shape)
     count = oracle.count(event)
     listed = isinstance(oracle, EnumerableOracle)
@@ -103,7 +104,7 @@ def unknown_because(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -
 
 
 def _simplest(form: LossForm | None, oracle: Any, theta: Tensor) -> Count | LossForm | None:
-    """The form of the loss at its simplest; None where its expectation over these structures has no closed form that fits."""
+    """The form of the loss at its simplest; None if its expectation over these structures has no closed form that fits."""
     event = tuple(theta.shape)
     if form is None or not isinstance(oracle, MarginalOracle) or not has_law(oracle, event):
         return None
@@ -119,7 +120,7 @@ def _parameters(oracle: Any, theta: Tensor) -> Tensor:
 
 
 def _support(oracle: MarginalOracle, parameters: Tensor, count: int) -> int:
-    """How many structures have no forbidden part: all, or the sum over those at score 0, rounded."""
+    """The number of structures without a forbidden part: all, or the sum over those at score 0, rounded."""
     read = oracle.read_mask(tuple(parameters.shape), parameters.device)
     forbidden = (parameters == -math.inf) & read
     if not bool(forbidden.any()):
@@ -130,7 +131,7 @@ def _support(oracle: MarginalOracle, parameters: Tensor, count: int) -> int:
 
 
 def known_truth(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> Truth:
-    """The exact truth, however it can be had: by enumeration up to the cap, which also gives kurtoses, and by the form of the loss beyond.
+    """The exact truth: by enumeration up to the cap, which also gives kurtoses, and by the form of the loss beyond.
 
     Args:
         loss: as for `exact_truth` and `analytic_truth`.
@@ -140,7 +141,7 @@ def known_truth(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> Tr
 
     Raises:
         UnknownTruthError: a larger space, and no closed form.
-        ValueError: what `exact_truth` and `analytic_truth` refuse.
+        ValueError: arguments that `exact_truth` or `analytic_truth` refuses.
 
     Example:
         >>> from structgrad.oracles import Subset
@@ -164,7 +165,7 @@ def known_truth(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> Tr
 
 
 def law_alone(oracle: Any, scores: Tensor) -> Truth:
-    """What is known without the loss, where the exact gradient is not: the law of the structures, as far as it has sums that are in reach.
+    """The law of the structures, as far as its sums are in reach, for a loss without a known exact gradient.
 
     The gradient is 0, and its error infinite.
     """
@@ -193,7 +194,7 @@ def law_alone(oracle: Any, scores: Tensor) -> Truth:
 
 
 def _hint(loss: Any) -> str:
-    """What would make a closed form possible."""
+    """Advice that makes a closed form possible."""
     if form_of(loss) is None:
         return "a loss that declares a form (linear, low-rank quadratic, a function of a count, exact match), whose truth has no such limit"
     return "a smaller structure: the form of this loss has a closed expectation, and its tables do not fit, or the oracle has none"

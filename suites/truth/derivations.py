@@ -28,7 +28,7 @@ LARGEST_PASS = 2**27
 
 @lru_cache(maxsize=16)
 def derivations_of(oracle: Oracle, event: tuple[int, ...]) -> Derivations | None:
-    """The derivations of an oracle; None where there are none, or too many nodes.
+    """The derivations of an oracle; None if there are none, or too many nodes.
 
     Example:
         >>> from structgrad.oracles import SpanningTree
@@ -89,8 +89,8 @@ class GibbsLaw:
     def gradient(self, expectation: Tensor) -> Tensor:
         """The gradient [d] in the natural parameters of ``E f(z)``, where ``f`` has the mean 0 and the expectation is made of `choices`.
 
-        It is ``E[f(z) z]``. The part of an edge is its probability times the slope of the expectation in it: a sum of expectations that
-        keeps its relative precision where f is small at likely structures.
+        It is ``E[f(z) z]``. Each edge adds its probability times the slope of the expectation in it. These sums keep their relative
+        precision if f is small at likely structures.
         """
         slopes = torch.autograd.grad(expectation, self.choices, allow_unused=True, materialize_grads=True)
         total = self.marginals.new_zeros(self.derivations.parts + 1)
@@ -171,7 +171,7 @@ class DerivationMoments:
         self.law = law
         root, nodes = law.derivations.root, law.derivations.nodes
         padded = pad(weights, (0, 1)).mT
-        # By node and row: the value of y at the centre; then probability, mean and half mean square of what y exceeds it by.
+        # By node and row: the value of y at the centre; then probability, mean and half mean square of the excess of y over it.
         centre, mean, half = (weights.new_zeros(nodes, len(weights)) for _ in range(3))
         mass = weights.new_ones(nodes, 1)
         with torch.enable_grad():

@@ -1,7 +1,7 @@
 """The exact gradient of ``E_{z∼p_θ} L(z)``, by enumeration in float64.
 
 All sums are over deviations from the best structure, the mode: ``∇ E L = Cov(L, z)``, and a covariance does not change when a constant is
-subtracted from either side. Its rounding error does: the plain formula ``E[L z] − E[L] E[z]`` loses up to 12 digits where the scores are
+subtracted from either side. Its rounding error does: the plain formula ``E[L z] − E[L] E[z]`` loses up to 12 digits if the scores are
 peaked or the loss has a large offset.
 """
 
@@ -61,12 +61,11 @@ class Truth:
         gradient: ``∇ E L``, ``[*event]``.
         value: ``E L``. ``loss_variance``: ``Var L``.
         log_partition: A(θ). ``entropy``: in nats. ``marginals``: μ, ``[*event]``.
-        count: number of structures. ``support``: how many have positive probability; nan where that is not known.
-        kurtosis: of the score-function estimate with baseline ``E L``, by part, ``[*event]``; ``inf`` where it has no variance, and where
-            it was not asked for.
-        kurtosis_along: the same along the gradient. Where a kurtosis is large, few samples carry the variance and a t-test misleads.
-        method: how the gradient was found: ``enumeration``, the closed form, or `UNKNOWN`, where it is not known and stands at 0.
-        error: a bound on ‖computed − exact gradient‖, of the losses as the loss computes them; ``inf`` where none is known.
+        count: number of structures. ``support``: number of structures of positive probability; nan if unknown.
+        kurtosis: of the score-function estimate with baseline ``E L``, by part, ``[*event]``; ``inf`` without variance, or if left out.
+        kurtosis_along: the same along the gradient. If a kurtosis is large, few samples carry the variance and a t-test misleads.
+        method: ``enumeration``, the closed form, or `UNKNOWN` (the gradient is then 0).
+        error: a bound on ‖computed − exact gradient‖, for the losses as the loss computes them; ``inf`` if unknown.
     """
 
     gradient: Tensor
@@ -84,7 +83,7 @@ class Truth:
 
     @property
     def loss_deviation(self) -> float:
-        """The standard deviation of the loss; 0 where it is not known."""
+        """The standard deviation of the loss; 0 if unknown."""
         return math.sqrt(self.loss_variance) if self.loss_variance > 0 else 0.0
 
 
@@ -103,14 +102,14 @@ class Target:
     truth: Truth
 
 
-def exact_truth(  # noqa: PLR0913 - what to enumerate, and three limits on the work
+def exact_truth(  # noqa: PLR0913 - an instance, and three limits on the work
     loss: Loss, oracle: EnumerableOracle | str, scores: Tensor, *, cap: int = CAP, chunk: int | None = None, kurtosis: bool = True
 ) -> Truth:
     """Enumerate all structures for the exact gradient, the law of the structures, and the kurtosis of the score function.
 
     The error bound is to first order in the unit roundoff u (Higham 2002, "Accuracy and stability of numerical algorithms", section 3.3).
-    With κ(z) for the relative error of the weight of a structure, N for the number of terms of a sum and d for the deviation from the mode:
-    ``u ‖E[(κ + N) |L − E L| |d|] + E[(κ + N) |L − E L|] E|d|‖``. Memory grows by about 100 bytes a structure.
+    It is ``u ‖E[(κ + N) |L − E L| |d|] + E[(κ + N) |L − E L|] E|d|‖``. Here κ(z) is the relative error of the weight of a structure, N the
+    number of terms of a sum, and d the deviation from the mode. Memory grows by about 100 bytes a structure.
 
     Args:
         loss: ``[..., *event] -> [...]``; evaluated once, in float64, on structures only.
@@ -118,7 +117,7 @@ def exact_truth(  # noqa: PLR0913 - what to enumerate, and three limits on the w
         scores: ``[*event]``.
         cap: refuse spaces that are larger.
         chunk: structures at a time; as many as fit the cache of a core when None.
-        kurtosis: False leaves the kurtosis out, and takes half of the time.
+        kurtosis: False leaves the kurtosis out, in half of the time.
 
     Raises:
         ValueError: more structures than the cap, or no feasible structure.
@@ -313,7 +312,7 @@ def check_cap(call: str, count: int, cap: int) -> None:
     """Refuse a space of more structures than the cap, or than ranks can count.
 
     Raises:
-        TooManyStructuresError: the message has their number, the time that they would take, and what to do.
+        TooManyStructuresError: the message has their number, the time that they would take, and alternatives.
     """
     limit = min(cap, MAX_RANK)
     if count > limit:
@@ -326,10 +325,10 @@ def check_cap(call: str, count: int, cap: int) -> None:
 
 
 def fitting_chunk(scores: Tensor) -> int:
-    """How many structures of this shape are taken at a time: as many as the cache of a core holds, or on other devices a large launch."""
+    """Structures of this shape per chunk: as many as the cache of a core holds, or on other devices a large launch."""
     if scores.device.type != "cpu":
         chunk = max(1, min(2**20, 2**28 // scores.numel()))
-        # Halved, for the last digits of a truth depend on it: they seldom depend on what else takes memory.
+        # Halved, because the last digits of a truth depend on it: other users of the memory seldom change them.
         while chunk > 1 and BYTES * scores.numel() * chunk > available(scores.device):
             chunk //= 2
         return chunk

@@ -21,7 +21,7 @@ LARGEST_RANGE = 2**20
 class Count(NamedTuple):
     """A function of one count: ``values[k]``, k = ⟨weights, z⟩.
 
-    weights: int64 [*event]. values: float64 [size]; what no structure has holds any value.
+    weights: int64 [*event]. values: float64 [size]; counts that no structure has hold any value.
     """
 
     weights: Tensor
@@ -29,7 +29,7 @@ class Count(NamedTuple):
 
 
 def reduced(form: CountForm, oracle: Oracle, parameters: Tensor) -> Count | LinearForm | None:
-    """The simplest form that is the same on all feasible structures; None where the counts have too many values.
+    """The simplest form that is the same on all feasible structures; None if the counts have too many values.
 
     Args:
         form: of a loss.
@@ -84,7 +84,7 @@ Law = GibbsLaw | TreeLaw
 
 
 def law_of(oracle: Oracle, parameters: Tensor) -> Law | None:
-    """The law of natural parameters [*event] with 0 at ignored entries; None where the oracle has no sums in closed form."""
+    """The law of natural parameters [*event] with 0 at ignored entries; None if the oracle has no sums in closed form."""
     if isinstance(oracle, SpanningTree):
         return TreeLaw(oracle, parameters)
     derivations = derivations_of(oracle, tuple(parameters.shape))

@@ -14,26 +14,31 @@ from ..statistics.geometry import Geometry
 from .enumeration import Truth
 
 LARGEST = 512
-"""Parts beyond which a matrix of products of parts is not worth its time."""
+"""The most parts of an event whose matrix of products of parts is computed."""
 
 _KNOWN: weakref.WeakKeyDictionary[Truth, tuple[Any, Geometry | None]] = weakref.WeakKeyDictionary()
 
 
 def geometry(oracle: Any, scores: Tensor, truth: Truth) -> Geometry | None:
-    """The metric at scores ``[*event]``; None where the oracle has no marginals, or the event more than `LARGEST` parts.
+    """The metric at scores ``[*event]``; None if the oracle has no marginals, or the event more than `LARGEST` parts.
 
     It is computed once for a truth: all estimators of an instance share it.
     """
     known = _KNOWN.get(truth)
     if known is None or known[0] is not oracle:
-        known = _KNOWN[truth] = (oracle, _geometry(oracle, scores.double(), truth))
+        found = None
+        if isinstance(oracle, MarginalOracle) and scores.numel() <= LARGEST and oracle.sums_in_reach(tuple(scores.shape)):
+            theta = scores.double()
+            flat = torch.where(theta == -math.inf, theta, 0)
+            found = Geometry.of(fisher_information(oracle, theta), fisher_information(oracle, flat), truth.gradient)
+        known = _KNOWN[truth] = (oracle, found)
     return known[1]
 
 
 def fisher_information(oracle: MarginalOracle, scores: Tensor) -> Tensor:
     """``F = J' Cov(z) J``, [d, d] float64: the Hessian of ``KL(p_θ ‖ p_{θ+δ})`` at ``δ = 0``; J is the Jacobian of the natural parameters.
 
-    J is the identity but for a policy that is normalised locally.
+    J is the identity except for a policy that is normalised locally.
 
     Args:
         oracle: has marginals.
@@ -63,10 +68,3 @@ def fisher_information(oracle: MarginalOracle, scores: Tensor) -> Tensor:
             (jacobian,) = torch.autograd.grad(parameters, leaf, columns)
     information = jacobian.reshape(size, size)
     return (information + information.mT) / 2
-
-
-def _geometry(oracle: Any, scores: Tensor, truth: Truth) -> Geometry | None:
-    if not isinstance(oracle, MarginalOracle) or scores.numel() > LARGEST or not oracle.sums_in_reach(tuple(scores.shape)):
-        return None
-    flat = torch.where(scores == -math.inf, scores, 0)
-    return Geometry.of(fisher_information(oracle, scores), fisher_information(oracle, flat), truth.gradient)

@@ -1,4 +1,4 @@
-"""Checks of a loss: a look at a few structures, before anything is computed from it."""
+"""Checks of a loss on a few structures, before anything is computed from it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from torch import Tensor
 from ...oracles.capabilities import Oracle
 
 EXAMPLES = 8
-"""Structures that are looked at."""
+"""Structures that the loss is checked on."""
 
 LARGEST = float(torch.finfo(torch.float64).max ** 0.25)
 """The largest loss: metrics hold fourth powers of losses, which are finite below about 1e77."""
 
 SAME = 1e-6
-"""By what share of the largest loss two values of one structure may differ."""
+"""The greatest difference of two values of one structure, as a share of the largest loss."""
 
 EXPECTED = "expected a function [..., *event] -> [...] of float64 structures, one finite number for each"
 
 
 def examine_loss(loss: Any, oracle: Oracle, scores: Tensor, *, differentiated: bool = False) -> None:
-    """Refuse what cannot be measured: the best structures of scores under noise are put to the loss, together, again and in another order.
+    """Refuse a loss that cannot be measured.
+
+    The best structures of scores under noise are evaluated together, once more, in another order, and alone.
 
     Args:
         loss: ``[..., *event] -> [...]``.
@@ -32,8 +34,8 @@ def examine_loss(loss: Any, oracle: Oracle, scores: Tensor, *, differentiated: b
         differentiated: whether its gradient is needed.
 
     Raises:
-        ValueError: a loss that raises, gives something else than one finite number for each structure, or one above 10⁷⁷; whose values
-            change from call to call or with the other structures of a call; or that writes into its argument.
+        ValueError: a loss that raises, writes into its argument, or does not return one finite number below 10⁷⁷ for each structure.
+            Also a loss whose values change from call to call, or with the other structures of a call.
 
     Example:
         >>> from structgrad.oracles import Categorical
@@ -55,7 +57,7 @@ def examine_loss(loss: Any, oracle: Oracle, scores: Tensor, *, differentiated: b
     alone = values(loss, kept[:1], oracle.event_ndim)
     if _apart(losses, turned, allowed) or _apart(losses[:1], alone, allowed):
         raise ValueError(
-            "the loss gave a structure another value beside other structures; expected a value that depends on the structure alone "
+            "the loss gave a structure another value next to other structures; expected a value that depends on the structure alone "
             "(no batch normalisation, nothing that changes with every call)"
         )
     if differentiated:
@@ -71,12 +73,12 @@ def examples(oracle: Oracle, scores: Tensor) -> Tensor:
 
 
 def values(loss: Callable[[Tensor], Tensor], structures: Tensor, event_ndim: int) -> Tensor:
-    """The loss of every structure as float64, or ValueError where there is not one number for each; the numbers are not looked at."""
+    """The loss of every structure as float64; ValueError unless there is one number for each. The numbers are not checked."""
     shape = tuple(structures.shape[: structures.ndim - event_ndim])
     try:
         with torch.no_grad():
             losses = loss(structures)
-    except Exception as error:  # the loss is anybody's
+    except Exception as error:  # any user-supplied code may run here
         text = " ".join(str(error).split())
         raise ValueError(f"the loss raised {type(error).__name__}: {text}; {EXPECTED}, here of shape {tuple(structures.shape)}") from error
     if not isinstance(losses, Tensor) or losses.is_complex():
@@ -88,7 +90,7 @@ def values(loss: Callable[[Tensor], Tensor], structures: Tensor, event_ndim: int
 
 
 def checked(losses: Tensor) -> Tensor:
-    """The same losses, or ValueError with the first that is no finite number below 10⁷⁷."""
+    """Return the losses, or raise ValueError with the first that is no finite number below 10⁷⁷."""
     fits = losses.abs() <= LARGEST
     if not bool(fits.all()):
         worst = losses[~fits][0]
@@ -101,7 +103,7 @@ def _apart(first: Tensor, second: Tensor, allowed: float) -> bool:
 
 
 def _check_gradient(loss: Callable[[Tensor], Tensor], structures: Tensor) -> None:
-    """A gradient that is missing is the estimator's to refuse."""
+    """Refuse a gradient that is not finite; the estimator refuses a missing one."""
     with torch.enable_grad():
         point = structures.clone().requires_grad_()
         losses = loss(point)

@@ -1,11 +1,11 @@
-"""Reference gradients: that of the expected loss, or of the objective that an estimator really has.
+"""Reference gradients: of the expected loss, or of the objective that an estimator really has.
 
 | reference | objective | gradient |
 |---|---|---|
 | ``expected`` | ``E_{z∼p_θ} L(z)`` | the `Truth` |
-| ``perturbed`` | ``E_ε L(argmax(θ + ε))`` | ``E (L − b) ν(ε)``, by independent blocks of noise; it has an error of its own |
+| ``perturbed`` | ``E_ε L(argmax(θ + ε))`` | ``E (L − b) ν(ε)``, by independent blocks of noise, with an error of its own |
 | ``relaxed`` | ``L(μ(θ))``, or the loss at another point inside the hull | by derivatives |
-| ``argmax`` | ``L(argmax θ)`` | 0 almost everywhere: nothing to compare with; see `descent.py` |
+| ``argmax`` | ``L(argmax θ)`` | 0 almost everywhere, so none; see `descent.py` |
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ LAUNCH = 32
 """Blocks at a time; no number depends on it."""
 
 FEWEST = 8
-"""Blocks below which their spread says little."""
+"""The fewest blocks whose spread gives an error."""
 
 STEP = 1e-4
-"""Of differences: a fourth of the digits for the derivative's curvature, the others against rounding."""
+"""Step of differences: a fourth of the digits for the derivative's curvature, the others against rounding."""
 
 Point = Callable[[Tensor], Tensor]
 """From scores ``[*batch, *event]`` to points inside the hull of the same shape."""
@@ -45,8 +45,8 @@ class Reference:
 
     Attributes:
         gradient: float64 ``[*event]``. ``value``: of the objective.
-        noise: ``tr S/N``, the expected squared error of the gradient; 0 where it is exact.
-        replicates: draws of noise behind it; None where there are none.
+        noise: ``tr S/N``, the expected squared error of the gradient; 0 if it is exact.
+        replicates: draws of noise behind it; None without noise.
         method: ``enumeration`` (or the closed form of the truth), ``gumbel-max``, ``score-function``, ``derivative`` or ``differences``.
     """
 
@@ -57,7 +57,7 @@ class Reference:
     method: str
 
 
-def reference_gradient(  # noqa: PLR0913 - an instance, and what each of the references takes beside it
+def reference_gradient(  # noqa: PLR0913 - an instance, and the options of each reference
     kind: Kind,
     oracle: Any,
     loss: Loss,
@@ -78,13 +78,13 @@ def reference_gradient(  # noqa: PLR0913 - an instance, and what each of the ref
         scores: one instance, ``[*event]``.
         truth: of the expected loss, if it is known already.
         noise: of ``perturbed``; standard Gumbel noise by default.
-        point: of ``relaxed``; the marginals by default. Its derivative is taken by differences, so that an estimator's own backward can
-            be held against it.
+        point: of ``relaxed``; the marginals by default. Its derivative is taken by differences, so that an estimator's own backward
+            pass can be compared with it.
         replicates: draws of noise, rounded up to whole blocks of 128.
         key: stable names of the stream of noise: the same key gives the same reference.
 
     Raises:
-        ValueError: ``argmax``, noise without a density, a loss without a gradient, or an oracle that cannot serve the kind.
+        ValueError: ``argmax``, noise without a density, a loss without a gradient, or an oracle without the operations of the kind.
 
     Example:
         >>> from structgrad.oracles import Categorical
@@ -96,7 +96,8 @@ def reference_gradient(  # noqa: PLR0913 - an instance, and what each of the ref
     if theta.ndim != oracle.event_ndim:
         raise ValueError(f"`reference_gradient` got scores of shape {tuple(scores.shape)}; expected one instance, [*event]")
     if kind == "expected":
-        return _expected(_truth(oracle, loss, theta, truth))
+        exact = _truth(oracle, loss, theta, truth)
+        return Reference(exact.gradient.double(), exact.value, 0.0, None, exact.method)
     if kind == "relaxed":
         return _at_marginals(oracle, loss, theta) if point is None else _by_differences(loss, theta, point)
     if kind != "perturbed":
@@ -108,16 +109,20 @@ def reference_gradient(  # noqa: PLR0913 - an instance, and what each of the ref
     if isinstance(law, Gumbel) and isinstance(oracle, FactorisedOracle):
         known = truth if law.scale == 1 else None
         if known is not None or _listed(oracle, theta):
-            return _gumbel_max(oracle, loss, theta, law.scale, known)
-    gradient, value, error, drawn = perturbed_gradient(oracle, loss, theta, _smooth(law), key=key, replicates=replicates)
+            # The best parts of ``θ + sG`` are an exact sample of the law at ``θ/s``, whose truth is the reference.
+            there = _truth(oracle, loss, theta / law.scale, known)
+            return Reference(there.gradient.double() / law.scale, there.value, 0.0, None, "gumbel-max")
+    if not isinstance(law, SmoothNoise):
+        raise ValueError(f"`reference_gradient` got the noise {law}, whose density has no score here; expected Gumbel or Normal noise")
+    gradient, value, error, drawn = perturbed_gradient(oracle, loss, theta, law, key=key, replicates=replicates)
     return Reference(gradient, value, error, drawn, "score-function")
 
 
 def own_reference(estimator: Estimator[Any]) -> Kind | None:
-    """Whose gradient an estimator estimates, with or without bias; None where that is the gradient of none of the four.
+    """The objective whose gradient an estimator estimates, with or without bias; None if it is none of the four.
 
-    Relaxations that are random, and sums over a sparse support, have no objective apart from what the estimator computes: they are compared
-    with ``expected`` alone.
+    Random relaxations and sums over a sparse support have no objective apart from the computed value. They are compared with ``expected``
+    alone.
     """
     if estimator.objective in ("sparse", "supervised") or (estimator.objective == "relaxed" and not estimator.deterministic):
         return None
@@ -125,7 +130,7 @@ def own_reference(estimator: Estimator[Any]) -> Kind | None:
 
 
 def reference_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor, **options: Any) -> Reference | None:
-    """The reference of an estimator's own objective, with its own noise or its own point; None where it has none, or not by a gradient.
+    """The reference of an estimator's own objective, with its own noise or its own point; None if it has no such gradient.
 
     Args:
         estimator: any of the contract.
@@ -138,12 +143,12 @@ def reference_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Ten
     if kind is None or kind == "argmax" or not isinstance(noise, SmoothNoise | None):
         return None
     if kind == "relaxed" and isinstance(estimator, PathwiseEstimator):
-        point = _own_point(estimator, oracle)
+        own = estimator
+
+        def point(scores: Tensor) -> Tensor:
+            return own.structure(oracle, scores, generator=torch.Generator(scores.device))
+
     return reference_gradient(kind, oracle, loss, scores, noise=noise, point=point, **options)
-
-
-def _own_point(estimator: PathwiseEstimator[Any], oracle: Any) -> Point:
-    return lambda scores: estimator.structure(oracle, scores, generator=torch.Generator(scores.device))
 
 
 def _truth(oracle: Any, loss: Loss, theta: Tensor, truth: Truth | None) -> Truth:
@@ -154,25 +159,8 @@ def _truth(oracle: Any, loss: Loss, theta: Tensor, truth: Truth | None) -> Truth
     return exact_truth(loss, oracle, theta) if truth is None else truth
 
 
-def _expected(truth: Truth) -> Reference:
-    # An older truth than the one that says how it was found came by enumeration.
-    return Reference(truth.gradient.double(), truth.value, 0.0, None, getattr(truth, "method", "enumeration"))
-
-
 def _listed(oracle: Any, theta: Tensor) -> bool:
     return isinstance(oracle, EnumerableOracle) and oracle.count(tuple(theta.shape)) <= CAP
-
-
-def _gumbel_max(oracle: Any, loss: Loss, theta: Tensor, scale: float, truth: Truth | None) -> Reference:
-    """Independent categories: the best parts of ``θ + sG`` are an exact sample of the law at ``θ/s``, and the truth there has it all."""
-    there = _truth(oracle, loss, theta / scale, truth)
-    return Reference(there.gradient.double() / scale, there.value, 0.0, None, "gumbel-max")
-
-
-def _smooth(law: Noise) -> SmoothNoise:
-    if not isinstance(law, SmoothNoise):
-        raise ValueError(f"`reference_gradient` got the noise {law}, whose density has no score here; expected Gumbel or Normal noise")
-    return law
 
 
 def _at_marginals(oracle: Any, loss: Loss, theta: Tensor) -> Reference:
@@ -190,7 +178,7 @@ def _at_marginals(oracle: Any, loss: Loss, theta: Tensor) -> Reference:
 
 
 def _by_differences(loss: Loss, theta: Tensor, point: Point) -> Reference:
-    """Central differences with two steps, extrapolated; what they differ by stands for the error, which shows where a kink is near."""
+    """Central differences with two steps, extrapolated; their difference is the error, which is large near a kink."""
     directions = STEP * torch.eye(theta.numel(), dtype=theta.dtype, device=theta.device).reshape(-1, *theta.shape)
     with torch.no_grad():
         places = torch.cat([theta + length * directions for length in (1, -1, 2, -2)] + [theta.unsqueeze(0)])
@@ -204,10 +192,10 @@ def _by_differences(loss: Loss, theta: Tensor, point: Point) -> Reference:
 def perturbed_gradient(  # noqa: PLR0913 - an instance, a law, and two numbers of its sampling
     oracle: Oracle, loss: Loss, theta: Tensor, law: SmoothNoise, *, key: tuple[str, ...], replicates: int
 ) -> tuple[Tensor, float, float, int]:
-    """``E (L − b) ν(ε)`` with ``ν = −(log f)'`` of the density of the noise: right for every loss, and for every oracle with an argmax.
+    """``E (L − b) ν(ε)`` with ``ν = −(log f)'`` of the density of the noise, for every loss and every oracle with an argmax.
 
     A block of n draws gives ``Σ (L_i − L̄) ν(ε_i) / (n − 1)``: the score function with the mean of the other losses as the baseline of each
-    draw, without bias. Blocks are independent, so that their spread gives the error.
+    draw. It has no bias. Blocks are independent, so their spread gives the error.
 
     Args:
         oracle: whose best structures are taken.

@@ -1,8 +1,8 @@
-"""Exact moments of an estimator, by dealing it every possible sample.
+"""Exact moments of an estimator, from every possible sample.
 
-An estimator that draws structures through its oracle alone is a function of these structures. Replacing the oracle's sampler by a script
-that deals all of them, weighted by their exact probabilities, gives the mean and the covariance of the *shipped code* without sampling
-error: a gradient that is off by a factor of 0.98 cannot hide.
+An estimator that draws structures through its oracle alone is a function of these structures. Here a script replaces the oracle's sampler
+and deals all of them. Weighted by their exact probabilities, the estimates give the mean and the covariance of the *shipped code* without
+sampling error: a gradient that is off by a factor of 0.98 is found.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def replay(estimator: Estimator[Any], target: Target, slots: int, information: T
         estimator: draws ``slots`` structures through the oracle and nothing else, see `draws_of`.
         target: the instance.
         slots: samples per estimate.
-        information: Fisher's, [d, d], for what is measured in its metric; None leaves that at 0.
+        information: Fisher's, [d, d], for the metrics that need it; None leaves them at 0.
         repeated: deal tuples of equal samples alone, with the probability of one.
 
     Cost:
@@ -67,14 +67,18 @@ def replay(estimator: Estimator[Any], target: Target, slots: int, information: T
 def replay_samples(estimator: Estimator[Any], target: Target, slots: int, cap: int, information: Tensor | None = None) -> Summary | None:
     """The exact mean and variance of an estimate of N independent samples, from single structures instead of tuples.
 
-    Two forms have an algebra. With the losses ``L_i`` and scores ``s_i = ∇ log p(z_i)`` of its samples, an estimate may be
-    ``Σ_ij A_ij (L_i − E L) s_j + Σ_j κ_j s_j``: REINFORCE with any baseline that does not change with the samples, leave-one-out, VarGrad.
-    Or it may be the average of the estimates that N equal samples give. Neither is a claim of the estimator: A and κ are fitted to what the
-    shipped code returns for random tuples of samples, likely and rare ones, and every one of them has to agree.
+    Two forms have an algebra. ``L_i`` are the losses and ``s_i = ∇ log p(z_i)`` the scores of the samples.
+
+    - ``Σ_ij A_ij (L_i − E L) s_j + Σ_j κ_j s_j``: REINFORCE with any baseline that does not change with the samples, leave-one-out,
+      VarGrad.
+    - The average of the estimates that N equal samples give.
+
+    Neither is a claim of the estimator. A and κ are fitted to the returned estimates of random tuples of samples, likely and rare ones.
+    Every one of them has to agree.
 
     Returns:
-        Mean and variance; other moments are NaN. None where neither form holds, where the second has more than ``cap / N`` structures, and
-            where the truth enumerated none.
+        Mean and variance; other moments are NaN. None if neither form holds, the second has more than ``cap / N`` structures, or the truth
+            enumerated none.
 
     Cost:
         One pass over the structures for all estimators of the first form, and the estimator on `TUPLES` tuples.
@@ -112,10 +116,10 @@ def replay_samples(estimator: Estimator[Any], target: Target, slots: int, cap: i
 
 
 def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: int, information: Tensor | None = None) -> Summary | None:
-    """The exact moments of an estimate of n structures without replacement that follows the first one outside the n − 1 best alone.
+    """The exact moments of an estimate of n structures without replacement that depends on the first one outside the n − 1 best alone.
 
-    That one has the law ``p(z) / (1 − q)``, q the mass of the best, whatever was drawn before: sum-and-sample. The estimates of `TUPLES`
-    random draws, likely and rare ones, have to agree with this form.
+    The law of that structure is ``p(z) / (1 − q)``, q the mass of the best, independent of the draws before it: sum-and-sample. The
+    estimates of `TUPLES` random draws, likely and rare ones, have to agree with this form.
 
     Args:
         estimator: draws through one `sample_distinct` and nothing else, see `draws_of`.
@@ -125,7 +129,7 @@ def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: i
         information: Fisher's, [d, d].
 
     Returns:
-        All moments; None where the form does not hold, or with too many structures.
+        All moments; None if the form does not hold, or with too many structures.
 
     Cost:
         The estimator once per structure.
@@ -139,7 +143,7 @@ def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: i
     listed = oracle.kbest(scores, draws - 1)
     best = oracle.rank(listed[(listed != 0).flatten(1).any(-1)])
     outside = log_probs.index_fill(0, best, -math.inf)
-    # One that is not feasible, where none is outside or too few are feasible: its slot is filled.
+    # If none is outside, or too few are feasible, an infeasible one fills the slot.
     others, nothing = (outside > -math.inf).nonzero().squeeze(-1), log_probs.argmin()
     others = others if len(others) else nothing.unsqueeze(0)
     weights = outside[others].softmax(0).nan_to_num(1)
@@ -192,7 +196,7 @@ AGREEMENT = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class _Tuples:
-    """Random samples with what the estimator makes of them.
+    """Random samples and their estimates.
 
     Attributes:
         dealt: ``[N, r, *event]``. ``estimates``: [r, d]. ``losses``: ``L − E L``, [N, r]. ``scores``: [N, r, d].
@@ -207,7 +211,7 @@ class _Tuples:
 
     @classmethod
     def of(cls, estimator: Estimator[Any], target: Target, slots: int) -> _Tuples:
-        """Tuples of the best structure, of the law and of the flat law: rare structures have to be seen. Some samples are equal."""
+        """Tuples of the best structure, of the law and of the flat law, so that rare structures occur. Some samples are equal."""
         oracle, scores, rows = target.oracle, target.scores, max(16, min(TUPLES, 4096 // slots))
         generator = torch.Generator(scores.device).manual_seed(slots)
         flat = torch.where(scores == -math.inf, scores, 0)
@@ -215,7 +219,7 @@ class _Tuples:
         # The best one often: sum-and-sample takes the second sample where the first is the best.
         pool = torch.cat([oracle.argmax(scores).expand_as(drawn[0]), *drawn, drawn[1]])
         if len(values(target.loss, pool.double(), oracle.event_ndim).unique()) < 3:
-            # Where all losses are equal, many forms hold: only the structure that is to be found may have another one.
+            # If all losses are equal, many forms hold: only the structure to be found may have another one.
             extremes = Enumeration(target.loss, oracle, scores, cap=target.truth.count).extremes().to(pool.dtype)
             pool = torch.cat([pool, extremes.repeat_interleave(TUPLES, 0)])
         dealt = pool[torch.randint(len(pool), (slots, rows), generator=generator, device=scores.device)].double()
@@ -226,10 +230,10 @@ class _Tuples:
         return cls(dealt, estimates, losses - target.truth.value, single, _floor(losses.abs().amax(0), target))
 
     def weights(self) -> tuple[Tensor, Tensor] | None:
-        """A [N, N] and κ [N], alike for all samples where that is possible; None where no such weights give the estimates."""
+        """A [N, N] and κ [N], equal for all samples if possible; None if no such weights give the estimates."""
         slots = len(self.losses)
         one, each = self.losses.new_ones(slots), torch.eye(slots, dtype=torch.float64, device=self.losses.device)
-        # Own losses, those of others, and what is no loss: one weight for all samples, or one for each.
+        # Own losses, those of others, and no loss: one weight for all samples, or one for each.
         bases = [[(each, 0 * one), *([(1 - each, 0 * one)] if slots > 1 else []), (0 * each, one)]]
         if 1 < slots <= MOST_WEIGHED:
             bases.append([(torch.outer(i, j), 0 * one) for i in each for j in each] + [(0 * each, j) for j in each])
@@ -256,15 +260,15 @@ class _Tuples:
         return self._agree(equal.mean(0), equal.norm(dim=-1).mean(0))
 
     def _agree(self, others: Tensor, sizes: Tensor) -> bool:
-        """Row by row: what is likely may be small, and matters most."""
+        """Compare row by row: likely rows may be small, and matter most."""
         return bool(((self.estimates - others).norm(dim=-1) <= AGREEMENT * sizes + self.floor).all())
 
 
 def _bilinear(matrix: Tensor, vector: Tensor, target: Target, information: Tensor | None) -> Summary:
     """The moments of ``Σ_ij A_ij (L_i − E L) s_j + Σ_j κ_j s_j``.
 
-    The terms of one sample have the covariance ``A_ii² Cov(ls) + A_ii κ_i 2 E[l ss'] + κ_i² E[ss']`` with ``l = L − E L``; those of two,
-    which are uncorrelated with all others, ``(A_ij² + A_ji²) Var L · E[ss'] + 2 A_ij A_ji gg'``.
+    Let ``l = L − E L``. The terms of one sample have the covariance ``A_ii² Cov(ls) + A_ii κ_i 2 E[l ss'] + κ_i² E[ss']``. The terms of two
+    are uncorrelated with all others, and have the covariance ``(A_ij² + A_ji²) Var L · E[ss'] + 2 A_ij A_ji gg'``.
     """
     truth, own = target.truth, matrix.diagonal()
     gradient, squares = truth.gradient.flatten(), _squared_scores(target, information)
@@ -309,12 +313,12 @@ def _scripted(estimator: Estimator[Any], target: Target, dealt: Tensor) -> Tenso
 
 
 def _dealer(target: Target, slots: int) -> Callable[[int, int], tuple[Tensor, Tensor]]:
-    """Deals so many tuples from the first one on: the possible ones, ``[slots, rows, *event]``, and their probabilities."""
+    """A function of (first, number) that gives the possible tuples of this range, ``[slots, rows, *event]``, and their probabilities."""
     structures, probabilities = structures_and_probabilities(target) if slots > 1 else (None, None)
 
     def deal(first: int, number: int) -> tuple[Tensor, Tensor]:
         index, count = torch.arange(first, first + number, device=target.scores.device), target.truth.count
-        if slots == 0:  # one outcome, whatever the law: its first structure may be forbidden
+        if slots == 0:  # one outcome under every law: its first structure may be forbidden
             return target.scores.new_zeros((0, number, *target.scores.shape)), target.scores.new_ones(number)
         if structures is None or probabilities is None:
             dealt = target.oracle.unrank(index, tuple(target.scores.shape)).double().unsqueeze(0)

@@ -1,4 +1,4 @@
-"""Oracles whose samples are dealt from a script, and how many samples an estimator asks for."""
+"""Oracles whose samples are dealt from a script, and the number of samples that an estimator draws."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..oracle_proxy import hooked
 
 @dataclass
 class Script:
-    """Samples that replace those of an oracle, and a record of what was asked for.
+    """Samples that replace those of an oracle, and a record of the calls.
 
     Attributes:
         oracle: the real oracle.
@@ -25,7 +25,7 @@ class Script:
         drawn_set: the result of every `sample_distinct`; None draws a fixed one.
         law: the scores ``[*event]`` that samples must be drawn from; None allows all.
         taken: the number of samples dealt. ``set_sizes``: the sizes of the sets dealt.
-        strayed: whether samples of other scores, or from another generator, were asked for.
+        strayed: whether a call had other scores, or another generator.
     """
 
     oracle: Any
@@ -70,18 +70,18 @@ def scripted(oracle: Any, samples: Tensor | None = None, **script: Any) -> Any:
 
 
 def slots_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> int | None:
-    """How many structures one estimate draws through `sample`; None where it is random in another way too."""
+    """The number of structures that one estimate draws through `sample`; None if it is random in another way too."""
     drawn = draws_of(estimator, oracle, loss, scores)
     return None if drawn is None or drawn[1] else drawn[0]
 
 
 def draws_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> tuple[int, int] | None:
-    """How many structures one estimate draws through `sample`, and through one call of `sample_distinct`.
+    """The numbers of structures that one estimate draws through `sample`, and through one call of `sample_distinct`.
 
     A trial run counts the samples of these scores, and checks that the generator was not used otherwise.
 
     Returns:
-        None where the estimate is random in another way too.
+        Both numbers; None if the estimate is random in another way too.
     """
     if not isinstance(oracle, SamplingOracle | MarginalOracle):
         return None

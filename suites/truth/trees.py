@@ -1,11 +1,12 @@
 """Expectations over spanning trees, by determinants of the deviations from one tree.
 
-Let T be a tree, and ``ρ(h → m)`` the weight of an arc relative to that of the arc into m in T. The matrix-tree theorem gives
-``Z = w(T) det(I + B)`` with ``B(i, m) = Σ_h ρ(h → m) ([i is above m] − [i is above h])``, sums over the arcs that are not in T, where
-"above" means in T, and includes the word itself. (Multiply the Laplacian of all arcs by the inverse of that of T, which is the matrix of
-"above".) So an entry is a sum of terms of one sign: over the heads beside the subtree of i where i is above m, over those in it, negative,
-where it is not. Nothing cancels; and if T is the best tree and probable, B is small, so that rare events keep their digits, which the
-Laplacian itself loses. With a single root, let the weights of the root tend to 0 together: then only the top word of T has the root.
+Let T be a tree, and ``ρ(h → m)`` the weight of an arc relative to that of the arc into m in T. "Above" means in T, and includes the word
+itself. The matrix-tree theorem gives ``Z = w(T) det(I + B)``. Here ``B(i, m) = Σ_h ρ(h → m) ([i is above m] − [i is above h])`` is a sum
+over the arcs that are not in T. (Multiply the Laplacian of all arcs by the inverse of that of T, which is the matrix of
+"above".) So an entry is a sum of terms of one sign. If i is above m, it runs over the heads outside the subtree of i. Otherwise it runs
+over the heads inside it, and is negative. Nothing cancels. If T is the best tree and probable, B is small, so rare events keep their
+digits. The Laplacian itself loses them. With a single root, let the weights of the root tend to 0 together: then only the top word of T has
+the root.
 
 Moments of a linear function are three derivatives of one determinant. The law of an integer count ``k = ⟨a, z⟩`` is a Fourier transform of
 the log-partition at complex scores, ``E e^{iωk} = Z(θ + iωa) / Z(θ)``. A transform keeps an absolute precision, relative to the deviations
@@ -29,15 +30,17 @@ from ...oracles.spanning_tree import SpanningTree
 from .derivations import QuadraticMoments
 
 MARGIN = 0.5
-"""By how much, in logarithms, entries are kept below the pivots: √2 is lost where |Re| + |Im| stands for the modulus."""
+"""Distance in logarithms of entries below the pivots: √2 is lost because |Re| + |Im| stands for the modulus."""
 
 
 class TreeScaling(NamedTuple):
-    """How to keep B in range.
+    """Scales that keep B in range.
 
-    columns: [n], what to take off ``log ρ``. factors: [n, n], what to multiply B with then: a similarity, which no determinant feels, and
-    what was taken off. graded: whether every entry beside the diagonal is smaller than 1, as where T is probable: elimination then takes
-    its pivots from the diagonal, and leaves small numbers their digits.
+    Attributes:
+        columns: [n], subtracted from ``log ρ``.
+        factors: [n, n], multiplied with B after that: a similarity, which leaves determinants as they are, and the subtracted columns.
+        graded: whether every entry off the diagonal is smaller than 1, as for a probable T. Elimination then takes its pivots from the
+            diagonal, and small numbers keep their digits.
     """
 
     columns: Tensor
@@ -47,7 +50,7 @@ class TreeScaling(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Deviations:
-    """What deviates from a tree T on words 1..n.
+    """Deviations from a tree T on words 1..n.
 
     Attributes:
         heads: [n], of T.
@@ -61,7 +64,7 @@ class Deviations:
 
     @classmethod
     def of(cls, heads: Tensor, *, single_root: bool) -> Deviations:
-        """From the heads [n] of T."""
+        """Deviations from the tree with these heads [n]."""
         size = len(heads) + 1
         parents = one_hot(pad(heads, (1, 0)), size).double()
         parents[0] = 0
@@ -87,21 +90,21 @@ class Deviations:
     def matrix(self, ratios: Tensor) -> Tensor:
         """B [..., n, n] of ρ [..., n + 1, n]."""
         subtree = self.above.to(ratios.dtype)
-        beside = 1 - subtree
+        outside = 1 - subtree
         if self.single_root:
             top = self.heads == 0
-            beside = torch.cat([torch.where(top, beside[:, 0], 0).unsqueeze(1), beside[:, 1:]], 1)
-        return torch.where(self.above[:, 1:], beside @ ratios, -(subtree @ ratios))
+            outside = torch.cat([torch.where(top, outside[:, 0], 0).unsqueeze(1), outside[:, 1:]], 1)
+        return torch.where(self.above[:, 1:], outside @ ratios, -(subtree @ ratios))
 
     def log_weight(self, relative: Tensor) -> Tensor:
-        """Of all trees relative to T: [...] for ``log ρ`` [..., n + 1, n], scaled as the first of them needs it."""
+        """The log-weight of all trees relative to T: [...] for ``log ρ`` [..., n + 1, n], scaled for the first of them."""
         scaling = self.scaling(relative.detach().reshape(-1, *relative.shape[-2:])[0])
         matrix = self.matrix((relative - scaling.columns).exp()) * scaling.factors
         logarithm: Tensor = torch.linalg.slogdet(matrix + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device))[1]
         return logarithm
 
     def scaling(self, relative: Tensor) -> TreeScaling:
-        """For ``log ρ`` [n + 1, n]."""
+        """The scales for ``log ρ`` [n + 1, n]."""
         columns = relative.amax(0).clamp(min=-1e300)
         size = self.matrix((relative - columns).exp()).abs().log() + columns
         size.fill_diagonal_(-math.inf)
@@ -127,7 +130,7 @@ class TreeMoments:
 
     def __init__(self, deviations: Deviations, scores: Tensor, weights: Tensor) -> None:
         self._leaf = scores.expand(len(weights), *scores.shape).clone().requires_grad_()
-        # Along a direction that is 0 on T, so that what is rare is not a difference of what is likely.
+        # Along a direction that is 0 on T, so that a rare event is not a difference of likely ones.
         along = pad(deviations.less_tree(weights), (1, 0))
         with torch.enable_grad():
             log_weight = deviations.log_weight(deviations.relative(self._leaf))
@@ -148,7 +151,7 @@ class TreeMoments:
 
 
 class TreeCounts:
-    """The law of an integer count over spanning trees, ``root`` [size], right to an absolute precision; one determinant per frequency.
+    """The law of an integer count over spanning trees, ``root`` [size], to an absolute precision; one determinant per frequency.
 
     Args:
         deviations: from the best tree.
@@ -192,7 +195,7 @@ class TreeCounts:
         return gradient.flatten()
 
     def noise(self, values: Tensor) -> float:
-        """The size that rounding errors of `gradient` are relative to, small where values are 0 at the best tree, and that is likely."""
+        """The size that rounding errors of `gradient` are relative to; small if values are 0 at the best tree and it is likely."""
         relative = self.deviations.relative(self._leaf.detach())
         rare = values[self.mode] == 0 and self.deviations.scaling(relative).graded
         return (-math.expm1(-float(self.deviations.log_weight(relative))) if rare else 1.0) * float(values.abs().max())

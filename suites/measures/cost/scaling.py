@@ -1,7 +1,7 @@
 """Scaling of time, memory and variance of estimators with the length, the batch and the number of samples.
 
-Small sizes cost as much as a call, whatever their size. So an exponent is fitted to the upper half of the sizes, at least three: the median
-of the slopes of all pairs of points (Theil 1950, Sen 1968), which one disturbed point does not move.
+Small sizes cost as much as a call. So an exponent is fitted to the upper half of the sizes, at least three. It is the median of the slopes
+of all pairs of points (Theil 1950, Sen 1968), which one disturbed point does not move.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FEWEST_POINTS = 3
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
-    """The e of ``value ∝ sizeᵉ``; None where fewer than `FEWEST_POINTS` sizes have a positive value.
+    """The e of ``value ∝ sizeᵉ``; None if fewer than `FEWEST_POINTS` sizes have a positive value.
 
     Example:
         >>> round(exponent([4, 8, 16, 32], [1.0, 4.0, 16.0, 64.0]), 9)
@@ -53,7 +53,7 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
 def exponent_of_rounds(sizes: Sequence[float], rounds: Any) -> Interval:
     """The median exponent of rounds ``[rounds, sizes]``, each fitted alone, with its order-statistic interval.
 
-    What slows a machine down for a while slows all sizes of a round down, and leaves the slope of the round.
+    A slow phase of the machine slows all sizes of a round down, and leaves the slope of the round.
     """
     fitted = [found for row in rounds if (found := exponent(sizes, row)) is not None]
     return median_interval(fitted) if fitted else Interval(None)
@@ -85,21 +85,21 @@ def exponent_of_jackknife(sizes: Sequence[float], whole: Sequence[float], withou
 Call = Callable[[], object]
 
 SHORT = 2.0
-"""A point may take this many times what was left for it by the growth so far, at most: growth is measured, not known."""
+"""The most time of a point, as a multiple of the rest of its budget: growth is measured, not known."""
 
 
 class UnfitError(Exception):
-    """A size that cannot be served, with the reason."""
+    """A size that an oracle or estimator does not support, with the reason."""
 
 
 @dataclass
 class Sweep:
-    """What contenders took at the sizes that each reached.
+    """Seconds of contenders at the sizes that each reached.
 
     Attributes:
         seconds: by contender and size, one number per round. ``stopped``: by contender, the first size it did not reach, and why.
         failed: contenders that stopped because they raised.
-        calls: by contender and size, what was timed.
+        calls: by contender and size, the timed call.
     """
 
     seconds: dict[str, dict[int, Any]] = field(default_factory=dict)
@@ -119,11 +119,11 @@ def sweep(
 ) -> Sweep:
     """Time calls of growing size, interleaved over contenders and sizes.
 
-    Sizes are tried in turn; a contender goes on to the next as long as all its timed rounds, with the next size at the growth measured
-    so far, would stay within its budget. Then every point takes part in every round.
+    Sizes are tried in turn. A contender continues while all its timed rounds would stay within its budget, with the next size at the
+    growth measured so far. Then every point takes part in every round.
 
     Args:
-        contenders: give the call of a size, or raise `UnfitError` with the reason why there is none.
+        contenders: return the call of a size, or raise `UnfitError` with a reason.
         sizes: increasing.
         rounds: timed calls of every point.
         budget: seconds of each contender.
@@ -154,7 +154,7 @@ def _stop(found: Sweep, name: str, size: int, reason: str, failed: bool = False)
 def _grown(
     make: Callable[[int], Call], sizes: Sequence[int], budget: float, device: torch.device, stop: Callable[..., None]
 ) -> Iterator[tuple[int, Call]]:
-    """The sizes that one round within a budget can hold, with their calls; the first may be too small to be served."""
+    """The sizes that one round within a budget can hold, with their calls; the first may be too small for the contender."""
     spent, last, growth = 0.0, 0.0, 2.0
     for size in sizes:
         expected = last * growth
@@ -179,7 +179,7 @@ def _grown(
 
 
 def _probed(call: Call, limit: float, device: torch.device) -> float:
-    """Seconds of the fastest of a few calls, the first of which may compile; of one, where that takes long beyond all compilation."""
+    """Seconds of the fastest of a few calls, the first of which may compile; of one, if it takes longer than any compilation."""
     seconds = timed(call, device)[0]
     again = 3 if seconds <= max(10 * limit, 0.5) else 0
     return min([seconds, *(timed(call, device)[0] for _ in range(again))])
@@ -206,7 +206,7 @@ ROWS = (8, 32, 128, 512, 2048)
 SAMPLES = doublings(1, 64)
 
 MOST_REPLICATES = 1024
-"""Of every number of samples, for its variance."""
+"""The most replicates of the variance at one number of samples."""
 
 MOST_SAMPLES = 16
 """The largest number whose variance is estimated."""
@@ -238,8 +238,8 @@ class ScalingSuite(Suite):
     """Time and peak memory against length, batch and samples, and variance against samples; points, and fitted exponents.
 
     Lengths are of random scores of the problem's oracle, with a quadratic loss that is tied to a random structure; `BATCH` rows. Batch and
-    samples are of the problem's largest instance. An estimator that cannot serve a size stops there, with the reason. Sizes are those that
-    the effort allows, so that a busy machine may reach fewer.
+    samples are of the problem's largest instance. An estimator that does not support a size stops there, with the reason. The effort limits
+    the sizes, so a busy machine may reach fewer.
     """
 
     name: ClassVar[str] = "scaling"
@@ -272,7 +272,7 @@ class ScalingSuite(Suite):
 
 @dataclass(frozen=True, eq=False)
 class _Places:
-    """Where estimators are timed."""
+    """The settings in which estimators are timed."""
 
     problem: Problem
     context: Context
@@ -286,7 +286,7 @@ class _Places:
         return max(self.problem.instances, key=lambda item: item.scores.numel())
 
     def lengths(self) -> list[int]:
-        """From the first at which there is a choice; all, where lengths have no meaning: `at_length` gives the reason."""
+        """Lengths with at least two structures; all, if lengths have no meaning: `at_length` gives the reason."""
         event = tuple(self.largest.scores.shape)
 
         def fits(length: int) -> bool:
@@ -335,7 +335,7 @@ class _Places:
 
 
 def with_samples(estimator: Estimator[Any], samples: int) -> Estimator[Any]:
-    """The same estimator with another ``num_samples``.
+    """Copy an estimator with another ``num_samples``.
 
     Raises:
         UnfitError: a number that the estimator refuses.

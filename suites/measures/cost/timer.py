@@ -1,7 +1,7 @@
 """One timer: callables take turns in random order, round after round, and medians of rounds are compared.
 
 On a shared machine, two contenders that are timed one after the other do not compare: the load changes in between. In interleaved rounds,
-ratios are taken within a round, and the interval of a median needs no assumption on the noise.
+ratios are taken within a round. The interval of a median needs no assumption on the noise.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def interleave(
     Args:
         contenders: each call returns seconds, one number or several.
         rounds: timed calls of each.
-        budget: seconds of each contender, after which it makes `FEWEST_ROUNDS` and no more; after `PATIENCE` times as many, only one.
+        budget: seconds of each contender. After them it makes `FEWEST_ROUNDS` only, after `PATIENCE` times as many one round.
         spent: seconds that contenders have taken before: a slow one needs no further warm-up.
 
     Example:

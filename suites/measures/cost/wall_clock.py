@@ -53,13 +53,13 @@ MAX_RETRIES = 3
 
 @dataclass(frozen=True)
 class Times:
-    """What one estimator takes on a batch of `BATCH` rows, with 95 % intervals of the medians; all empty where it failed.
+    """Times of one estimator on a batch of `BATCH` rows, with 95 % intervals of the medians; all empty if it failed.
 
     Attributes:
         forward, backward: seconds of one step.
-        oracle_share: of their sum, what is spent inside the oracle.
-        per_estimate: seconds per row of one launch of ``rows`` rows. On a CPU the processor time of the thread: other programs that run at
-            the same time lengthen it little, and time in which the estimator waits is not counted.
+        oracle_share: share of their sum that is spent inside the oracle.
+        per_estimate: seconds per row of one launch of ``rows`` rows. On a CPU it is the processor time of the thread. Other programs
+            lengthen it little, and waiting is not counted.
         ratio: the same relative to the reference, launched with as many rows, paired within rounds.
         failure: the error of an estimator that raised.
     """
@@ -79,7 +79,7 @@ def measure_times(  # noqa: PLR0913
     """Interleaved timings of estimators on the same batch.
 
     Args:
-        estimators: by name, each an estimator or its name; `REFERENCE` among them if ratios are wanted.
+        estimators: by name, each an estimator or its name; with `REFERENCE` for ratios.
         oracle: an oracle or its name.
         loss: ``[..., *batch, *event] -> [..., *batch]``.
         scores: ``[*batch, *event]``, no shared rows.
@@ -87,7 +87,7 @@ def measure_times(  # noqa: PLR0913
         budget: seconds of each contender, see `interleave`.
 
     Returns:
-        Times by name; the ratio is empty where the reference was not among the estimators.
+        Times by name; the ratio is empty if the reference was not among the estimators.
 
     Example:
         >>> from structgrad.oracles import Subset
@@ -106,11 +106,11 @@ def measure_times(  # noqa: PLR0913
             probes[name] = _probe(estimator, setting, budget)
         except Exception as error:  # any user-supplied code may run here
             failures[name] = reason_of(error)
-    # Of as many rows for all, so that what a launch costs is shared alike; of fewer only for those that would take far longer.
+    # As many rows for all, so that all share the cost of a launch alike; fewer only for those that would take far longer.
     usual = statistics.median(probes.values()) if probes else 0.0
     rows = {name: _launch_rows(usual if probe <= FAR * usual else probe, len(scores)) for name, probe in probes.items()}
     for name, probe in probes.items():
-        contenders |= {(name, what): call for what, call in _calls(made[name], setting, probe, budget).items()}
+        contenders |= {(name, part): call for part, call in _calls(made[name], setting, probe, budget).items()}
         more_scores = _more_rows(scores, rows[name])
         for one in (name, REFERENCE):
             if one in probes:
@@ -150,7 +150,7 @@ _Call = Callable[[], tuple[float, ...]]
 
 @dataclass(frozen=True, eq=False)
 class _Setting:
-    """What all estimators share."""
+    """The oracle, loss, scores and stopwatch of all estimators."""
 
     oracle: Any
     loss: Loss
@@ -159,7 +159,7 @@ class _Setting:
 
 
 def _probe(estimator: Estimator[Any], setting: _Setting, budget: float) -> float:
-    """Seconds of the fastest of a few steps; of two, where they take long: the first may load or compile what all others use."""
+    """Seconds of the fastest of a few steps; of two if they take long: the first may load or compile."""
     _step(estimator, setting)
     seconds = sum(_step(estimator, setting))
     again = WARM_UP if seconds <= PATIENCE * budget else 0
@@ -220,7 +220,7 @@ def _ratio(pairs: list[tuple[Any, Any]]) -> Interval:
 
 @dataclass
 class Stopwatch:
-    """Seconds between starts and stops; a start while it runs is part of what runs."""
+    """Seconds between starts and stops; a start while it runs has no effect."""
 
     device: torch.device
     seconds: float = 0.0
@@ -234,7 +234,7 @@ class Stopwatch:
             self.started = clock(self.device)
 
     def stop(self) -> None:
-        """End, and count; nothing where it does not run."""
+        """End, and count; nothing if it does not run."""
         if self.started is not None and self.depth == 0:
             self.seconds += clock(self.device) - self.started
             self.started = None
@@ -307,7 +307,7 @@ def timed_oracle(oracle: Oracle, watch: Stopwatch) -> Any:
 
 
 class WallClock(Suite):
-    """How long one training step takes: forward, backward, inside the oracle, and relative to `REFERENCE`.
+    """Time of one training step: forward, backward, inside the oracle, and relative to `REFERENCE`.
 
     Steps are those of `BATCH` rows around the largest instance, costs of an estimate those of launches of more rows. `REFERENCE` is
     always timed too, so that ratios of different runs mean the same. Findings are about the whole problem.
@@ -320,7 +320,7 @@ class WallClock(Suite):
     version: ClassVar[int] = 3
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Times of all estimators, side by side; one that raises has a finding that says so."""
+        """Times of all estimators, interleaved; one that raises has a finding with status ``error``."""
         instance = max(problem.instances, key=lambda item: item.scores.numel())
         stream = seeds.generator(context.seed, self.name, problem.name, instance.name, device=context.device)
         scores = timing_batch(instance.scores.to(context.device, context.dtype), generator=stream)
@@ -328,7 +328,7 @@ class WallClock(Suite):
         reference: Estimator[Any] = Reinforce()
         if REFERENCE not in contenders and pairing(reference, problem.oracle, instance.loss, tuple(instance.scores.shape)) is None:
             contenders[REFERENCE] = reference
-        # A contender is a step, a step under the stopwatch, or a launch: each has a share of what the effort allows an estimator.
+        # A contender is a step, a step under the stopwatch, or a launch: each has a share of an estimator's budget.
         budget = context.effort.seconds / 60
         with single_thread():
             threads = torch.get_num_threads()
@@ -361,7 +361,7 @@ def _finding(name: str, metric: str, found: Interval, *, size: float | None = No
 class StepTime(Suite):
     """Seconds of one step of training: data, scores, estimate, backward, clipping, Adam; of one seed, from its initial weights on.
 
-    Estimators take turns in random order, so that seconds of training are steps times these, and not what the clock showed meanwhile.
+    Estimators take turns in random order. Seconds of training are steps times these, which do not depend on the load during training.
     """
 
     name: ClassVar[str] = "step_time"
@@ -372,7 +372,7 @@ class StepTime(Suite):
     dtype: ClassVar[str] = "float32"
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Of all estimators, side by side; one that raises has a finding that says so."""
+        """Times of all estimators, interleaved; one that raises has a finding with status ``error``."""
         assert isinstance(problem, TaskProblem)
         task, rate = problem.task, problem.task.rates[0]
         contenders, failures = {}, {}

@@ -227,7 +227,7 @@ def test_what_a_task_does_not_have_is_said():
 
 def test_a_task_without_its_data_says_so(monkeypatch):
     monkeypatch.setattr(type(make_task("clusters")), "unavailable", lambda self: "the folder of points is not there")
-    with pytest.raises(ValueError, match="the problem task:clusters cannot be had: the folder of points is not there"):
+    with pytest.raises(ValueError, match="the problem task:clusters is not available: the folder of points is not there"):
         load("task:clusters", "training", instances=1, data=None)
 
 

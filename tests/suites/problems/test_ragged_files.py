@@ -130,9 +130,7 @@ def test_constant_ends_are_told_once(case: Case, filling: float, tmp_path: Path)
     path = tmp_path / "a.npz"
     np.savez(path, scores=padded(case, filling=filling))
     (said,) = warned(ScoreFile(str(path), case.structure, convention=case.convention))
-    assert said.startswith(
-        f"{path}: 1 of 2 items, such as 1, end in parts of one value: what may be padding is measured as if it were scores;"
-    )
+    assert said.startswith(f"{path}: 1 of 2 items, such as 1, end in parts of one value: possible padding is measured as scores;")
     assert "--field lengths=NAME (`ScoreFile(lengths=...)` in Python)" in said
     assert warned(together(tmp_path, case, padded(case, filling=filling))) == []
 

@@ -139,7 +139,7 @@ def test_a_state_is_not_used_for_another_gradient_or_version(monkeypatch):
     with pytest.raises(ValueError, match="against another gradient; expected the same exact gradient"):
         Moments.from_state(state, torch.zeros(3))
     monkeypatch.setattr("structgrad.suites.statistics.moments.STATE_VERSION", 99)
-    with pytest.raises(ValueError, match="got a state of version 1; expected 99, measure anew"):
+    with pytest.raises(ValueError, match="got a state of version 1; expected 99, measure again"):
         Moments.from_state(state, torch.ones(3))
 
 
