@@ -39,7 +39,8 @@ class Inputs:
 Operation = Callable[[Any, Inputs], Tensor]
 
 
-def _backward(function: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
+def backward(function: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
+    """The gradient of the sum of squares of a function."""
     leaf = scores.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(function(leaf).square().sum(), leaf)
     return gradient
@@ -50,7 +51,7 @@ OPERATIONS: dict[str, Operation] = {
     "score": lambda oracle, given: oracle.score(given.structures, given.scores),
     "log_partition": lambda oracle, given: oracle.log_partition(given.scores),
     "marginals": lambda oracle, given: oracle.marginals(given.scores),
-    "marginals_backward": lambda oracle, given: _backward(oracle.marginals, given.scores),
+    "marginals_backward": lambda oracle, given: backward(oracle.marginals, given.scores),
     "log_prob": lambda oracle, given: oracle.log_prob(given.structures, given.scores),
     "entropy": lambda oracle, given: oracle.entropy(given.scores),
     "kl": lambda oracle, given: oracle.kl(given.scores, given.others),
@@ -58,7 +59,7 @@ OPERATIONS: dict[str, Operation] = {
     "sample_64": lambda oracle, given: oracle.sample(given.scores, 64, generator=given.generator),
     "project": lambda oracle, given: oracle.project(given.scores).mean,
     "project_warm": lambda oracle, given: oracle.project(given.scores, start=given.before).mean,
-    "project_backward": lambda oracle, given: _backward(lambda leaf: oracle.project(leaf).mean, given.scores),
+    "project_backward": lambda oracle, given: backward(lambda leaf: oracle.project(leaf).mean, given.scores),
     "sample_distinct_8": lambda oracle, given: oracle.sample_distinct(given.scores, 8, generator=given.generator).log_probs,
     "kbest_8": lambda oracle, given: oracle.kbest(given.scores, 8),
     "enumerate": lambda oracle, given: oracle.enumerate(given.event, 0, min(oracle.count(given.event), LISTED)),

@@ -12,6 +12,7 @@ from torch import Tensor
 from structgrad.oracles import CTC, DERIVED, LinearChain, TiedChain, make_oracle
 from structgrad.suites.benchmarks.cases import BETWEEN, LARGE, MIDDLE, SIZED
 from structgrad.suites.benchmarks.cases import CASES as TABLE
+from structgrad.suites.benchmarks.operations import backward
 
 
 @dataclass(frozen=True)
@@ -66,30 +67,18 @@ CASES: dict[str, Case] = {case.name: case for case in _cases()}
 Operation = Callable[[Any, Tensor, torch.Generator], Tensor]
 
 
-def _marginals_backward(oracle: Any, scores: Tensor) -> Tensor:
-    leaf = scores.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(oracle.marginals(leaf).square().sum(), leaf)
-    return gradient
-
-
-def _project_backward(oracle: Any, scores: Tensor) -> Tensor:
-    leaf = scores.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(oracle.project(leaf).mean.square().sum(), leaf)
-    return gradient
-
-
 OPERATIONS: dict[str, Operation] = {
     "argmax": lambda oracle, scores, generator: oracle.argmax(scores),
     "argmax_indices": lambda oracle, scores, generator: oracle.argmax(scores, as_indices=True),
     "log_partition": lambda oracle, scores, generator: oracle.log_partition(scores),
     "marginals": lambda oracle, scores, generator: oracle.marginals(scores),
-    "marginals_backward": lambda oracle, scores, generator: _marginals_backward(oracle, scores),
+    "marginals_backward": lambda oracle, scores, generator: backward(oracle.marginals, scores),
     "sample": lambda oracle, scores, generator: oracle.sample(scores, 1, generator=generator),
     "sample64": lambda oracle, scores, generator: oracle.sample(scores, 64, generator=generator),
     "sample64_indices": lambda oracle, scores, generator: oracle.sample(scores, 64, generator=generator, as_indices=True),
     "kbest16": lambda oracle, scores, generator: oracle.kbest(scores, 16),
     "project": lambda oracle, scores, generator: oracle.project(scores).mean,
-    "project_backward": lambda oracle, scores, generator: _project_backward(oracle, scores),
+    "project_backward": lambda oracle, scores, generator: backward(lambda leaf: oracle.project(leaf).mean, scores),
 }
 """Timed operations; ``…_backward`` is forward and backward together, ``…_indices`` gives compact structures."""
 

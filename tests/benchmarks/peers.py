@@ -1,7 +1,7 @@
-"""Adapters of other libraries: each turns scores into what a library wants, untimed, and gives the call that is timed.
+"""Adapters of other libraries: each converts scores to the inputs of a library, untimed, and returns the timed call.
 
-A peer is used where it is installed (extra ``peers``; synjax, supar and lp-sparsemap where they can be imported), and not imported before.
-Where a library can only do less (a transition matrix that all positions share, several roots allowed), that is what it is timed on.
+A peer is used if it is installed (extra ``peers``; synjax, supar and lp-sparsemap separately), and imported when it is first used. Some
+libraries can only do less: one transition matrix for all positions, or several roots. Then the smaller task is timed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import LinearChain, TiedSemiMarkov
+from structgrad.suites.benchmarks.operations import backward
 from tests.benchmarks.operations import Case
 
 FORBIDDEN = -1e5
-"""For libraries that add to it."""
+"""A finite score of forbidden parts, for libraries that add to it."""
 
 Call = Callable[[], Any]
-Adapter = Callable[[Case, str, Tensor], Call | None]
+Adapter = Callable[[Any, Case, str, Tensor], Call | None]
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class Peer:
     """A library.
 
     Attributes:
-        name: as people know it.
-        module: what is imported.
-        adapt: gives the call for a case, an operation and scores; None where the library has none.
+        name: the name of its package.
+        module: the module that is imported.
+        adapt: returns the call for the module, a case, an operation and scores; None if the library has no such operation.
     """
 
     name: str
@@ -42,22 +43,22 @@ class Peer:
 
     @property
     def installed(self) -> bool:
-        """Whether it can be found."""
+        """Whether the package is installed."""
         return importlib.util.find_spec(self.module.partition(".")[0]) is not None
 
     def prepare(self, case: Case, operation: str, scores: Tensor) -> Call | None:
-        """The call that is timed; None where the library does not offer the operation.
+        """The timed call; None if the library does not offer the operation.
 
-        Beside compact structures stands whatever form a library gives its own in: heads, permutations, mostly dense ones.
+        A library without compact structures is timed with its own form of them: heads, permutations, mostly dense ones.
         """
-        call = self.adapt(case, operation, scores)
+        library = importlib.import_module(self.module)
+        call = self.adapt(library, case, operation, scores)
         dense = operation.removesuffix("_indices")
-        return self.adapt(case, dense, scores) if call is None and dense != operation else call
+        return self.adapt(library, case, dense, scores) if call is None and dense != operation else call
 
 
-def torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
+def torch_struct(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
     """Chains as edges between neighbours, segments by where they begin, trees with the root's scores on the diagonal."""
-    library = importlib.import_module("torch_struct")
 
     def distribution(theta: Tensor) -> Any:
         match case.structure:
@@ -90,7 +91,7 @@ def torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
         "argmax": lambda: distribution(scores).argmax,
         "log_partition": lambda: distribution(scores).partition,
         "marginals": lambda: distribution(scores).marginals,
-        "marginals_backward": lambda: _backward(scores, lambda leaf: distribution(leaf).marginals),
+        "marginals_backward": lambda: backward(lambda leaf: distribution(leaf).marginals, scores),
         "sample": lambda: distribution(scores).sample((1,)),
         "sample64": lambda: distribution(scores).sample((64,)),
         "kbest16": lambda: distribution(scores).topk(16),
@@ -127,9 +128,8 @@ def _edges(case: Case, theta: Tensor) -> Tensor:
     return LinearChain.from_potentials(theta[:, :-tags], theta[:, -tags:]) if case.structure == "tied_chain" else theta
 
 
-def supar(case: Case, operation: str, scores: Tensor) -> Call | None:
+def supar(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
     """Chains from a transition matrix that all positions share; one sample a call."""
-    library = importlib.import_module("supar.structs")
 
     def distribution(theta: Tensor) -> Any:
         match case.structure:
@@ -155,7 +155,7 @@ def supar(case: Case, operation: str, scores: Tensor) -> Call | None:
         "argmax": lambda: distribution(scores).argmax,
         "log_partition": lambda: distribution(scores).log_partition,
         "marginals": lambda: distribution(scores.clone()).marginals,
-        "marginals_backward": lambda: _backward(scores, lambda leaf: distribution(leaf).marginals),
+        "marginals_backward": lambda: backward(lambda leaf: distribution(leaf).marginals, scores),
     }
     if case.structure != "spanning_tree":
         calls["sample"] = lambda: distribution(scores.clone()).sample()
@@ -164,9 +164,9 @@ def supar(case: Case, operation: str, scores: Tensor) -> Call | None:
     return calls.get(operation)
 
 
-def synjax(case: Case, operation: str, scores: Tensor) -> Call | None:
+def synjax(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
     """Compiled by jax for these shapes, untimed."""
-    jax, library = importlib.import_module("jax"), importlib.import_module("synjax")
+    jax = importlib.import_module("jax")
     kinds: dict[str, Callable[[Any], Any]] = {
         "linear_chain": lambda theta: library.LinearChainCRF(log_potentials=theta),
         "tied_chain": lambda theta: library.LinearChainCRF(log_potentials=edges(theta)),
@@ -201,33 +201,32 @@ def synjax(case: Case, operation: str, scores: Tensor) -> Call | None:
     return lambda: compiled(values).block_until_ready()
 
 
-def scipy(case: Case, operation: str, scores: Tensor) -> Call | None:
+def scipy(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
     """One call per item."""
     if (case.structure, operation) != ("assignment", "argmax"):
         return None
-    solve, rows = importlib.import_module("scipy.optimize").linear_sum_assignment, scores.numpy()
+    solve, rows = library.linear_sum_assignment, scores.numpy()
     return lambda: [solve(row, maximize=True)[1] for row in rows]
 
 
-def lapx(case: Case, operation: str, scores: Tensor) -> Call | None:
+def lapx(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
     """One call per item, from its fastest entry for squares."""
     if (case.structure, operation) != ("assignment", "argmax"):
         return None
-    solve, rows = importlib.import_module("lap").lapjvs, (-scores).double().numpy()
+    solve, rows = library.lapjvs, (-scores).double().numpy()
     return lambda: [solve(row, return_cost=False)[1] for row in rows]
 
 
-def ufal(case: Case, operation: str, scores: Tensor) -> Call | None:
+def ufal(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
     """One call per item, any number of root words."""
     if (case.structure, operation) != ("spanning_tree", "argmax"):
         return None
-    solve, rows = importlib.import_module("ufal.chu_liu_edmonds").chu_liu_edmonds, scores.mT.double().contiguous().numpy()
+    solve, rows = library.chu_liu_edmonds, scores.mT.double().contiguous().numpy()
     return lambda: [solve(row)[0] for row in rows]
 
 
-def entmax(case: Case, operation: str, scores: Tensor) -> Call | None:
+def entmax(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
     """Sparsemax by sorting, budgets by bisection."""
-    library = importlib.import_module("entmax")
     maps: dict[str, Callable[[Tensor], Tensor]] = {
         "categorical": lambda theta: library.sparsemax(theta, dim=-1),
         "subset": lambda theta: library.budget_bisect(theta, budget=case.oracle.k, dim=-1),
@@ -235,9 +234,9 @@ def entmax(case: Case, operation: str, scores: Tensor) -> Call | None:
     return _projections(maps.get(case.structure), operation, scores)
 
 
-def jaxopt(case: Case, operation: str, scores: Tensor) -> Call | None:
+def jaxopt(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
     """Compiled by jax for these shapes, untimed."""
-    jax, library = importlib.import_module("jax"), importlib.import_module("jaxopt.projection")
+    jax = importlib.import_module("jax")
     maps: dict[str, Callable[[Any], Any]] = {
         "categorical": library.projection_simplex,
         "subset": lambda theta: library.projection_box_section(theta, (0 * theta, 1 + 0 * theta, 1 + 0 * theta, 1.0 * case.oracle.k)),
@@ -250,21 +249,20 @@ def jaxopt(case: Case, operation: str, scores: Tensor) -> Call | None:
     return lambda: compiled(values).block_until_ready()
 
 
-def optax(case: Case, operation: str, scores: Tensor) -> Call | None:
+def optax(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
     """Compiled by jax for these shapes, untimed."""
     if (case.structure, operation) != ("assignment", "argmax"):
         return None
-    jax, library = importlib.import_module("jax"), importlib.import_module("optax.assignment")
+    jax = importlib.import_module("jax")
     compiled, values = jax.jit(jax.vmap(library.hungarian_algorithm)), jax.numpy.asarray(-scores.numpy())
     return lambda: jax.block_until_ready(compiled(values))[1]
 
 
-def tslearn(case: Case, operation: str, scores: Tensor) -> Call | None:
+def tslearn(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
     """Soft-DTW of a given cost matrix, one call per item."""
     if case.structure != "alignment" or operation not in {"log_partition", "marginals"}:
         return None
-    library, rows = importlib.import_module("tslearn.metrics.soft_dtw_fast"), (-scores).double().numpy()
-    size = case.event[0]
+    rows, size = (-scores).double().numpy(), case.event[0]
 
     def one(costs: np.ndarray, backward: bool) -> Any:
         table = np.zeros((size + 2, size + 2))
@@ -280,11 +278,10 @@ def tslearn(case: Case, operation: str, scores: Tensor) -> Call | None:
     return lambda: np.stack([one(row, operation == "marginals") for row in rows])
 
 
-def pysdtw(case: Case, operation: str, scores: Tensor) -> Call | None:
+def pysdtw(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
     """Soft-DTW of given cost matrices, the whole batch in one call."""
     if case.structure != "alignment" or operation not in {"log_partition", "marginals"}:
         return None
-    library = importlib.import_module("pysdtw.sdtw_cpu")
     sizes = torch.tensor([case.event] * len(scores))
 
     def value(theta: Tensor) -> Tensor:
@@ -299,11 +296,10 @@ def pysdtw(case: Case, operation: str, scores: Tensor) -> Call | None:
     return expected if operation == "marginals" else lambda: value(scores)
 
 
-def lp_sparsemap(case: Case, operation: str, scores: Tensor) -> Call | None:
+def lp_sparsemap(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
     """The active set method of AD3, one factor graph per item; non-projective trees may have several root words."""
     if operation not in {"project", "project_backward"} or case.name == "assignment 64":
         return None
-    library = importlib.import_module("lpsmap")
     tree = {"projective_tree": True, "spanning_tree": False}
 
     def one(theta: Tensor) -> Tensor:
@@ -333,7 +329,7 @@ def lp_sparsemap(case: Case, operation: str, scores: Tensor) -> Call | None:
         return None
     if operation == "project":
         return lambda: torch.stack([one(row.double()) for row in scores])
-    return lambda: _backward(scores.double(), lambda leaf: torch.stack([one(row) for row in leaf]))
+    return lambda: backward(lambda leaf: torch.stack([one(row) for row in leaf]), scores.double())
 
 
 def _arcs(theta: Tensor) -> Tensor:
@@ -342,15 +338,15 @@ def _arcs(theta: Tensor) -> Tensor:
     return inner + torch.diag_embed(theta[0, 1:] - inner.diagonal())
 
 
-def plain_torch(case: Case, operation: str, scores: Tensor) -> Call | None:
-    """What torch has itself; posteriors of symbols where ours are of states and moves."""
+def plain_torch(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
+    """Functions of torch. Its CTC posteriors are of symbols, not of states and moves."""
 
     def one_hot(indices: Tensor) -> Tensor:
-        """In the dtype of the scores, as structures are."""
+        """One-hot vectors in the dtype of the scores."""
         return torch.nn.functional.one_hot(indices, scores.shape[-1]).to(scores.dtype)
 
     def log_probs(theta: Tensor) -> Tensor:
-        """[n, b, v]: blank, then the labels, of a text in which none comes twice."""
+        """[n, b, v]: blank, then the labels, of a text without repeats."""
         return torch.cat([theta[:, :, :1, 0], theta[:, :, 1::2, 0]], -1).transpose(0, 1)
 
     calls: dict[tuple[str, str], Call] = {
@@ -358,12 +354,12 @@ def plain_torch(case: Case, operation: str, scores: Tensor) -> Call | None:
         ("categories", "argmax_indices"): lambda: scores.argmax(-1),
         ("categories", "log_partition"): lambda: scores.logsumexp(-1).sum(-1),
         ("categories", "marginals"): lambda: scores.softmax(-1),
-        ("categories", "marginals_backward"): lambda: _backward(scores, lambda leaf: leaf.softmax(-1)),
+        ("categories", "marginals_backward"): lambda: backward(lambda leaf: leaf.softmax(-1), scores),
         ("categorical", "argmax"): lambda: one_hot(scores.argmax(-1)),
         ("categorical", "argmax_indices"): lambda: scores.argmax(-1),
         ("categorical", "log_partition"): lambda: scores.logsumexp(-1),
         ("categorical", "marginals"): lambda: scores.softmax(-1),
-        ("categorical", "marginals_backward"): lambda: _backward(scores, lambda leaf: leaf.softmax(-1)),
+        ("categorical", "marginals_backward"): lambda: backward(lambda leaf: leaf.softmax(-1), scores),
         ("categorical", "sample"): lambda: one_hot(torch.multinomial(scores.softmax(-1), 1)),
         ("categorical", "sample64"): lambda: one_hot(torch.multinomial(scores.softmax(-1), 64, replacement=True)),
         ("categorical", "sample64_indices"): lambda: torch.multinomial(scores.softmax(-1), 64, replacement=True),
@@ -394,28 +390,25 @@ def _projections(project: Callable[[Tensor], Tensor] | None, operation: str, sco
         return None
     return {
         "project": lambda: project(scores),
-        "project_backward": lambda: _backward(scores, project),
+        "project_backward": lambda: backward(project, scores),
     }.get(operation)
 
 
-def _backward(scores: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    leaf = scores.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(function(leaf).square().sum(), leaf)
-    return gradient
-
-
-PEERS: tuple[Peer, ...] = (
-    Peer("torch", "torch", plain_torch),
-    Peer("torch-struct", "torch_struct", torch_struct),
-    Peer("supar", "supar", supar),
-    Peer("synjax", "synjax", synjax),
-    Peer("scipy", "scipy", scipy),
-    Peer("lapx", "lap", lapx),
-    Peer("ufal.chu_liu_edmonds", "ufal", ufal),
-    Peer("entmax", "entmax", entmax),
-    Peer("jaxopt", "jaxopt", jaxopt),
-    Peer("optax", "optax", optax),
-    Peer("tslearn", "tslearn", tslearn),
-    Peer("pysdtw", "pysdtw", pysdtw),
-    Peer("lp-sparsemap", "lpsmap", lp_sparsemap),
-)
+PEERS: dict[str, Peer] = {
+    peer.name: peer
+    for peer in (
+        Peer("torch", "torch", plain_torch),
+        Peer("torch-struct", "torch_struct", torch_struct),
+        Peer("supar", "supar.structs", supar),
+        Peer("synjax", "synjax", synjax),
+        Peer("scipy", "scipy.optimize", scipy),
+        Peer("lapx", "lap", lapx),
+        Peer("ufal.chu_liu_edmonds", "ufal.chu_liu_edmonds", ufal),
+        Peer("entmax", "entmax", entmax),
+        Peer("jaxopt", "jaxopt.projection", jaxopt),
+        Peer("optax", "optax.assignment", optax),
+        Peer("tslearn", "tslearn.metrics.soft_dtw_fast", tslearn),
+        Peer("pysdtw", "pysdtw.sdtw_cpu", pysdtw),
+        Peer("lp-sparsemap", "lpsmap", lp_sparsemap),
+    )
+}

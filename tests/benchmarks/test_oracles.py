@@ -18,7 +18,7 @@ PAIRS = [(case.name, operation) for case in CASES.values() for operation in oper
 
 
 @pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("contender", ["structgrad", *(peer.name for peer in PEERS if peer.installed)])
+@pytest.mark.parametrize("contender", ["structgrad", *(name for name, peer in PEERS.items() if peer.installed)])
 @pytest.mark.parametrize(("name", "operation"), PAIRS)
 def test_operation(benchmark: BenchmarkFixture, name: str, operation: str, contender: str, batch: int) -> None:
     torch.set_num_threads(1)
@@ -29,7 +29,7 @@ def test_operation(benchmark: BenchmarkFixture, name: str, operation: str, conte
         result: Any = benchmark(OPERATIONS[operation], case.oracle, scores, torch.Generator())
         assert torch.isfinite(result).all()
         return
-    call = next(peer for peer in PEERS if peer.name == contender).prepare(case, operation, scores)
+    call = PEERS[contender].prepare(case, operation, scores)
     if call is None:
         pytest.skip(f"{contender} does not offer {operation} of {case.structure}")
     benchmark(call)
