@@ -1,4 +1,4 @@
-"""Every layer in training beside the bare calls that it makes of its oracle, and the noise that it draws, in the same run.
+"""Training time of every layer, compared with its calls of the oracle and its draws of noise, in the same run.
 
 The limit is on the oracle's calls and the draws of noise together: 64 × 21 × 21 random numbers in float64 take as long as the best trees.
 """
@@ -35,7 +35,7 @@ Call = Callable[[], Any]
 
 
 def recorded(call: Call, gamma: Tensor) -> tuple[list[Call], list[Call]]:
-    """What a call asks of the oracle, on the same inputs, each with its backward where the layer has it, and the noise it draws."""
+    """The calls of the oracle on the same inputs, each with its backward if the layer has one, and the draws of noise."""
     calls: list[Call] = []
     draws: list[Call] = []
 
@@ -70,7 +70,7 @@ def keeping(original: Any, calls: list[Call], gamma: Tensor) -> Any:
 
 
 def seconds(call: Call) -> float:
-    """Of this process alone: a neighbour on the machine does not count."""
+    """CPU seconds of this process, without other processes."""
     start = time.process_time()
     call()
     return time.process_time() - start

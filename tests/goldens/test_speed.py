@@ -163,7 +163,7 @@ def costs() -> dict[str, Any]:
 
 
 def benchmarks() -> dict[str, Any]:
-    """What asv discovers: names of benchmarks, their parameters and versions."""
+    """The benchmarks that asv discovers: names, parameters and versions."""
     from structgrad.suites.benchmarks import bias, estimators, learning, oracles
 
     found = {}

@@ -34,7 +34,7 @@ class Hungry(Reinforce):
 
 
 class Starved(Reinforce):
-    """Has the memory of a device for 200 rows, and writes down what it refused."""
+    """Has the memory of a device for 200 rows, and records the launches that it refused."""
 
     most = 200
     refused: ClassVar[list[int]] = []
@@ -47,7 +47,7 @@ class Starved(Reinforce):
 
 
 class Famished(Starved):
-    """Has it for none."""
+    """Has memory for no row."""
 
     most = 0
 
@@ -60,7 +60,7 @@ class Greedy(Reinforce):
 
 
 class Hanging(Reinforce):
-    """Never comes back."""
+    """Hangs."""
 
     def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
         os.write(1, b"about to hang\n")
@@ -77,7 +77,7 @@ class Holding(Reinforce):
 
 
 class Busy(Reinforce):
-    """Computes for ever."""
+    """Computes forever."""
 
     def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
         while True:
@@ -99,7 +99,7 @@ class Aborting(Reinforce):
 
 
 class Killed(Reinforce):
-    """A worker is killed at it, as the kernel kills when memory runs out; where there are no workers, all goes well."""
+    """Kills its worker, as the kernel does when memory runs out; without workers, it works."""
 
     def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
         if multiprocessing.parent_process() is not None:
@@ -108,7 +108,7 @@ class Killed(Reinforce):
 
 
 class Compiling(Reinforce):
-    """Says that it compiles until somebody has noticed, which a file shows."""
+    """Shows that it compiles until a file exists."""
 
     def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
         notices.begin()
@@ -128,7 +128,7 @@ HOLD = "STRUCTGRAD_TEST_HOLD"
 
 
 class Held(Reinforce):
-    """Never comes back where the environment says so: there a run can be disturbed in the middle, and go on elsewhere."""
+    """Hangs if the environment says so, so that a run can be disturbed in the middle, and continue elsewhere."""
 
     def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
         while HOLD in os.environ:
@@ -137,7 +137,7 @@ class Held(Reinforce):
 
 
 class Terminated(Reinforce):
-    """Is told to end, where the environment says so."""
+    """Gets SIGTERM if the environment says so."""
 
     def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
         if HOLD in os.environ:

@@ -1,4 +1,4 @@
-"""Estimators with planted properties, for the tests of suites that are blind to what they measure."""
+"""Estimators with planted properties, for tests of suites on known answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTEXT = Context(effort=QUICK)
 
 
 def take_no_time_to_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clocks show the time of this thread on the processor, and what it slept; others, which may wait for a kernel, sleep as they did."""
+    """Make clocks show the processor time of this thread plus its sleep. Other threads, which may wait for a kernel, sleep as before."""
     slept, sleep, own = [0.0], time.sleep, threading.get_ident()
     monkeypatch.setattr(time, "sleep", lambda seconds: slept.append(seconds) if threading.get_ident() == own else sleep(seconds))
     busy = time.thread_time

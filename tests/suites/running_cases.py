@@ -1,4 +1,4 @@
-"""A plan that is measured in a second, and what two runs of it must agree on."""
+"""A plan that is measured in a second, and the part of its rows that is the same in every run."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SMALL = Plan(
 
 
 def broken(*names: str) -> tuple[str, ...]:
-    """The names of estimators with which something goes wrong."""
+    """The names of broken estimators."""
     return tuple(f"tests.suites.broken_estimators:{name}" for name in names)
 
 
 def comparable(rows: list[Row]) -> list[Row]:
-    """Rows without what may differ from run to run: seconds, and what is measured in them."""
+    """Rows without seconds and timed metrics, which differ from run to run."""
     return [dataclasses.replace(row, seconds=None) for row in rows if row.unit != "s" and row.metric != "time_ratio"]
 
 

@@ -1,4 +1,4 @@
-"""Simulated cells: a suite that computes nothing for a given time, and estimators without number, to see what a run costs beside its cells.
+"""Simulated cells: a suite that computes nothing for a given time, and any number of estimators, to measure the overhead of a run.
 
 It is a plugin of a plan (``plugins=(simulated.__file__,)``), so that workers have the suite too.
 """
@@ -21,7 +21,7 @@ from structgrad.suites.measures.suite import Context, Effort, Finding, Suite
 from structgrad.suites.running.planning.plan import Plan
 
 SECONDS = 0.001
-"""Of the processor, that a cell takes."""
+"""Processor seconds of a cell."""
 
 STRUCTURES = tuple(f"subset[n={parts},k=2]" for parts in range(6, 16))
 LOSSES = ("hamming", "quadratic", "mlp", "black_box", "squared_distance")

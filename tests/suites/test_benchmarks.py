@@ -110,7 +110,7 @@ def test_every_operation_of_every_capability_is_measured() -> None:
 
 
 def test_the_default_is_a_part_of_the_full_grid_under_the_same_names() -> None:
-    """Of what asv finds, as it looks for it."""
+    """Both as asv discovers them."""
     default = {f"{kind.__module__.split('.')[-1]}.{kind.__name__}": kind.params for kind in EVERY}
     full, imported = discovered_in_full()
     assert {"numba", "sympy", "torch._dynamo", "structgrad.suites.measures.bias"} <= imported, (
@@ -251,12 +251,12 @@ def test_an_estimator_is_at_home_where_it_is_served_first(name: str, case: str) 
 
 @pytest.mark.parametrize("kind", [EstimatorBias, EstimatorTime, EstimatorMemory])
 def test_by_default_every_pair_of_an_estimator_and_a_case_is_measured(kind: Any) -> None:
-    """asv shows what is not by a line that ends in n/a, of which there were 213 in each of these."""
+    """asv shows a missing pair by a line that ends in n/a, of which there were 213 in each of these."""
     assert kind.params[1] == [grid.HOME]
 
 
 def test_nothing_that_was_not_measured_has_a_line_on_the_console(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As asv prints it, with few and short parameters, which it would fold into columns."""
+    """Few and short parameters, which asv would fold into columns."""
     results = importlib.import_module("asv.results")
     monkeypatch.setattr(results, "_format_benchmark_result", results._format_benchmark_result)
     benchmark = {"name": "b", "params": [["'n/a'", "'c'"], ["1", "2"]], "param_names": ["name", "size"], "unit": "seconds"}
@@ -270,7 +270,7 @@ def test_nothing_that_was_not_measured_has_a_line_on_the_console(monkeypatch: py
 
 
 def test_this_commit_lacks_nothing() -> None:
-    """A skip of what was only renamed would look like one of an old commit."""
+    """A skip because of a rename would look like a skip for an old commit."""
     for name in grid.ESTIMATORS:
         assert home(name) in grid.HOMES
     for oracle, event in map(tasks.structure, cases.CASES):

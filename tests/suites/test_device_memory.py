@@ -1,4 +1,4 @@
-"""Launches fit the memory of a device; where it runs out, half as many rows are launched, and no estimate is another one."""
+"""Launches fit the memory of a device; if it runs out, half as many rows are launched, and no estimate changes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def refuse_beyond(most: int, rows: int) -> None:
 
 
 class Work:
-    """A launch that has memory for so many rows, and writes down what was asked of it."""
+    """A launch that has memory for so many rows, and records its calls."""
 
     def __init__(self, most: int) -> None:
         self.most, self.asked = most, list[tuple[int, int]]()
@@ -238,7 +238,7 @@ class StarvedSubset(Subset):
 
 
 def starved(most: int, call: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """What is found with memory for so many rows, and with memory for all."""
+    """Results with memory for so many rows, and with memory for all."""
     return call(Starved(2, most=most)), call(Starved(2, most=10**9))
 
 
@@ -277,7 +277,7 @@ def test_structures_that_are_enumerated_are_the_same() -> None:
 
 
 def test_a_cell_goes_on(tmp_path: Path) -> None:
-    """With half of its rows, to its end; where there is no memory for a block, it says so."""
+    """Cells continue with half of their rows, or fail with a reason if one block does not fit."""
     effort = Effort(replicates=512, most_replicates=2048)
     plan = dataclasses.replace(SMALL, tier="mc", estimators=broken("Starved", "Famished"), instances=1, effort=effort)
     rows = run(plan, tmp_path, machine=HERE)
@@ -297,7 +297,7 @@ def test_a_cell_goes_on(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_replicates_are_the_same_with_little_memory_of_a_device() -> None:
-    """With so little that the first launch does not fit."""
+    """The first launch does not fit."""
     oracle, scores = Subset(2), scores_of("subset").to(CUDA)
     weights = torch.randn(6, dtype=torch.float64, device=CUDA)
     target = Target(oracle, lambda z: z @ weights, scores, exact_truth(lambda z: z @ weights, oracle, scores))

@@ -194,7 +194,7 @@ def test_errors_are_compared_at_the_same_gain(gain: float, spread: float, of_gai
 
 @pytest.mark.parametrize("scale", [0.5, 0.8])
 def test_a_smaller_estimate_is_no_improvement(scale: float) -> None:
-    """With the same random numbers, and with others."""
+    """Equal and different random numbers."""
     for seed in (0, 1):
         base, head = ([sampled(size**power * batch_means(draw, error=0.02), metric=name, seed=draw) for name, power in
                        (("gain", 1), ("relative_variance", 2))] for size, draw in ((1.0, 0), (scale, seed)))  # fmt: skip

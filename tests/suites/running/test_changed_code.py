@@ -1,4 +1,4 @@
-"""Code of somebody's own that changes: it is measured anew, and not mixed with what it was."""
+"""A user's code that changes is measured again, and its results are not mixed with earlier ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plan(mine: Path) -> Plan:
 
 
 def forget(mine: Path) -> None:
-    """As another process would not know it."""
+    """Remove a file's module, as in a process that has not imported it."""
     module = loaded_file(str(mine))
     assert module is not None
     del sys.modules[module.__name__]

@@ -1,4 +1,4 @@
-"""What is not compiled yet is known before a run, and what is being compiled while it is."""
+"""Kernels that are not compiled yet are counted before a run, and compilation is shown while it lasts."""
 
 from __future__ import annotations
 

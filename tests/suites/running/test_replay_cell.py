@@ -1,4 +1,4 @@
-"""A stored cell comes out bit-identical; what moved is named."""
+"""A stored cell is measured again bit-identically; changed numbers are named."""
 
 from __future__ import annotations
 

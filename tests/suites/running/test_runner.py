@@ -1,4 +1,4 @@
-"""Cells and the runner: what is measured, kept, resumed and refused."""
+"""Cells and the runner: measuring, storing, resuming and refusing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from the rows of a whole run."""
+"""Rows that are derived from the rows of a whole run."""
 
 from __future__ import annotations
 

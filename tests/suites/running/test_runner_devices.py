@@ -1,4 +1,4 @@
-"""Cells are dealt to the devices that a plan names, and what they give does not depend on which; torch takes ``cpu:1`` for the CPU."""
+"""Cells are distributed over the devices of a plan, and results do not depend on the device; ``cpu:1`` is the CPU in torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a cell costs that cell alone, and is a row with its reason."""
+"""A failure in a cell costs only that cell, and is a row with its reason."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_exception_is_a_row_with_its_reason(tmp_path, name):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> list[Row]:
-    """The rows of a run in this process, in the course of which nobody dies."""
+    """The rows of a run in this process, which no kill disturbs."""
     plan = dataclasses.replace(SMALL, estimators=(*broken("Killed"), *RIGHT[::-1]), instances=1)
     return comparable(run(plan, tmp_path_factory.mktemp("undisturbed"), machine=HERE))
 

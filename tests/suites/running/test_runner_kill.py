@@ -1,4 +1,4 @@
-"""A run that is killed outright: what is finished stays, nothing is left behind, and the numbers are those of an undisturbed run."""
+"""A killed run: finished cells stay, no process is left, and the numbers are those of an undisturbed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A problem too large to enumerate: nothing fails, what is skipped is foretold, and the rest is measured."""
+"""A problem too large to enumerate: nothing fails, the plan lists skipped pairs, and the rest is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same plan on a Ray cluster: room for workers, nodes and workers that are lost; skipped without Ray."""
+"""A plan on a Ray cluster: numbers of workers, lost nodes and lost workers; skipped without Ray."""
 
 from __future__ import annotations
 
