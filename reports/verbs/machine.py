@@ -17,8 +17,11 @@ from typing import Literal
 
 from ...suites.text import gibibytes, number, whole
 
-PACKAGES = ("torch", "numpy", "scipy", "pandas", "pyarrow", "numba", "pebble", "seaborn", "jinja2", "typer", "rich")
-"""Packages that every run needs; `safetensors` and `ray` are checked where they are used."""
+PACKAGES = (
+    *("torch", "numpy", "scipy", "pandas", "pyarrow", "matplotlib", "seaborn"),
+    *("altair", "typer", "rich", "jinja2", "numba", "pebble", "pydantic"),
+)
+"""The dependencies of the package. Optional ones, such as `ray`, are checked where they are used."""
 
 GIB = 2**30
 WORKER_GIB = 0.45

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,11 @@ def test_a_healthy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert {"python", "structgrad", "torch", "cores", "load", "threads", "determinism", "clock", "memory", "disk", "folder"} <= names
     assert {"compiled kernels", "oracles", "source", "plugins", "score files"} <= names
     assert all(check["advice"] for check in found["checks"] if check["verdict"] != "ok")
+
+
+def test_every_dependency_is_checked() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert {re.split(r"[<>=]", one)[0] for one in project["dependencies"]} == set(machine.PACKAGES)
 
 
 def test_what_would_fail_a_run_gives_exit_code_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
