@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...suites.text import estimate, listed, number, plural
 from ..analysis import answers
 from ..analysis.answers import BUDGETS, MAIN_BUDGET, QUESTIONS, Answer
-from .cells import Table, TableCell, plain
+from .cells import LEVEL, Table, TableCell, plain
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,6 @@ def answer_table(found: list[Answer]) -> Table:
 
 BUDGET = "time of"
 """The title of the column of budgets."""
-
-LEVEL = "entropy level"
-"""The title of the column of stages."""
 
 CRITERIA = (
     f"{SCORES['rho'].meaning} Every candidate gets the same time, that of some estimates of REINFORCE, and averages as many of its own as "

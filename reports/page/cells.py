@@ -13,6 +13,9 @@ from ...suites.text import significant, whole
 from ..analysis import tables
 from ..analysis.tables import Spread
 
+LEVEL = "entropy level"
+"""The title of the column of entropy levels."""
+
 
 @dataclass(frozen=True)
 class TableCell:

@@ -13,16 +13,13 @@ from ...suites.metrics import METRICS, title_of
 from ...suites.text import below, estimate, interval, listed, number
 from ..analysis import answers, tables
 from ..analysis.tables import Spread
-from .cells import Table, TableCell, best_in_bold, plain, spread_cell, verdict_cell
+from .cells import LEVEL, Table, TableCell, best_in_bold, plain, spread_cell, verdict_cell
 
 _PROBLEM_NOTE = (
     "Medians over instances, with quartiles in brackets; of a single instance, its own 95 % interval. “(k of n)”: the metric exists on "
     "k of n instances only, because an estimate that is always 0 has no direction. The best of each entropy level is in bold; the exact "
     "gradient does not compete. Times are measured once per problem."
 )
-LEVEL = "entropy level"
-"""The title of the column of entropy levels."""
-
 _MANY = 12
 MAIN = ("relative_bias", "gain", "cosine", "orthogonal_bias", "relative_variance", "relative_mse", "rho")
 """The metrics of the table of a problem."""
@@ -171,20 +168,10 @@ def _cost_cell(metric: str, spread: Spread | None) -> TableCell:
     if spread is None or math.isnan(spread.median):
         return TableCell("–", math.nan)
     if METRICS[metric].unit == "B":
-        return TableCell(quantity(spread.median, "B"), spread.median)
+        factor, unit = next((pair for pair in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if spread.median >= pair[0]), (1.0, "B"))
+        return TableCell(f"{number(spread.median / factor)} {unit}", spread.median)
     factor = 1e6 if METRICS[metric].unit == "s" else 1.0
     return TableCell(interval(factor * spread.median, factor * spread.low, factor * spread.high), spread.median)
-
-
-def quantity(value: float, unit: str) -> str:
-    """Bytes with three digits, in a unit that suits them.
-
-    Example:
-        >>> quantity(97792.0, "B"), quantity(0.0, "B")
-        ('97.8 kB', '0 B')
-    """
-    factor, prefix = next((pair for pair in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if abs(value) >= pair[0]), (1.0, ""))
-    return f"{number(value / factor)} {prefix}{unit}"
 
 
 def _column(metric: str) -> tuple[str, str]:
