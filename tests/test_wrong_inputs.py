@@ -1,4 +1,4 @@
-"""Wrong input to a function raises one sentence: what was got, and what was expected or to do."""
+"""Wrong input to a function raises one sentence: the value, and the expected ones or the remedy."""
 
 from __future__ import annotations
 

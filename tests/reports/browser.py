@@ -37,7 +37,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command and its answer; what happens in between is noted."""
+        """Send a command, and return its answer; events in between are recorded."""
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters}
         if self._session:

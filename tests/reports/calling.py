@@ -23,7 +23,7 @@ def call(*words: object) -> Result:
 
 
 def told(result: Result) -> str:
-    """Standard error, without what is said once per machine."""
+    """Standard error, without the lines that appear once per machine."""
     return "".join(line for line in result.stderr.splitlines(keepends=True) if not line.startswith(terminal.COMPILING))
 
 

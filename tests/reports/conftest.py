@@ -1,4 +1,4 @@
-"""What the tests of reports share: the published table, read once in every process."""
+"""Fixtures of the tests of reports: the published table, read once per process."""
 
 from __future__ import annotations
 

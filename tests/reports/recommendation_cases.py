@@ -38,7 +38,7 @@ class Made:
     cost_error: float = 0.0
 
     def rho(self, averaged: float) -> float:
-        """Of the mean of so many estimates, whose bias is orthogonal to the gradient."""
+        """ρ of the mean of some estimates whose bias is orthogonal to the gradient."""
         return 1 / math.sqrt(1 + self.bias**2 + self.variance / averaged)
 
 

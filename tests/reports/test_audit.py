@@ -24,7 +24,7 @@ def audit(*words: str) -> Result:
 
 
 def masked(text: str) -> list[str]:
-    """Lines without what differs from machine to machine: seconds, and what follows from them."""
+    """Lines without seconds, which differ between machines, and their consequences."""
     return [re.sub(r"[\d.]+ s$", "S", line.rstrip()) for line in text.strip().splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""The charts of a page in a real browser: what may be chosen, pointed at and clicked, and what they say of it."""
+"""The charts of a page in a real browser: choices, tooltips and clicks, and the texts that follow."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_long_names_of_problems_fit_a_phone(tab: browser.Browser, tmp_path: Path
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_axe_finds_nothing_that_keeps_anybody_out(tab: browser.Browser, path: Path, width: int, dark: bool) -> None:
-    """Names for screen readers, contrast, landmarks, order of headings: what axe-core has rules for."""
+    """The rules of axe-core: names for screen readers, contrast, landmarks, order of headings."""
     tab.open(path, width=width, dark=dark)
     tab.until(DRAWN)
     rules = importlib.resources.files("axe_core_python").joinpath("axe.min.js").read_text()

@@ -419,7 +419,7 @@ def test_summary_marks_every_verdict() -> None:
 
 @pytest.mark.parametrize(("verdict", "mark"), [("unresolved: rare events", "?"), ("broken", "!")])
 def test_summary_and_page_show_a_verdict_without_numbers(verdict: str, mark: str) -> None:
-    """On a problem that has no number at all, too."""
+    """Verdicts are shown even for a problem without any number."""
     absent = [dataclasses.replace(row, value=None, low=None, high=None, problem="other") for row in examples.rows()]
     rows = [dataclasses.replace(row, verdict=verdict) if row.metric == "relative_bias" else row for row in absent]
     frame = results.to_frame([*examples.rows(), *rows])

@@ -1,4 +1,4 @@
-"""What is told of a run of learning."""
+"""The answer and the tables of a run of training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def found():
 
 
 def learning(worths, seeds=3, noise=0.0):
-    """A run on one task, by what each estimator comes to."""
+    """A run on one task, by the final accuracies of each estimator."""
     return [
         one
         for name, worth in worths.items()

@@ -24,7 +24,7 @@ LOADING = {"src", "href", "srcset", "data", "action", "poster", "background", "f
 
 
 class Page(HTMLParser):
-    """What a page would load, its ids, and its visible text."""
+    """The links that a page would load, its ids, and its visible text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -282,14 +282,14 @@ def test_a_page_of_a_large_run_holds_what_was_found_over_instances(frame: pd.Dat
 
 
 def told(text: str) -> tuple[int | None, ...]:
-    """How many rows the page says that it opens with, that it can show besides, and that were measured."""
+    """The numbers of rows in the text of the page: shown at first, available, and measured."""
     patterns = r"opens with ([\d,]+) medians over instances", r"“every instance” shows the ([\d,]+) rows", r"has all ([\d,]+) rows in full"
     found = [re.search(pattern, text) for pattern in patterns]
     return tuple(int(match[1].replace(",", "")) if match else None for match in found)
 
 
 def sizes(frame: pd.DataFrame) -> list[int]:
-    """Of the tables that travel with the page."""
+    """The numbers of rows of the tables in the page."""
     return [len(next(iter(table))["codes"]) for table in unpack(dataset.packed(dataset.held(frame))).values()]  # type: ignore[index, arg-type]
 
 

@@ -24,7 +24,7 @@ def drawn() -> dict[str, paper.PaperFigure]:
 
 
 def width(figure: paper.PaperFigure) -> float:
-    """In inches."""
+    """Width of a PDF in inches."""
     box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+) ([\d.]+)", figure.pdf)
     assert box is not None
     return float(box[1]) / 72

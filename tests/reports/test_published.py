@@ -1,4 +1,4 @@
-"""The published table: what is kept of a run, and what compare makes of it."""
+"""The published table: its rows and columns, and comparisons with it."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_loss_that_takes_long_favours_who_evaluates_it_once(tmp_path: Path) ->
 
 
 def test_the_price_of_a_loss_is_paid_per_evaluation(tmp_path: Path) -> None:
-    """(seconds + evaluations × X) beside the same of reinforce."""
+    """The ratio of (seconds + evaluations × X) to that of reinforce."""
     known = {"reinforce": REINFORCE, "rloo": Made(variance=1.0, unbiased=True, verdict="equivalent", cost=1.5, evaluations=4.0)}
     best = only(recommend("subset", stage="h=0.9", loss_cost=3.0, run=written(tmp_path, rows(known)))).best
     assert best.cost == pytest.approx((1.5 + 4 * 3) / (1 + 3))
@@ -117,7 +117,7 @@ def test_a_table_of_values_only_has_no_answer_for_a_loss_with_gradients(tmp_path
 
 
 def test_unbiased_ones_alone(tmp_path: Path) -> None:
-    """By their declaration, and not where the measurement says otherwise."""
+    """Candidates declare themselves unbiased, and are not found biased."""
     liar = KNOWN | {"simple": Made(bias=0.1, unbiased=True, verdict="biased")}
     found = recommend("subset", unbiased=True, batch=1, stage="h=0.9", run=written(tmp_path, rows(liar)))
     assert KNOWN["ste"].rho(1) > KNOWN["rloo"].rho(1 / 2)
@@ -222,7 +222,7 @@ def test_a_stored_stage_of_that_name_comes_first(tmp_path: Path) -> None:
 
 
 def test_scores_of_that_very_stage_come_before_more_of_a_like_entropy(tmp_path: Path) -> None:
-    """What the others say stands beside it: at that stage, or where they are about as peaked, under the same loss."""
+    """Other scores are listed too: at that stage, or at a similar entropy, with the same loss."""
     trained = rows(KNOWN, problem="trained", stages={"early": 0.84, "final": 0.2})
     otherwise = {**KNOWN, "ste": Made(bias=5.0, variance=1.0, evaluations=3.0)}
     made = rows(otherwise, problem="made", stages={"h=0.9": 0.9, "h=0.4": 0.4}, losses=("squared_distance", "squared_distance_linear"))
@@ -393,7 +393,7 @@ def test_an_interval_of_a_score_is_that_of_the_winner(tmp_path: Path) -> None:
 
 
 def test_a_variance_that_is_not_resolved_neither_wins_nor_ties(tmp_path: Path) -> None:
-    """On one of the items rare events carry it: the estimator does not compete, whatever it has on the others."""
+    """An estimator with a variance from rare events on one instance does not compete."""
     best = recommend("subset", stage="h=0.9", run=written(tmp_path / "whole", rows(KNOWN))).answers[0].best.estimator
     rare = {"value": None, "low": None, "high": None, "reason": "rare events: fewer than 30 replicates carry the variance"}
     table = [

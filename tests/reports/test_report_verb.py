@@ -1,4 +1,4 @@
-"""``structgrad report``, but for what `test_cli` shows."""
+"""``structgrad report``, except the cases of `test_cli`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `doctor` says about what serves operations."""
+"""The table of `doctor` that lists the kernel of each operation."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def test_the_table_holds_all_structures_at_four_entropies_and_real_scores_at_thr
     assert re.fullmatch(r"With 16 instances each, no estimator is clearly best in \d+ of 30 cells", standard.unsure())
 
 
-def test_the_table_is_measured_anew_by_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the commands that it names, with the folder of the score files, and what they leave is published."""
+def test_one_command_measures_the_table_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of the table run with the folder of the score files, and their results are published."""
     monkeypatch.setattr(
         published, "load", lambda: (None, {"command": "structgrad run bias --builtin && structgrad run bias --data scores"})
     )
@@ -99,7 +99,7 @@ def test_half_of_the_options_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_contest_counts_who_is_the_best(tmp_path: Path) -> None:
-    """On two structures of one loss the relaxation wins, on a third REINFORCE, which alone has no bias there."""
+    """The relaxation wins on two structures of one loss; REINFORCE, the only unbiased one there, on a third."""
     good, bad = Made(bias=0.1, variance=0.0), Made(bias=3.0, variance=0.0)
     table = [
         replace(row, problem=f"{scores}@squared_distance", stage="h=0.5", loss="squared_distance")
@@ -115,8 +115,8 @@ def test_a_contest_counts_who_is_the_best(tmp_path: Path) -> None:
     assert results.TABLE not in {path.name for path in tmp_path.iterdir()}
 
 
-def test_where_nothing_wins_that_is_said(tmp_path: Path) -> None:
-    """On two of three structures all are tied; on the third one is not, and is no winner of the whole."""
+def test_a_contest_without_a_winner(tmp_path: Path) -> None:
+    """All are tied on two of three structures; the best of the third is not the winner of the contest."""
     names = ("reinforce", "ste", "imle")
     same, other = dict.fromkeys(names, Made(bias=0.3)), {**dict.fromkeys(names, Made(bias=3.0)), "ste": Made(bias=0.1)}
     table = [replace(row, problem=f"{name}@black_box") for name, known in (("a", same), ("b", same), ("c", other)) for row in rows(known)]

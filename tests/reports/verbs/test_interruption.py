@@ -1,4 +1,4 @@
-"""Whatever ends a run, one sentence says so, what is finished is kept, and the same command goes on with it."""
+"""Interrupted runs: one sentence, finished cells are kept, and the same command continues."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def held(folder: Path) -> subprocess.Popen[str]:
 
 
 def check_that_it_goes_on(folder: Path, told: str, *estimators: str) -> None:
-    """What an interrupted run says and keeps, and what the same command then does."""
+    """Check the message and the cells of an interrupted run, and that the same command continues it."""
     before = kept(folder)
     assert len(before) == 1
     last = told.splitlines()[-1]
@@ -80,7 +80,7 @@ def check_that_it_goes_on(folder: Path, told: str, *estimators: str) -> None:
 
 
 def test_an_interrupted_run_says_what_is_kept_and_goes_on(tmp_path: Path) -> None:
-    """By Ctrl-C, which the workers hear too."""
+    """Ctrl-C, which the workers receive too."""
     process = held(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
     _, told = process.communicate(timeout=60)
@@ -101,7 +101,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[str]:
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are found in /proc")
 @pytest.mark.parametrize("moment", [0.0, 0.3, 1.0])
 def test_an_interruption_while_workers_start_is_one_sentence(tmp_path: Path, moment: float) -> None:
-    """The workers, which import for seconds before they could say what to do about it, hear Ctrl-C too."""
+    """Workers that still import modules receive Ctrl-C too."""
     process = subprocess.Popen(
         [sys.executable, "-c", MAIN, *words(tmp_path, "rloo", "ste"), "-j", "2"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
@@ -127,10 +127,10 @@ def test_an_interruption_while_workers_start_is_one_sentence(tmp_path: Path, mom
 
 @pytest.fixture
 def survived() -> Iterator[None]:
-    """A signal that nobody listens to is a failed test, and not the end of them all."""
+    """An unhandled signal fails the test instead of ending the session."""
 
     def unheard(number: int, frame: object) -> None:
-        pytest.fail(f"nobody listened to {signal.Signals(number).name}")
+        pytest.fail(f"no handler received {signal.Signals(number).name}")
 
     before = signal.signal(signal.SIGTERM, unheard)
     yield

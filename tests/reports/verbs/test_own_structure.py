@@ -17,7 +17,7 @@ RUN = ["run", "bias", "-e", "rloo", "-j", "0", "--instances", "2", "--loss", "ow
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With the file that `init --oracle` writes."""
+    """A folder with the file that `init --oracle` writes."""
     monkeypatch.chdir(tmp_path)
     without_page(monkeypatch)
     assert call("init", "--oracle").exit_code == 0

@@ -75,7 +75,7 @@ def test_a_run_on_a_file_of_ones_own_is_used_and_named(tmp_path: Path, monkeypat
 
 
 def test_the_command_that_is_offered_is_understood(run: Path) -> None:
-    """By a dry run: of a state of what was measured, and of another structure."""
+    """A dry run accepts the suggested commands: for another stage, and for another structure."""
     told = call(
         "recommend", "--oracle", "subset", "--stage", "h=0.33", "--run", written(run.parent / "named", rows(KNOWN, "subset_regimes"))
     )

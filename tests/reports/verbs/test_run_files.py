@@ -1,4 +1,4 @@
-"""``structgrad run --file``: what is said of files before anything is measured."""
+"""``structgrad run --file``: messages about files before any measurement."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_threads_reach_the_measurement_and_change_no_number(tmp_path: Path) -> N
 
 @pytest.fixture(scope="module")
 def by_workers(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A folder with a file of one's own, whose classes a worker has measured before the first failure ended the run; and what was told."""
+    """A folder with a user's file whose classes a worker has measured before a failure ended the run; and the output."""
     folder = tmp_path_factory.mktemp("workers")
     (folder / "my estimators.py").write_text(MINE)
     words = [*SMALL, *FEW, "--plugin", "my estimators.py", *OWN, "-e", FAILING, "-e", "rloo", "-o", folder / "out"]
@@ -257,7 +257,7 @@ def test_the_first_failure_of_a_worker_ends_a_run_that_is_to_fail_fast(by_worker
     assert "1 cells left, continue with: structgrad run bias" in result.stdout
 
 
-# What is told.
+# The output.
 
 
 def test_a_program_gets_one_line(tmp_path: Path) -> None:

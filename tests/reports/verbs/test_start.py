@@ -1,4 +1,4 @@
-"""What is asked for most often comes at once: help and completion load neither torch nor what makes tables and figures."""
+"""Fast starts: help and completion load neither torch nor the libraries of tables and figures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ print('\\nLOADED', *sys.modules)
 
 
 def spied(*words: str, **variables: str) -> tuple[str, set[str]]:
-    """What a command prints, and the modules that it loads."""
+    """The output of a command, and the modules that it loads."""
     path = os.pathsep.join([os.getcwd(), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", SPY, *words],
@@ -82,7 +82,7 @@ for words in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="module")
 def loads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """What every command of the table loads when it is asked for again."""
+    """The modules that each command of the table loads at its second call."""
     folder = tmp_path_factory.mktemp("start")
     options = [*SMALL, *FEW, "-e", "ste", "-e", "rloo", "--out", str(folder / "run")]
 
