@@ -472,12 +472,12 @@ class Store:
         return DamagedError(f"{self.path} cannot be read ({str(error)[:200]}); measure the run again with --fresh, or in another folder")
 
 
-def _is_on_network(directory: Path) -> bool:
+def _is_on_network(directory: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
     """Whether a folder is on a network file system, on which SQLite cannot share memory between processes."""
     found, kind = "", ""
     with suppress(OSError):
-        for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+        for line in mounts.read_text(encoding="utf-8").splitlines():
             _, place, system, *_ = line.split(" ")
-            if os.path.realpath(directory).startswith(place) and len(place) >= len(found):
+            if Path(os.path.realpath(directory)).is_relative_to(place) and len(place) >= len(found):
                 found, kind = place, system
     return kind in _NETWORK

@@ -184,6 +184,13 @@ def test_a_run_that_cannot_be_written_is_an_error_of_the_system(tmp_path: Path) 
         assert found.known() == {}
 
 
+def test_a_folder_is_on_the_file_system_of_its_own_mount(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"disk / ext4 rw 0 0\nhost:/ {tmp_path}/lab nfs4 rw 0 0\ndisk {tmp_path}/lab/a ext4 rw 0 0\n")
+    found = {name: store._is_on_network(tmp_path / name, mounts) for name in ("lab", "lab/a", "lab/a/run", "lab/ab", "laboratory")}
+    assert found == {"lab": True, "lab/a": False, "lab/a/run": False, "lab/ab": True, "laboratory": False}
+
+
 # Kills.
 
 
