@@ -46,6 +46,9 @@ IDLE = 0.05
 HOLDING, MIN_HOLDING = 4.0, 5.0
 """A cell that never releases the GIL is ended after 4 times its limit in elapsed seconds, and at least 5 s: the guard cannot run then."""
 
+LONGEST = threading.TIMEOUT_MAX
+"""Seconds of the longest timer. Limits may be longer for cells with many structures, or infinite."""
+
 _COMPILING, _INDEX, _SINCE, _PROCESS = range(4)
 """Shared with the driver: whether kernels are being compiled, which cell of the bundle is measured, since when, and by which process."""
 
@@ -247,6 +250,7 @@ class _Worker:
             faulthandler.dump_traceback_later(seconds, exit=True, file=self.file)
 
     def measure(self, cell: Cell, limit: float) -> str:
+        limit = min(limit, LONGEST / (HOLDING * self.config.plan.threads))
         begin = os.fstat(self.file.fileno()).st_size
         mark = self.file.write(f"\n{_MARK}{cell.label}\n".encode())
         self.since, self.cpu, self.limit = time.monotonic(), time.process_time(), limit

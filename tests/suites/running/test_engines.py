@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -145,6 +146,10 @@ def test_a_worker_that_waits_with_the_gil_is_ended(tmp_path: Path) -> None:
     assert "Timeout (0:00:05)!" in found["Holding"]
     assert "in surrogate" in found["Holding"]
     assert '"status": "timeout"' not in found["ste"]
+
+
+def test_a_limit_may_be_infinite(tmp_path: Path) -> None:
+    assert '"status"' not in texts(tmp_path, ("ste",), limit=math.inf)["ste"]
 
 
 def test_a_worker_that_leaves_says_its_exit_code(tmp_path: Path) -> None:
