@@ -1,4 +1,4 @@
-"""What the project's own gate looks at: bias, variance and sparsity of every estimator on small problems, as one table.
+"""Measurements of the project's own gate: bias, variance and sparsity of every estimator on small problems.
 
 Usage: ``python .ci/measure.py DIRECTORY``. Numbers are exact where samples can be replayed, and come from fixed seeds elsewhere.
 """

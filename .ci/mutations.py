@@ -1,6 +1,6 @@
-"""Would the tests notice? Small faults in all rooms, drawn by a rule before the default set of tests was cut down, and who finds them.
+"""Mutation testing: small faults in all layers, drawn by a rule, and the tests that find them.
 
-Usage: ``python .ci/mutations.py draw | run | table``; `docs/results/mutations.md` says what to make of it.
+Usage: ``python .ci/mutations.py draw | run | table``; `docs/results/mutations.md` explains the results.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ RESULTS = ROOT / "build" / "mutations.jsonl"
 SCRATCH = Path(tempfile.gettempdir()) / "structgrad-mutations"
 
 SETS: dict[str, tuple[str, ...]] = {"default": (), "sweep": ("-m", "sweep")}
-"""Which tests a set runs, as options of pytest, the cheapest first: it is part of the next, which finds what it finds."""
+"""Options of pytest for each set of tests; the first set is a part of the second."""
 
 SECONDS = {"default": 300, "sweep": 1200}
-"""What takes the processor for longer counts as found: a loop that does not end, for everything else takes a fraction."""
+"""CPU seconds after which a mutation counts as found, such as an endless loop."""
 
 ENOUGH = 0.95
-"""The share of what the sweep finds that the default set must find."""
+"""Least share of the mutations found by the sweep that the default set must find."""
 
 Outcomes = dict[str, dict[str, dict[str, Any]]]
 """Verdicts by mutation and set."""
@@ -48,7 +48,7 @@ def stored() -> list[Mutation]:
 
 
 def draw(_: argparse.Namespace) -> int:
-    """Draw the list anew from the sources as they are: the same one, as long as they are the same."""
+    """Draw the list again: the same list if the sources are the same."""
     found = drawing.drawn(ROOT)
     LIST.write_text(json.dumps([mutation.stored() for mutation in found], indent=1, ensure_ascii=False) + "\n")
     print(f"{len(found)} mutations: {dict(Counter(mutation.file.split('/')[0] for mutation in found))}")  # noqa: T201
@@ -56,7 +56,7 @@ def draw(_: argparse.Namespace) -> int:
 
 
 def outcomes(path: Path) -> Outcomes:
-    """What is known so far; a later line counts."""
+    """The verdicts so far; a later line replaces an earlier one."""
     found: Outcomes = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         entry = json.loads(line)
@@ -65,7 +65,7 @@ def outcomes(path: Path) -> Outcomes:
 
 
 class Run:
-    """Mutations and sets to be tried, as many at a time as there are copies; every verdict is a line of the results."""
+    """Mutations and sets to try, one per copy at a time; every verdict is a line of the results."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.out, self.sets = options.out, [name for name in SETS if name in options.sets.split(",")]
@@ -109,7 +109,7 @@ class Run:
                 return
 
     def confirm(self) -> None:
-        """What fails without a mutation has found none: run every test that found one on the sources as they are."""
+        """Run every test that found a mutation without it; a test that fails there has found nothing."""
         copy = self.copies.get()
         for name in self.sets:
             found = {mutation: known[name] for mutation, known in self.known.items() if known.get(name, {}).get("outcome") == FOUND}
@@ -122,7 +122,7 @@ class Run:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Try mutations in scratch copies, the default set first, the sweep on what it misses. Goes on where it was cut off."""
+    """Try mutations in scratch copies: first the default set, then the sweep. Continues an interrupted run."""
     chosen = [mutation for mutation in stored() if options.ids is None or mutation.id in options.ids.split(",")]
     trial = Run(options)
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -132,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def table(options: argparse.Namespace) -> int:
-    """Print what was found as Markdown; fails where the default set finds less than enough of what the sweep finds."""
+    """Print the verdicts as Markdown; fails if the default set finds less than 95 % of those that the sweep finds."""
     known, judged = outcomes(options.out), tomllib.loads(JUDGED.read_text(encoding="utf-8")) if JUDGED.exists() else {}
     mutations = [mutation for mutation in stored() if mutation.id in known]
     groups: dict[str, list[Mutation]] = {"default": [], "sweep": [], "neither": [], "error": []}
@@ -150,7 +150,7 @@ def table(options: argparse.Namespace) -> int:
 
 
 def _finder(sets: dict[str, dict[str, Any]]) -> str:
-    """The first set that finds a mutation; ``neither`` counts only where all have been tried."""
+    """The first set that finds a mutation; ``neither`` only if all were tried."""
     found = {name: entry["outcome"] for name, entry in sets.items()}
     first = next((name for name in SETS if found.get(name) == FOUND), None)
     if first is not None:

@@ -1,1 +1,1 @@
-"""Small faults that are put into the sources, to see which tests notice: where they may be, which are drawn, and what runs."""
+"""Mutation testing: places of small faults in the sources, their random choice, and the runs of their tests."""

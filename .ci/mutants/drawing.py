@@ -1,8 +1,8 @@
 """The rule by which the list was drawn.
 
-Folders are strata, each with a number of mutations. In each, the files are shuffled and taken in turn; in a file, the operator is the
-one that was drawn least often so far among those with a place there, and the place is any of them. What leaves the source as it is, or
-makes it none, is drawn again. The random numbers depend on the seed and the stratum alone.
+Folders are strata, each with a number of mutations. In each, the files are shuffled and taken in turn. In a file, the operator is the one
+that was drawn least often so far among those with a place there. The place is random. A mutation that leaves the source as it is, or is no
+valid source, is drawn again. The random numbers depend on the seed and the stratum alone.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ STRATA = {
     "oracles/projective_tree": 1,
     "oracles/shift_reduce": 1,
     "oracles/simplex": 2,
+    "oracles/softmax": 1,
     "oracles/spanning_tree": 3,
     "oracles/spanning_tree/cpu": 4,
     "oracles/spanning_tree/gpu": 1,
     "oracles/subset": 2,
+    "oracles/tied_chain": 1,
     "estimators": 3,
     "estimators/argmax_differences": 3,
     "estimators/factorised": 3,
@@ -42,6 +44,7 @@ STRATA = {
     "estimators/policies": 4,
     "estimators/relaxations": 4,
     "estimators/score_function": 5,
+    "suites": 3,
     "suites/audit": 6,
     "suites/benchmarks": 1,
     "suites/comparison": 3,
@@ -60,27 +63,28 @@ STRATA = {
     "reports/analysis": 1,
     "reports/comparison": 1,
     "reports/page": 2,
+    "reports/published": 1,
     "reports/verbs": 3,
     "reports/verbs/run": 2,
 }
-"""Folders, without those below them, and how many mutations are drawn from each."""
+"""Folders, without their subfolders, each with its number of mutations."""
 
 
 def drawn(root: Path) -> list[Mutation]:
-    """The list."""
+    """The list of mutations."""
     counts: Counter[str] = Counter()
     return [mutation for folder, number in STRATA.items() for mutation in Stratum(root, folder, counts).drawn(number)]
 
 
 class Stratum:
-    """A folder, the random numbers for it, and how often each operator was drawn so far, here and in those before."""
+    """A folder, its random numbers, and how often each operator was drawn so far in all folders."""
 
     def __init__(self, root: Path, folder: str, counts: Counter[str]) -> None:
         self.root, self.folder, self.counts = root, folder, counts
         self.draw = random.Random(f"{SEED} {folder}")
 
     def drawn(self, number: int) -> list[Mutation]:
-        """So many mutations, of as many files as there are."""
+        """This number of mutations, from all files in turn."""
         files = sorted(str(path.relative_to(self.root)) for path in (self.root / self.folder).glob("*.py") if path.name != "__main__.py")
         self.draw.shuffle(files)
         found: dict[str, Mutation] = {}

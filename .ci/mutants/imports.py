@@ -26,7 +26,7 @@ def modules(root: Path) -> dict[str, Path]:
 
 @cache
 def imported(root: Path, path: Path) -> frozenset[str]:
-    """The modules of the package that a source imports; names that a package only hands on count for the module that they are from."""
+    """The modules of the package that a source imports; a re-exported name counts for the module that defines it."""
     known = modules(root)
     return frozenset(name for module, names in _statements(root, path) for name in _resolved(root, module, names) if name in known)
 
@@ -76,7 +76,7 @@ def importers(root: Path, module: str) -> set[str]:
 
 
 def users(root: Path, module: str, depth: int | None = None) -> set[str]:
-    """A module, and those which import it through at most so many others."""
+    """A module, and those that import it through at most ``depth`` others."""
     found, last = {module}, {module}
     while last and depth != 0:
         last = {name for one in last for name in importers(root, one)} - found

@@ -1,8 +1,7 @@
 """The operators: each finds the places of a source at which it can put a fault, as spans with the text that replaces them.
 
-Left out by rule, because nothing could notice or because every test would: docstrings and strings, annotations, imports, `__all__`,
-decorators, blocks of type checkers and of ``__main__``, bodies that are only declared, messages of errors, and options that change speed
-alone.
+Some places are left out, because no test or every test would notice. These are docstrings, strings, annotations, imports, `__all__`,
+decorators, blocks of type checkers and of ``__main__``, abstract bodies, messages of errors, and options that change speed alone.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ SPEED_ALONE = {"maxsize", "num_warps", "num_stages", "stacklevel", "dpi", "max_w
 
 @dataclass(frozen=True)
 class Site:
-    """A span of a source, in bytes, and what an operator puts in its place."""
+    """A span of a source, in bytes, and the text that an operator puts in its place."""
 
     operator: str
     start: int
@@ -29,14 +28,14 @@ class Site:
 
 @dataclass(frozen=True)
 class Source:
-    """A source with what finding spans takes."""
+    """A source as bytes, with the start of each line."""
 
     data: bytes
     starts: tuple[int, ...]
 
     @classmethod
     def of(cls, text: str) -> Source:
-        """Of its text."""
+        """Make a source of its text."""
         starts = [0]
         for line in text.encode().splitlines(keepends=True):
             starts.append(starts[-1] + len(line))
@@ -117,7 +116,7 @@ ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
 
 
 def arithmetic(source: Source, visit: Visit) -> Found:
-    """``+`` becomes ``-``, ``*`` becomes ``/``, and back; what may be text or a list is left, where that only raises an error."""
+    """``+`` becomes ``-``, ``*`` becomes ``/``, and back; not for text or lists, where that only raises an error."""
     node = visit.node
     if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC and not any(map(_is_sequence, (node.left, node.right))):
         yield from _between(source, node.left, node.right, *ARITHMETIC[type(node.op)])
@@ -146,7 +145,7 @@ def connective(source: Source, visit: Visit) -> Found:
 
 
 def negation(source: Source, visit: Visit) -> Found:
-    """``not``, ``~`` and the sign of what is no number are dropped."""
+    """``not``, ``~`` and the sign of an expression that is no number are dropped."""
     if isinstance(visit.node, ast.UnaryOp) and isinstance(visit.node.op, ast.Not | ast.Invert | ast.USub):
         start, end = source.span(visit.node)
         yield start, end, f"({source.text(visit.node.operand)})"
@@ -244,7 +243,7 @@ def _swapped(source: Source, left: ast.expr, right: ast.expr) -> tuple[int, int,
 
 
 def statement(source: Source, visit: Visit) -> Found:
-    """A statement is dropped: a call, an assignment to what was there before, a check, an early return."""
+    """A statement is dropped: a call, an assignment to a known name, a check, an early return."""
     if _can_be_dropped(visit):
         assert isinstance(visit.node, ast.stmt)
         yield *source.span(visit.node), "pass"
@@ -302,7 +301,7 @@ def differs(before: str, after: str) -> bool:
 
 
 def _visits(node: ast.AST, around: tuple[ast.AST, ...]) -> Iterator[Visit]:
-    """A node and those below it, without what is left out."""
+    """A node and those below it, without the places that are left out."""
     yield Visit(node, around)
     for child in _children(node):
         yield from _visits(child, (*around, node))

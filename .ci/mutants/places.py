@@ -13,7 +13,7 @@ from mutants.operators import Site
 
 @dataclass(frozen=True)
 class Mutation:
-    """One fault: the lines that hold it tell the place, the scope and the count decide where they are there more than once."""
+    """One fault, found by its lines; if these occur more than once, by its scope and count."""
 
     id: str
     stratum: str
@@ -31,15 +31,15 @@ class Mutation:
 
     @classmethod
     def of(cls, entry: dict[str, Any]) -> Mutation:
-        """From its stored form."""
+        """Make a mutation of its stored form."""
         return cls(**{**entry, "tests": tuple(entry["tests"])})
 
     def stored(self) -> dict[str, Any]:
-        """As it is stored."""
+        """The stored form."""
         return {**dataclasses.asdict(self), "tests": list(self.tests)}
 
     def place(self, text: str) -> tuple[int, int] | None:
-        """The span, in bytes, of the fault in a source as it is now; None where the lines are gone."""
+        """The span of the fault in the present source, in bytes; None if its lines are gone."""
         data, lines = text.encode(), self.lines.encode()
         found = [at for at in _starts(data, lines) if data[at + self.column :].startswith(self.before.encode())]
         inside = [at for at in found if scope_at(text, at) == self.scope]
@@ -51,7 +51,7 @@ class Mutation:
         return start, start + len(self.before.encode())
 
     def applied(self, text: str) -> str | None:
-        """The source with the fault in it, None where its place is gone."""
+        """The source with the fault; None if its place is gone."""
         span = self.place(text)
         if span is None:
             return None
@@ -70,7 +70,7 @@ class Origin:
 
 
 def mutation(text: str, site: Site, origin: Origin) -> Mutation:
-    """What is stored of a site."""
+    """The mutation of a site."""
     data = text.encode()
     first = data.rfind(b"\n", 0, site.start) + 1
     last = data.find(b"\n", site.end)
@@ -106,7 +106,7 @@ def scope_at(text: str, start: int) -> str:
 
 
 def _starts(data: bytes, lines: bytes) -> list[int]:
-    """Where whole lines begin that are these."""
+    """Starts of these lines in a source."""
     found, at = [], data.find(lines)
     while at >= 0:
         if (at == 0 or data[at - 1] == ord("\n")) and data[at + len(lines) :][:1] in {b"\n", b""}:

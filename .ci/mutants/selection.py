@@ -1,11 +1,10 @@
 """The rule from a source to the tests that should see a fault in it.
 
-1. Test files of the room: those named after the module (`test_subset.py`, `test_bias_suite.py` for `bias`), at most three, and at most
-   two others that import it, the most specific first, that is those which import the fewest modules. Where there is none, those of the
-   modules that import it, and so on.
-2. Of the oracles and their kernels, also the laws, restricted to the structures nearest to the module among those that use it, or to the
-   one that the function around the fault is named after; of the estimators, restricted to the names of the registry that are built from
-   it. Of more than two structures or three names, some are drawn. A law of the module's name is taken whole.
+1. At most three test files of the layer that are named after the module (`test_subset.py`, `test_bias_suite.py` for `bias`). Then at most
+   two others that import it, those with the fewest imports first. If there is none, those of the modules that import it, and so on.
+2. For oracles also the laws, restricted to the nearest structures that use the module, or to the structure in the name of the function. For
+   estimators also the laws, restricted to the names of the registry that use the module. At most two structures or three names are drawn.
+   A law of the module's name is taken whole.
 """
 
 from __future__ import annotations

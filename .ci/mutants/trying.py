@@ -1,8 +1,8 @@
-"""Mutations in scratch copies of the sources, and what the tests say of them.
+"""Mutations in scratch copies of the sources, and the verdicts of their tests.
 
-A copy is kept between runs, with its compiled kernels. A mutation may be in a function that kernels of other modules have inlined, where
-numba, which looks at the time of the kernel's own file alone, would not notice: the compiled kernels of all modules that use a mutated
-one are set aside while it is tried. The mutated file has another time than before, and its byte code is removed, lest the old one be run.
+A copy is kept between runs, with its compiled kernels. Numba looks only at the time of a kernel's own file, and kernels may have inlined a
+mutated function of another module. So the compiled kernels of all modules that use a mutated one are set aside during its tests. The
+mutated file gets another time, and its byte code is removed.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from mutants.imports import PACKAGE, ROOMS, imported, importers, modules, users
 from mutants.places import Mutation
 
 FOUND, MISSED, NOTHING, BROKEN = "found", "missed", "nothing ran", "error"
-"""What a set of tests says: some test failed, none did, none was chosen, or pytest itself could not go on."""
+"""Outcomes of a set of tests: some test failed, none did, none was chosen, or pytest itself failed."""
 
 PYTEST = ("-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", "--no-header", "-rfE", "--tb=no")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 TIME_IS_UP = "(time is up)"
 PATIENCE = 4
-"""How many seconds of the clock there are for each of the processor: what waits for ever is ended too."""
+"""Wall seconds per CPU second of the limit, so that tests that wait forever end too."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a set of tests says of a mutation, by which test, and how long it took: by the clock, and of the processor."""
+    """The outcome of a set of tests, the failing test, wall seconds, and CPU seconds."""
 
     outcome: str
     test: str
@@ -52,7 +52,7 @@ class Copy:
         self.root, self.tree, self.path, self.kept = root, folder / "tree", folder / "path", folder / "kept"
         if self.kept.exists():  # a run was cut off
             self._restore()
-            for known in (modules, imported, importers):  # what follows may bring other files
+            for known in (modules, imported, importers):  # the copy may get other files
                 known.cache_clear()
         self._synchronise()
         (self.path / "structgrad").mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class Copy:
         self._check()
 
     def _synchronise(self) -> None:
-        """Write what differs alone: compiled kernels of the rest stay valid."""
+        """Write only changed files: compiled kernels of the others stay valid."""
         names = _listed(self.root)
         for path in [path for path in self.tree.rglob("*.py") if str(path.relative_to(self.tree)) not in names]:
             path.unlink()
@@ -81,7 +81,7 @@ class Copy:
                 compiled.unlink()
 
     def _check(self) -> None:
-        """That the package is imported from the copy, or every mutation would be missed."""
+        """Check that the package is imported from the copy."""
         code = "import structgrad.oracles, structgrad.reports; print(structgrad.oracles.__file__, structgrad.reports.__file__)"
         command = [sys.executable, "-c", code]
         found = subprocess.run(command, cwd=self.tree, env=self._environment(), capture_output=True, text=True, check=True).stdout.split()
@@ -89,7 +89,7 @@ class Copy:
             raise RuntimeError(f"got the package from {found}; expected it from {self.tree}")
 
     def _environment(self) -> dict[str, str]:
-        """One thread per library, the copy before what is installed, and a cache of kernels beside their sources."""
+        """One thread per library, the copy before the installed package, and a cache of kernels next to their sources."""
         kept = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
         return {**kept, **dict.fromkeys(THREADS, "1"), "PYTHONPATH": f"{self.path}{os.pathsep}{self.tree}"}
 
@@ -113,7 +113,7 @@ class Copy:
         return sorted(self.tree.glob(pattern), key=lambda path: (path.stem not in whole, not path.stem.endswith(f"_{folder}"), path.stem))
 
     def not_passing(self, tests: list[str], options: tuple[str, ...], limit: int) -> set[str]:
-        """Those of the tests that fail on the copy as it is. One that is not there has no case without the mutation: it cannot fail."""
+        """The tests that fail on the copy without a mutation; a test without a case there cannot fail."""
         status, output, *_ = self._pytest((*tests, *options), limit)
         if status == pytest.ExitCode.USAGE_ERROR:  # not all are there, and pytest says so by their names without their cases
             half = len(tests) // 2
@@ -121,7 +121,7 @@ class Copy:
         return set(tests) if status not in {0, 1} else set(_failures(output))
 
     def _pytest(self, arguments: tuple[str, ...], limit: int) -> tuple[int | None, str, float, float]:
-        """Run pytest in the copy: its exit status, None where time was up, what it wrote, and its time.
+        """Run pytest in the copy: its exit status, None if time was up, its output, and its time.
 
         The limit is one of the processor's time, or other work on the machine would decide what is found.
         """
@@ -136,13 +136,13 @@ class Copy:
                 status, used = _waited(process, start + PATIENCE * limit)
             finally:
                 with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # what it may have left behind
+                    os.killpg(process.pid, signal.SIGKILL)  # also its children
             output.seek(0)
             return status, output.read(), round(time.monotonic() - start, 1), round(used, 1)
 
     @contextmanager
     def mutated(self, mutation: Mutation, text: str) -> Iterator[None]:
-        """With the mutated text in place of a file; what was compiled from it, and from what uses it, is set aside."""
+        """Replace a file by the mutated text, and set aside the kernels compiled from it and its users."""
         file = self.tree / mutation.file
         self.kept.mkdir()
         for path in (file, *self._compiled(mutation.file)):
@@ -156,7 +156,7 @@ class Copy:
             self._restore()
 
     def _restore(self) -> None:
-        """Put back what was set aside, with its times, in place of what came of a mutation."""
+        """Put back the files set aside, with their times."""
         (file,) = self.kept.rglob("*.py")
         for path in self._compiled(str(file.relative_to(self.kept))):
             path.unlink()
@@ -170,7 +170,7 @@ class Copy:
         path.replace(target)
 
     def _compiled(self, file: str) -> list[Path]:
-        """The byte code of a file, and the kernels that are compiled from it or from what uses it."""
+        """The byte code of a file, and the kernels compiled from it or its users."""
         names = {path: name for name, path in modules(self.tree).items()}
         path = self.tree / file
         affected = [modules(self.tree)[name] for name in sorted(users(self.tree, names[path]))]
