@@ -216,7 +216,7 @@ def check_finite(estimates: Tensor, name: str, before: int = 0) -> Tensor:
         Traceback (most recent call last):
         structgrad.suites.base.NonFiniteError: `mine` returned NaN in 1 of 8 draws
     """
-    if not bool(estimates.sum().isfinite()):  # cheaper than a look at each, and enough but where a sum overflows
+    if not bool(estimates.sum().isfinite()):  # cheaper than a test of each; a sum that overflows is examined
         rows = estimates.reshape(len(estimates), -1)
         if bad := int((~rows.isfinite()).any(-1).sum()):
             kind = "NaN" if bool(rows.isnan().any()) else "infinity"

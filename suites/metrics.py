@@ -30,8 +30,10 @@ class Rule:
     Attributes:
         role, scale, needs: see `Role`, `Scale`, `Needs`.
         gated: whether a gate fails on it; else it is only shown.
-        minimum_change: a smaller relative change is no change. ``floor``: the same, absolute.
-        equivalence: a change that is surely smaller than this is none. ``ceiling``: the same, absolute.
+        minimum_change: smaller relative changes do not count.
+        floor: smaller absolute changes do not count.
+        equivalence: values are equivalent if the relative change is proven to be smaller.
+        ceiling: values are equivalent if the absolute change is proven to be smaller.
         tolerance: absolute difference of exact values that counts as rounding.
     """
 
@@ -51,13 +53,13 @@ RTOL = 1e-9
 
 _LOWER = Rule("lower")
 _GATED = replace(_LOWER, gated=True)
-# A norm of a bias is 0 at best, where the interval of an estimate is that of no normal law: its square, which is estimated without bias,
-# is tested in its place. Below 1e-9 it is the rounding that the exact tier allows.
+# The norm of a bias is at least 0, and its estimate is not normal near 0. So its square is tested, which is estimated without bias. Norms
+# below 1e-9 are rounding in the exact tier.
 _NORM = Rule("lower", "exact", gated=True, tolerance=1e-9)
 _SQUARE = Rule("lower", "difference", gated=True, floor=0.02**2, ceiling=0.10**2)
 _SCALE = Rule("stable", "difference", gated=True, minimum_change=0.005, floor=1e-4, equivalence=0.05, ceiling=0.05)
 _SHARE = Rule("higher", "difference", minimum_change=0.0, floor=0.01, equivalence=0.0, ceiling=0.05)
-# Of training, as a mean over seeds that are paired: surely not worse by two points, or surely worse by more.
+# Training: means over paired seeds, proven not worse by two points, or proven worse by more.
 _LEARNT = Rule("higher", "difference", gated=True, minimum_change=0.0, floor=0.02, equivalence=0.0, ceiling=0.02)
 _SHARE_LOST = replace(_SHARE, role="lower")
 _NEVER = Rule("never")
@@ -105,7 +107,7 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {
-    # Of estimates, against the exact gradient.
+    # Estimates compared with the exact gradient.
     "relative_bias": Metric(
         "b = ‖E ĝ − g‖ / ‖g‖: 0 for an unbiased estimator",
         _NORM,
@@ -174,7 +176,7 @@ METRICS: dict[str, Metric] = {
     "kurtosis": Metric(
         "E‖ĝ‖⁴ / (E‖ĝ‖²)²: 1 if all estimates have the same norm, large if a few dominate the variance", Rule("lower"), undirected=True
     ),
-    # Where there is no gradient to compare with.
+    # Estimates without an exact gradient.
     "absolute_bias": Metric("‖E ĝ − g‖, reported if g is too small for a relative bias", _NORM),
     "absolute_variance": Metric("tr Cov(ĝ) of one estimate, reported if g is unknown or too small for a relative variance", _GATED),
     "zero_gradient_rate": Metric(
@@ -204,7 +206,7 @@ METRICS: dict[str, Metric] = {
         title="parts, structure",
         label="parts in the structure",
     ),
-    # Times and bytes. Absolute times, and what is made of them, are never compared between runs; ratios are paired within a run.
+    # Times and bytes. Absolute times, and metrics that use them, are never compared between runs; ratios are paired within a run.
     "forward_time": Metric(
         "median seconds of the forward pass (structure and loss, or surrogate) for a batch of 32 rows", _NEVER, unit="s"
     ),
@@ -240,7 +242,7 @@ METRICS: dict[str, Metric] = {
     "time_exponent": Metric("exponent e of time ∝ sizeᵉ, over the upper part of a sweep", _NEVER),
     "memory_exponent": Metric("exponent e of peak memory ∝ sizeᵉ, over the upper part of a sweep", _NEVER),
     "variance_exponent": Metric("exponent e of variance ∝ samplesᵉ: −1 for independent samples", replace(_SHARE_LOST, minimum_change=0.0)),
-    # Of steps of equal size, and of training.
+    # Steps of equal size, and training.
     "kl_decrease": Metric(
         "decrease of E L by a step along the estimate relative to a step along g with the same mean KL divergence", _SHARE
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 def setup() -> None:
     """Called by asv, when it reads its configuration."""
-    from asv import results  # not where a commit is measured: there is no asv
+    from asv import results  # environments of measured commits have no asv
 
     table = results._format_benchmark_result
     # No width, no columns: asv would fold the last parameters into them.

@@ -24,7 +24,7 @@ class _EstimatorBase:
 
 
 class EstimatorTime(_EstimatorBase):
-    # Of a thousand calls, or what fits into .3 s: by the median of twenty, equal code seemed slower by half.
+    # A thousand calls, or as many as fit into .3 s: medians of twenty calls of equal code differed by half.
     number, repeat, rounds, warmup_time = 1, (5, 1000, 0.3), 2, 0.1
     timer = staticmethod(clock)
 

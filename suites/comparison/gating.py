@@ -116,7 +116,7 @@ def claims_of(rows: pd.DataFrame, settings: Settings) -> pd.DataFrame:
     """
     broken = rows["verdict"].eq("broken")
     claims = rows["unbiased"].astype(bool) & rows["objective"].eq("expected") & rows["reference"].eq("expected") & rows["status"].eq("ok")
-    rejected = rows["verdict"].eq("biased") & rows["p_value"].notna()  # too few replicates carry the variance for the size of the bias
+    rejected = rows["verdict"].eq("biased") & rows["p_value"].notna()  # too few replicates for the size of the bias
     claims &= rows["metric"].eq("relative_bias") & rows["setting"].eq("") & (rows["value"].notna() | rejected)
     found = (
         rows[claims | broken]

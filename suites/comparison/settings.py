@@ -70,7 +70,8 @@ class Timing(_Table):
 
     Attributes:
         pairs: calls of each side; four times as many if these do not decide.
-        minimum_change: a slowdown below it is none. ``equivalence``: times are equivalent if the slowdown is surely below it.
+        minimum_change: smaller slowdowns do not count.
+        equivalence: times are equivalent if the slowdown is proven to be below it.
         problems, estimators: patterns of the cells that are timed.
     """
 

@@ -97,7 +97,7 @@ def uncorrected(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Comparisons before the correction for many tests, of the pairs that are wanted, with p-values ``worse`` and ``better``.
 
-    The second table holds the errors at the same gain, which replace others where the gain is found to have changed.
+    The second table holds the errors at the same gain, which replace others if the gain is found to have changed.
     """
     exists = pairs.places[:, 0] >= 0, pairs.places[:, 1] >= 0
     status, values, reasons = (pairs.both(name) for name in ("status", "value", "reason"))

@@ -37,7 +37,7 @@ class Results(list[Row]):
     def frame(self) -> pd.DataFrame:
         """A row per finding with the columns of `Row`, as `results.parquet` has them.
 
-        ``value`` is in ``unit``; ``low`` and ``high`` are the ends of its 95 % interval, made as ``interval`` says; NA where there is none.
+        ``value`` is in ``unit``; ``low`` and ``high`` are the ends of its 95 % interval by the method ``interval``; NA if there is none.
         """
         return to_frame(self)
 

@@ -155,7 +155,7 @@ def locked(directory: Path, *, wait: bool = False) -> Iterator[None]:
         try:
             if fcntl is not None:
                 fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError as error:  # a file system without locks gives another number, and is not locked
+        except OSError as error:  # a file system without locks raises other errors, and is not locked
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 owner = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
                 raise LockedError(
@@ -365,7 +365,7 @@ class Store:
         Raises:
             ValueError: its plan has another cell at some place.
         """
-        with Store(other):  # is readable
+        with Store(other):  # raises if it cannot be read
             pass
         with self._writing(), closing(self.base.cursor()) as cursor:
             cursor.execute("ATTACH ? AS other", (str(other / FILE),))
@@ -387,7 +387,7 @@ class Store:
                 cursor.execute("DETACH other")
 
     def copied(self) -> bytes:
-        """The whole database as one file, while the run goes on."""
+        """The whole database as one file, also during a run."""
         with closing(sqlite3.connect(":memory:")) as target:
             self.base.backup(target)
             return target.serialize()

@@ -52,7 +52,7 @@ def uncompiled(structures: Iterable[str]) -> int:
     for folder in cache_folders():
         for index in folder.rglob("*.nbi") if folder.is_dir() else ():
             module, _, rest = index.name.partition(".")
-            # Next to the sources, or in a folder of the user's that is called after that of the sources, with a digest.
+            # Next to the sources, or in a cache folder of the user, named after the folder of the sources and a digest.
             near = index.parent.name == "__pycache__"
             place = f"{index.parent.parent.name if near else index.parent.name.rpartition('_')[0]}/{module}"
             # The index of a source that has changed since is written again.

@@ -90,7 +90,7 @@ def grid(plan: Plan) -> Grid:
                     cells += _cells(plan, suite, content, {estimator: identities[estimator] for estimator in fitting})
     shown = {cell.problem for cell in cells if SUITES[cell.suite].measures == "references"}
     for name, stages in problems.items():
-        if "learnt" in kinds_of(name) and name not in shown:  # no cell trains its learner, and those of others have short time limits
+        if "learnt" in kinds_of(name) and name not in shown:  # no cell trains its learner, and other cells have short time limits
             load_problem(plan, name, stages[-1], min(SAMPLE, plan.instances))
     return Grid(tuple(cells), tuple(skips), tuple(limits))
 

@@ -66,7 +66,8 @@ class Plan:
         instances: per problem and stage.
         portions: of suites that measure only a part of the grid.
         effort: precision of each answer.
-        seed: all randomness follows from it. ``tier, dtype``: see `Context`.
+        seed: all randomness follows from it.
+        tier, dtype: see `Context`.
         device: ``cpu``, ``cuda``, or several such as ``cuda:0,cuda:1``. Each cell runs on one of them, and no number depends on which.
         batch_size: rows per launch; changes no number.
         threads: of every worker. Times are taken on one thread; other numbers differ by rounding at most.
@@ -160,7 +161,7 @@ def kind_of(device: str) -> str:
 def _check_names(device: str) -> None:
     names = device.split(",")
     if len(names) > 1 and not all(re.fullmatch(_OF_SEVERAL, name) for name in names):
-        raise ValueError(f"the plan got device={device!r}; expected CUDA devices by their numbers where there are several: cuda:0,cuda:1")
+        raise ValueError(f"the plan got device={device!r}; expected numbered CUDA devices, such as cuda:0,cuda:1")
     if len(names) == 1:
         _check_name(device)
     for name in names:
@@ -181,7 +182,7 @@ def check_device(name: str) -> None:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"the plan got device={name!r}, which is not at hand ({reason}); expected cpu, or cuda where there is one"
+            f"the plan got device={name!r}, which is not available ({reason}); expected cpu, or cuda on a machine with a GPU"
         ) from error
 
 
@@ -193,11 +194,12 @@ class Machine:
     """Workers and limits of a run; no number depends on them.
 
     Attributes:
-        jobs: worker processes, at least one for each device; 0 measures in this process, on one thread and without time limits.
-        timeout: CPU seconds for one cell, or elapsed seconds if it waits for something; None for `time_limit`.
-        memory: GiB that a worker may take beyond those of its imports; None for no limit.
-        engine: a key of `ENGINES`. ``address``: of its cluster, if it has one.
-        gpus: share of a GPU for each worker of a cluster, above 0 and at most 1; None for a whole one with ``device="cuda"``.
+        jobs: worker processes, at least one for each device. 0 measures in this process, on one thread and without time limits.
+        timeout: CPU seconds for one cell, or elapsed seconds if it waits. None for `time_limit`.
+        memory: GiB that a worker may take beyond those of its imports. None for no limit.
+        engine: a key of `ENGINES`.
+        address: address of its cluster, if it has one.
+        gpus: share of a GPU for each worker of a cluster, above 0 and at most 1. None for a whole GPU with ``device="cuda"``.
     """
 
     jobs: int = CORES

@@ -77,7 +77,7 @@ SECOND = ("policy_regimes",)
 
 @dataclass(frozen=True)
 class Preset:
-    """Contents of a plan where no option changes them; empty means all.
+    """Contents of a plan unless options change them; empty means all.
 
     Attributes:
         summary: one line.
