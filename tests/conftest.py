@@ -21,7 +21,7 @@ if not torch.cuda.is_available():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where there is a GPU, tests of its kernels run on it, and are among those that need it."""
+    """Mark tests of kernels as `gpu` if there is a GPU."""
     for item in items if torch.cuda.is_available() else []:
         if "gpu_kernels" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.gpu)
@@ -34,7 +34,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _trusted() -> Iterator[None]:
-    """Where there is a GPU, its kernels are what tests see: none gives way to plain torch, and none is compared before."""
+    """Run the kernels of a GPU, if there is one, without fallbacks and first-use checks."""
     if not torch.cuda.is_available():
         yield
         return
@@ -86,7 +86,7 @@ def _let_numbers_be_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def _patched_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Half of the interpreter's time goes into patching Triton's language anew for every call of a function: do so once."""
+    """Patch Triton's language once, because patching it for every call takes half of the interpreter's time."""
     interpreter, language = (importlib.import_module(name) for name in ("triton.runtime.interpreter", "triton.language"))
     simplex = importlib.import_module("structgrad.oracles.simplex.gpu")
     scopes = [interpreter._patch_lang(function.fn) for function in (simplex._project, language.standard.zeros)]

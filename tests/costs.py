@@ -1,8 +1,8 @@
-"""What the tests cost, per file, in CPU time; a run of all of them fails where they have outgrown their budget.
+"""CPU time of the tests by file; a run of all tests fails if it exceeds the budget.
 
-Time on a clock tells how busy a machine is. So CPU seconds are counted, those of child processes too, and divided by how long a fixed piece
-of work takes on the same processors, again and again all along the run: what else a processor does slows both alike. Compiling kernels is
-counted apart: it happens once per machine. ``--costs`` shows the table that CONTRIBUTING holds.
+Wall time depends on the load of a machine. So CPU seconds are counted, also of child processes. They are divided by the time of a fixed
+piece of work, which is repeated during the run on the same processors. Compilation of kernels is counted separately, because it happens
+once per machine. ``--costs`` shows the table of CONTRIBUTING.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMPILING = "compiling kernels"
 
 
 class Costs:
-    """CPU seconds of one process, by file; what it takes to compile kernels stands by itself."""
+    """CPU seconds of one process by file; compilation of kernels is separate."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()

@@ -1,9 +1,9 @@
-"""A covering design in place of products of cases: what runs by default, and the whole behind the marker `sweep`.
+"""A covering design in place of products of cases; the marker `sweep` runs the whole products.
 
-A law over estimators, structures, scales and dtypes is a product of thousands of cases, most of which tell nothing that their neighbours
-do not. By default every value of every parameter is tested, and every pair of values where a pair of parameters has at most `PAIRS`;
-which cases stand for them is drawn, so that different runs see different corners. The seed is shown; ``--covering-seed`` draws the same
-again. ``-m sweep`` tests the whole product, and whatever is marked `sweep` itself.
+A law over estimators, structures, scales and dtypes is a product of thousands of cases, most of them redundant. By default every value of
+every parameter is tested, and every pair of values if two parameters have at most `PAIRS`. The cases are drawn, so that different runs
+test different ones. The seed is shown, and ``--covering-seed`` draws the same cases again. ``-m sweep`` tests the whole product, and the
+tests that are marked `sweep` themselves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FEW = 24
 
 
 def covering(cases: Sequence[frozenset[Hashable]], rank: Callable[[int], int]) -> list[int]:
-    """Few cases that have, together, whatever any case has; of equals, those of the lowest rank. In the order given."""
+    """Few cases that cover the items of all cases, in the given order; ties go to the lowest rank."""
     missing = set().union(*cases)
     queue = [(-len(case), rank(index), index) for index, case in enumerate(cases)]
     heapq.heapify(queue)
@@ -47,7 +47,7 @@ def covering(cases: Sequence[frozenset[Hashable]], rank: Callable[[int], int]) -
 
 
 def traits(parameters: Sequence[Mapping[str, Any]]) -> list[frozenset[Hashable]]:
-    """What each case must be tested for: its values, and the pairs of those parameters that have few."""
+    """Items to cover of each case: its values, and pairs of values of parameters with few pairs."""
     factors = [dict(_factors(case)) for case in parameters]
     names = sorted(set().union(*factors))
     every = [[(name, case[name]) for name in names if name in case] for case in factors]
@@ -64,7 +64,7 @@ _STRUCTURE = ", its structure"
 
 
 def _factors(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The values of a case, by their text or by what they stand for; a case of an oracle is a structure of one size."""
+    """The values of a case, by their text or label; a case of an oracle is a structure of one size."""
     for name, value in parameters.items():
         yield name, getattr(value, "stands_for", str(value))
         if hasattr(value, "oracle"):
@@ -95,7 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Workers draw what the process draws that has them."""
+    """Workers draw the same cases as the main process."""
     node.workerinput["covering_seed"] = node.config.option.covering_seed
 
 

@@ -1,4 +1,4 @@
-"""The one table of tests for oracles that are a file of `oracles/derived/`: a row, from which every other table takes what it needs."""
+"""The table of test cases for the oracles of `oracles/derived/`, one row each, which all other tables use."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from structgrad.oracles import CTC, DerivedOracle, EditAlignment, LabelledConsti
 
 @dataclass(frozen=True)
 class DerivedCase:
-    """An oracle that is its derivations, and what laws must know of it.
+    """An oracle defined by its derivations, with the cases of its laws.
 
     Attributes:
-        oracle: with its default options.
-        listed: its structures as arrays of 0/1 and counts, by code that shares nothing with the oracle, in the order of
-            `DerivedOracle.enumerate`.
-        events: shapes at which every law about oracles holds; the last stands for the oracle where a law costs more, and has 4 to 50
-            structures.
+        oracle: the oracle with its default options.
+        listed: its structures as arrays of 0/1 and counts, by independent code, in the order of `DerivedOracle.enumerate`.
+        events: shapes for all laws of oracles. Expensive laws use the last one, of 4 to 50 structures.
         paired: a shape for laws about pairs with estimators, of 4 to 50 structures.
         ragged: a shape with room for items of ``lengths``.
-        lengths: of six items.
+        lengths: lengths of six items.
         item: the first sizes of the event of an item of a length.
-        tail: of an event shape, how many lines of the first axis lie behind the padding, and belong to every item.
+        tail: number of lines of the first axis behind the padding, by event shape; they belong to every item.
     """
 
     oracle: DerivedOracle
@@ -69,7 +67,7 @@ def tied_segmentations(oracle: TiedSemiMarkov, event: tuple[int, ...]) -> Iterat
 
 
 def labelled_trees(oracle: LabelledConstituency, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """In the order of the label of the widest span, then of its cut, of its left part and of its right part."""
+    """Structures by the label of the widest span, then by its cut, its left part and its right part."""
 
     def spans(first: int, last: int) -> Iterator[tuple[tuple[int, int, int], ...]]:
         for label in range(event[2]):
@@ -86,7 +84,7 @@ def labelled_trees(oracle: LabelledConstituency, event: tuple[int, ...]) -> Iter
 
 
 def second_order_sequences(oracle: SecondOrderChain, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """In the order of the last tag, then of the one before."""
+    """Structures by the last tag, then by the one before."""
     for backward in itertools.product(range(event[1]), repeat=event[0]):
         tags = backward[::-1]
         structure = np.zeros(event)
@@ -95,7 +93,7 @@ def second_order_sequences(oracle: SecondOrderChain, event: tuple[int, ...]) -> 
 
 
 def blank_paths(oracle: CTC, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """In the order of the last state, then of the moves from the last on."""
+    """Structures by the last state, then by the moves from the last on."""
     found = []
     for states in itertools.product(range(event[1]), repeat=event[0]):
         moves = [0, *np.diff(states).tolist()]
@@ -109,7 +107,7 @@ def blank_paths(oracle: CTC, event: tuple[int, ...]) -> Iterator[np.ndarray]:
 
 
 def gapped_alignments(oracle: EditAlignment, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """In the order of the actions from the last on, a match before a deletion before an insertion."""
+    """Structures by the actions from the last on: match, deletion, insertion."""
 
     def backward(i: int, j: int) -> Iterator[tuple[tuple[int, int, int], ...]]:
         if (i, j) == (0, 0):

@@ -46,7 +46,7 @@ from tests.helpers import (
 
 
 class Variant(str):
-    """An entry of the registry with options. In a covering design the entry, with whatever options, is tested once."""
+    """An entry of the registry with options. A covering design tests the entry once, with any of its options."""
 
     __slots__ = ()
 
@@ -276,7 +276,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def undecided(name: str, scores: Tensor) -> Tensor:
-    """Scores of one sign for what keeps signs: where these decide alone, it has nothing to estimate."""
+    """Scores of one sign for estimators that keep signs, which have nothing to estimate if signs alone decide."""
     return scores.abs() if name.startswith(KEEPS_SIGNS) else scores
 
 

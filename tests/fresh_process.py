@@ -1,4 +1,4 @@
-"""What a process of its own makes of problems: ``python -m tests.fresh_process subset_regimes …``, results and measured numbers by name."""
+"""Results of problems in a fresh process: ``python -m tests.fresh_process subset_regimes …``, results and measured numbers by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def found(names: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def computed(problem: Problem) -> Iterator[tuple[str, Tensor]]:
-    """What every operation makes of scores, by themselves and among others."""
+    """Results of every operation for single rows of scores and for batches."""
     oracle, scores = problem.oracle, problem.instances[0].scores
     noise = torch.randn(16, *scores.shape, generator=torch.Generator().manual_seed(0), dtype=scores.dtype)
     for scale in SCALES:

@@ -113,7 +113,7 @@ def derivations(oracle: ShiftReduce, event: tuple[int, ...]) -> Iterator[np.ndar
 
 
 def shift_reduce_policy(row: np.ndarray) -> np.ndarray:
-    """At each state the log-softmax over the actions from which the end can be reached, state by state."""
+    """Log-softmax at each state over the actions from which the end can be reached."""
     leaves, policy = len(row) - 1, np.zeros_like(row)
     completable = {(leaves, 1)}
     for shifts in range(leaves, -1, -1):
@@ -158,7 +158,7 @@ def monotone_paths(oracle: Alignment, event: tuple[int, ...]) -> Iterator[np.nda
 
 
 def projective_trees(oracle: ProjectiveTree, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """In the order of the decisions from the top: the farthest child, where the words under its arc part, and so on below."""
+    """Trees by their decisions from the top: the farthest child, the cut of the words under its arc, and so on below."""
     size = event[0]
 
     def under(heads: tuple[int, ...], word: int, top: int) -> bool:
@@ -331,7 +331,7 @@ def natural_parameters(case: OracleCase, scores: Tensor) -> Tensor:
 
 
 def pulled_back(case: OracleCase, scores: Tensor, gradient: Tensor) -> Tensor:
-    """From gradients in the natural parameters [b, *event] to gradients in the scores, by complex steps."""
+    """Gradients in the scores from gradients in the natural parameters [b, *event], by complex steps."""
     if case.potentials is None:
         return gradient
     result = torch.zeros_like(gradient)
@@ -353,14 +353,14 @@ def item_event(case: OracleCase, lengths: Tensor) -> tuple[int, ...]:
 
 
 def cut_to_item(case: OracleCase, values: Tensor, lengths: Tensor) -> Tensor:
-    """What values [..., *event] hold for an item of such a length alone."""
+    """Entries of values [..., *event] that belong to an item of this length."""
     if lines_behind(case):
         return values.index_select(values.ndim - len(case.event), tied_item(case, int(lengths)))
     return values[(..., *(slice(size) for size in item_event(case, lengths)))]
 
 
 def lines_behind(case: OracleCase) -> int:
-    """How many lines of transitions come behind the padding, and belong to every item."""
+    """Number of lines of transitions behind the padding, which belong to every item."""
     if isinstance(case.oracle, TiedChain):
         return case.event[1]
     return BY_NAME[case.oracle.name].tail(case.event) if case.oracle.name in BY_NAME else 0
@@ -377,7 +377,7 @@ def binary_parts(case: OracleCase) -> Tensor:
 
 
 def scores_of_structures(z: Tensor, scores: Tensor) -> Tensor:
-    """Of structures [c, *event] under rows [b, *event]: [b, c]."""
+    """Values [b, c] of structures [c, *event] under rows [b, *event]."""
     parts = z.unsqueeze(0) * torch.where(z.unsqueeze(0) != 0, scores.unsqueeze(1), 0)
     return parts.flatten(2).sum(-1)
 
@@ -444,7 +444,7 @@ def seeded(seed: int = 0, device: torch.device | str = "cpu") -> torch.Generator
 
 
 def launched_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each kernel gets that is launched from now on."""
+    """Record the number of rows of each kernel that is launched from now on."""
     sizes: list[int] = []
     original = kernels.launch
 

@@ -28,7 +28,7 @@ def _mixture(oracle: Any, scores: Tensor, **named: Any) -> Tensor:
 
 
 def _seeded(named: dict[str, Any]) -> dict[str, Any]:
-    """With a generator of their own, always the same, where there is none."""
+    """Use a fixed generator if none is given."""
     return {"generator": seeded()} | named
 
 
@@ -72,12 +72,12 @@ def method_of(operation: str) -> str:
 
 
 def operations_of(oracle: Oracle, names: Iterable[str] = tuple(OPERATIONS)) -> list[str]:
-    """Those operations that an oracle has. Laws loop over them: a covering design would leave most pairs with oracles out."""
+    """The operations of an oracle. Laws loop over them, because a covering design would omit most pairs with oracles."""
     return [name for name in names if hasattr(oracle, method_of(name))]
 
 
 def assert_same(found: Tensor, expected: Tensor, operation: str, tolerance: float = 1e-12) -> None:
-    """Equal but for rounding; what fails is told with the operation."""
+    """Assert equality up to rounding; the message names the operation."""
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, msg=lambda text: f"{operation}: {text}")
 
 

@@ -1,7 +1,7 @@
-"""Files from strangers: valid ones of every kind that is read, damaged in every way, and what reading them may end with.
+"""Damaged files: valid files of every kind, damaged at random, and the outcomes of reading them.
 
-``python -m tests.strangers --files 10000`` prints how many of each kind were read, how many refused with a sentence, and how many ended
-otherwise, of which it tells everything.
+``python -m tests.strangers --files 10000`` prints how many files of each kind were read, how many were refused with a sentence, and how
+many ended otherwise. It prints the details of the last.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from structgrad.suites.trust import text_of
 from tests.reports import examples
 
 SECONDS = 20
-"""That a file may be read for."""
+"""Seconds allowed for reading a file."""
 
 MEMORY = 4 * 2**30
-"""Bytes that a process may take beside what it has, while it reads."""
+"""Bytes that a process may allocate while it reads."""
 
 NASTY = (
     "\x1b[2J",
@@ -61,7 +61,7 @@ NASTY = (
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of file: how a valid one is written into a folder, which of its files are damaged, and how it is read."""
+    """One kind of file: a function that writes a valid one, the pattern of damaged files, and a function that reads it."""
 
     write: Callable[[Path], Any]
     damaged: str
@@ -170,11 +170,11 @@ def exchanged(content: bytes, chance: random.Random) -> bytes:
 
 
 class TooLongError(Exception):
-    """A file that is read for too long."""
+    """Reading a file takes too long."""
 
 
 def outcome(kind: Kind, sound: Path, chance: random.Random) -> str:
-    """What reading a damaged copy ends with: ``read``, ``refused``, or what must not be, with its traceback."""
+    """The outcome of reading a damaged copy: ``read``, ``refused``, or a failure with its traceback."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
         shutil.copytree(sound, folder)

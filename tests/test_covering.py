@@ -1,4 +1,4 @@
-"""What the default set leaves out is covered by what it keeps, and what it costs is watched."""
+"""The default tests cover the cases that they leave out, and their costs are checked."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ THINNED = pytest.mark.parametrize(("first", "second", "third"), list(itertools.p
 
 @THINNED
 def test_a_product(first: int, second: int, third: int, request: pytest.FixtureRequest) -> None:
-    """The design is what pytest collects: by default less than this product, and in a sweep, or where a case is named, all of it."""
+    """Pytest collects the design by default, and the whole product in a sweep or if a case is named."""
     config = request.config
     here = [item for item in request.session.items if item.name.startswith("test_a_product[")]
     whole = "not sweep" not in config.option.markexpr or any("[" in word for word in config.args)
@@ -115,7 +115,7 @@ def test_a_slow_machine_has_the_same_budget() -> None:
 
 
 def test_hooks_of_other_plugins_are_not_missed_where_these_are_missing() -> None:
-    """A machine with a GPU may have pytest and nothing beside it."""
+    """A machine with a GPU may have pytest and no other plugin."""
     hooks = [
         (owner, name) for owner in (covering_plugin, costs, costs.Costs, costs.Bill) for name in vars(owner) if name.startswith("pytest_")
     ]

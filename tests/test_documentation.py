@@ -58,7 +58,7 @@ def python_blocks(page: Path) -> list[str]:
 
 
 def failures(page: Path) -> int:
-    """How many examples of a page fail; its blocks share one namespace, and those without prompts are run as they are."""
+    """Number of failing examples of a page; its blocks share one namespace, and blocks without prompts run as they are."""
     names: dict[str, Any] = {"__name__": "__main__"}
     runner = doctest.DocTestRunner(optionflags=FLAGS)
     for number, block in enumerate(python_blocks(page)):
@@ -145,7 +145,7 @@ def test_the_pages_of_the_api_hold_every_public_name_once() -> None:
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
 def test_public_constants_are_documented(room: ModuleType) -> None:
-    """Classes and functions are held to it where they are defined, and what is neither by the string after it."""
+    """Constants need a string after them; classes and functions are checked where they are defined."""
     constants = {name for name in room.__all__ if not inspect.isclass(getattr(room, name)) and not inspect.isfunction(getattr(room, name))}
     assert constants <= documented_constants()
 

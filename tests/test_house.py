@@ -1,4 +1,4 @@
-"""The rules of the house that no other tool holds: where files lie, and what they and their classes are called."""
+"""Rules of the project that no other tool checks: places of files, names of files and classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The faults that `.ci/mutations.py` puts into the sources: what the operators make of a source, and how a stored fault finds its place."""
+"""The faults of `.ci/mutations.py`: results of the operators, and places of stored faults in changed sources."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def mutants(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def changes(mutants: SimpleNamespace, operator: str) -> set[tuple[str, str]]:
-    """What an operator makes of the source: spans and what replaces them."""
+    """Changes of an operator: spans and their replacements."""
     found = [site for site in mutants.operators.sites(SOURCE) if site.operator == operator]
     assert all(mutants.operators.differs(SOURCE, mutants.operators.mutated(SOURCE, site)) for site in found)
     return {(SOURCE.encode()[site.start : site.end].decode(), site.after) for site in found}

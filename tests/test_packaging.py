@@ -40,13 +40,13 @@ TOP_LEVEL = {
 
 
 def installed(path: Path) -> Path:
-    """Where a file or folder of a room is installed: what is the package itself at its top, all else under its room."""
+    """The installed path of a file or folder: the package itself at the top, all others under their layer."""
     top = ROOT / PROJECT["tool"]["setuptools"]["package-dir"]["structgrad"]
     return "structgrad" / path.relative_to(top if path.is_relative_to(top) else ROOT)
 
 
 def package_files() -> set[str]:
-    """What a wheel must hold: every file of the rooms, under the package's name."""
+    """The expected files of a wheel: every file of the layers, under the package's name."""
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file()]
     return {str(installed(path)) for path in files if "__pycache__" not in path.parts}
 
@@ -121,7 +121,7 @@ def test_the_package_loads_nothing_before_the_version_is_asked_for() -> None:
 
 
 def test_a_wheel_knows_its_version(wheel: Path, tmp_path: Path) -> None:
-    """Unpacked apart from what is installed here, so that the version can come from nowhere else."""
+    """Unpacked apart from the installed package, so that the version comes from the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     code = "import structgrad; print(structgrad.__version__, structgrad.__file__)"
@@ -137,7 +137,7 @@ def test_the_changelog_knows_the_version_and_its_numbers() -> None:
 
 
 def test_asv_uninstalls_the_right_distribution() -> None:
-    """With another project name asv would measure one and the same code for every commit."""
+    """asv measures the same code for every commit if it has another project name."""
     assert asv_config()["project"] == PROJECT["project"]["name"]
 
 
@@ -152,7 +152,7 @@ def test_asv_pins_the_runner_of_the_constraints() -> None:
 
 
 def test_what_builds_the_site_is_pinned() -> None:
-    """A newer version may warn of what an older one takes, and a warning fails the check."""
+    """The newest allowed version may warn where an older one does not, and a warning fails the check."""
     wanted = {re.split(r"[<>=]", requirement)[0] for requirement in PROJECT["project"]["optional-dependencies"]["docs"]}
     assert wanted <= set(constraints())
 
@@ -177,7 +177,7 @@ def test_what_is_pinned_installs_on_every_python_that_is_promised(name: str) -> 
 
 
 def test_the_computing_rooms_are_cheap_to_import() -> None:
-    """In a fresh interpreter; what the estimators load, the oracles below them do."""
+    """Modules that a fresh interpreter loads; estimators load those of the oracles too."""
     heavy = {"pandas", "pyarrow", "matplotlib", "seaborn", "scipy", "rich", "typer"}
     code = "import structgrad.oracles, structgrad.estimators, sys\nprint(*{name.partition('.')[0] for name in sys.modules})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

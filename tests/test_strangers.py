@@ -1,4 +1,4 @@
-"""Files from strangers end with what they hold, or with one sentence; never with code that runs, a crash, or a machine without memory."""
+"""Damaged files are read or refused with one sentence; they run no code, crash nothing, and exhaust no memory."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypa
 
 
 class Armed:
-    """What runs code when it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (warnings.warn, ("it ran",))
@@ -138,7 +138,7 @@ def test_what_is_nested_too_deep_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_name_in_a_table_imports_nothing(tmp_path: Path) -> None:
-    """Not in a report, which asks estimators what they need, nor in what is derived of all cells."""
+    """Neither a report, which asks estimators for their needs, nor derived results import the module."""
     mine = tmp_path / "mine.py"
     mine.write_text(
         f"import pathlib\npathlib.Path({str(tmp_path / 'it ran')!r}).touch()\n"

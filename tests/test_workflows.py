@@ -1,4 +1,4 @@
-"""The workflows are YAML with the steps that the project's own scripts have; what users copy is one text."""
+"""Workflows are YAML with the steps of the project's own scripts; users copy the same text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""To see what makes the host wait for a device, where there is none."""
+"""Detect operations that make the host wait for a device, on a machine without one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Read(TorchDispatchMode):
 
 
 def _is_mask(place: Any) -> bool:
-    """Whether an index takes what a mask chooses: how many that are, the device has to say."""
+    """Whether an index is a mask, so that the host waits for the number of selected entries."""
     return isinstance(place, Tensor) and place.dtype in (torch.bool, torch.uint8)
 
 

@@ -78,7 +78,7 @@ def fitted_baseline(loss: Any, oracle: Any, scores: Tensor, generator: torch.Gen
 
 
 def least_squares(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    """Scores are linear in what the baseline is fitted to, so that nothing is left but rounding."""
+    """Scores are linear in the features of the baseline, so that only rounding is left."""
     z = oracle.sample(scores, 12, generator=generator)
     losses = loss(z).detach()
     x = z.flatten(z.ndim - oracle.event_ndim).movedim(0, -2)

@@ -1,4 +1,4 @@
-"""Mistakes of published code, rebuilt; each beside a twin that is right."""
+"""Mistakes of published code, rebuilt; each with a correct twin."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BatchMean(LeaveOneOut):
 
 @dataclass(frozen=True)
 class OwnGradient(DoubleControl):
-    """``b_i = α ⟨γ̄, z_i − μ⟩``, whose product with the score has another mean than what is taken back."""
+    """``b_i = α ⟨γ̄, z_i − μ⟩``, whose product with the score has another mean than the correction."""
 
     def _slopes(self, slopes: Tensor) -> Tensor:
         return slopes.mean(0).expand_as(slopes)
@@ -270,7 +270,7 @@ class RunningMeanFirst(Reinforce):
 
 @dataclass(frozen=True, eq=False)
 class RunningMeanInPlace(Reinforce):
-    """The same with the mean in the object, over the whole batch."""
+    """A running mean in the object, over the whole batch."""
 
     decay: float = 0.9
     history: dict[str, float] = field(default_factory=lambda: {"mean": 0.0})

@@ -1,4 +1,4 @@
-"""Every law finds what breaks it, and what it finds becomes the verdict."""
+"""Every law finds its violations, and these decide the verdict."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_world_is_left_alone() -> None:
 
 
 def test_variances_are_compared_at_equal_cost() -> None:
-    """Leave-one-out beside itself, and REINFORCE beside itself, however many samples they take."""
+    """Leave-one-out compared with itself, and REINFORCE with itself, for any number of samples."""
     for name, column in (
         ("rloo", "to_leave_one_out"),
         ("rloo[num_samples=3]", "to_leave_one_out"),

@@ -1,4 +1,4 @@
-"""Causes compete by what they predict of all places: one is named that is not rejected and clearly beats all others."""
+"""Causes compete by their predictions at all points: one is reported if it is not rejected and clearly beats the others."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def checks_of(estimator: Any, effort: AuditEffort) -> Iterator[Check]:
 
 
 def false_alarms(estimator: Any, *, alpha: float, audits: int, first: int = 1024, most: int = 4096) -> int:
-    """How many of some audits, each with a seed of its own, find a violation."""
+    """Number of audits with a violation, among audits with different seeds."""
     efforts = [AuditEffort(alpha=alpha, seed=seed, first=first, most=most) for seed in range(audits)]
     return sum(any(check.status == "violated" for check in settled(list(checks_of(estimator, one)), alpha)[0]) for one in efforts)
 

@@ -76,7 +76,7 @@ def trained(task: str, name: str, seed: int, worth: float) -> Iterator[Row]:
 
 @functools.cache
 def declarations(name: str) -> tuple[str, dict[str, Any]]:
-    """The family of an estimator, and what it says of itself."""
+    """The family of an estimator, and its declarations."""
     made = make_estimator(name)
     return made.name, {"objective": made.objective, "unbiased": made.unbiased, "deterministic": made.deterministic}
 

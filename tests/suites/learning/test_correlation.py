@@ -74,7 +74,7 @@ def test_ideas_are_drawn_and_not_estimators():
 
 
 def test_seeds_are_drawn_too():
-    """What differs between seeds widens the interval; the same number for all seeds does not."""
+    """Differences between seeds widen the interval; the same number for all seeds does not."""
     random = np.random.default_rng(3)
     x = np.broadcast_to(np.arange(8.0)[None, :, None], (1, 8, 4))
     steady = x + 0.8 * random.standard_normal((1, 8, 1))

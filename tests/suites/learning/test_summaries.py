@@ -52,7 +52,7 @@ def test_a_difference_is_paired_by_seed():
 
 
 def test_survival_never_drops_who_did_not_arrive():
-    """Of those that were stopped early nobody knows whether they would have arrived next: they count for as long as they ran."""
+    """Runs that end before the target count for as long as they ran."""
     found = survival(np.array([10.0, 20, 30, 40, 50, np.nan]), np.array([False, True, False, False, True, False]))
     assert found.share.tolist() == pytest.approx([0.8, 0.8 * 2 / 3, 0.8 / 3])
     assert (found.runs, found.reached, found.median) == (5, 3, 40.0)

@@ -1,4 +1,4 @@
-"""What every task keeps, asked of tasks of any size."""
+"""The contract of every task, for tasks of any size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def some(task: Task, count: int = 5) -> Tensor:
 
 
 def check_reproducible(task: Task, *caches: Any) -> None:
-    """The same data and parameters however often they are made; what is drawn for them is drawn for nobody else."""
+    """Data and parameters are reproducible, and their random numbers leave the global generator alone."""
     here = torch.get_rng_state()
     first = task.batch("train", some(task))
     for cache in caches:
@@ -43,7 +43,7 @@ def check_reproducible(task: Task, *caches: Any) -> None:
 
 
 def check_loss(task: Task) -> None:
-    """One value per structure, whatever stands before the batch; and on the way to a structure the soft loss becomes the hard one."""
+    """One value per structure for any leading dimensions; near a structure the soft loss approaches the hard one."""
     batch, model = task.batch("train", some(task)), task.model(0)
     with torch.no_grad():
         scores, loss = task.scores(model, batch), task.loss(model, batch)
@@ -86,7 +86,7 @@ def check_stackable(task: Task) -> None:
 
 
 def _parts(batch: Batch) -> dict[str, Any]:
-    """What a batch holds: a transform maps over no None."""
+    """The tensors of a batch without None, over which a transform cannot map."""
     return {name: part for name, part in batch._asdict().items() if part is not None}
 
 

@@ -46,7 +46,7 @@ def test_what_cannot_be_written_is_trained_again(tmp_path: Path) -> None:
 
 
 def test_training_is_on_one_thread() -> None:
-    """Whatever the number of threads, the same parameters come out."""
+    """The number of threads does not change the parameters."""
     before, threads = torch.get_num_threads(), []
     torch.set_num_threads(2)
     try:

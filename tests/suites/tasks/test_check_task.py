@@ -1,4 +1,4 @@
-"""What is said of a task that does not keep the contract."""
+"""Sentences about tasks that break the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latent clusters, and what all tasks share that is seen on them."""
+"""Latent clusters, and properties of all tasks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_encoder_may_be_trained_beforehand() -> None:
 
 
 def test_an_encoder_may_be_trained_along_on_points_whose_cluster_is_known() -> None:
-    """Its estimator gives nothing: what it learns, it learns of them."""
+    """The estimator returns no gradient, so that the encoder learns from the labelled points only."""
     task = _with(auxiliary=1.0)
     learnt = task.evaluate(train(task, make_estimator("frozen"), rate=0.02, seed=0))["structure_accuracy"]
     assert task.evaluate(task.model(0))["structure_accuracy"] < 0.3

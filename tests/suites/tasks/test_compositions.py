@@ -59,7 +59,7 @@ def test_distinct_subtrees_give_what_the_chart_gives(same: bool) -> None:
 
 
 def test_subtrees_that_trees_share_are_composed_once() -> None:
-    """Of 8 tokens: 429 trees of 7 compositions each have 919 different subtrees, and the trees of two rows have none in common."""
+    """429 trees over 8 tokens, of 7 compositions each, have 919 different subtrees; trees of two rows have none in common."""
     z = Constituency().enumerate((8, 8)).unsqueeze(1).expand(-1, 3, -1, -1)
     forest = decoder()._forest(z)
     assert forest is not None
@@ -82,7 +82,7 @@ def test_no_structures() -> None:
 
 
 def test_the_gradient_says_what_a_rotation_changes() -> None:
-    """At a tree, one more weight for the span of a rotation moves the logits from its own towards those of the rotated tree."""
+    """More weight for the span of a rotation moves the logits of a tree towards those of the rotated tree."""
     model = decoder()
     tree = torch.eye(5, dtype=torch.float64)
     tree[0] = 1
@@ -129,7 +129,7 @@ def test_derivations_and_spans_are_one_and_the_same(length: int) -> None:
 
 @pytest.mark.parametrize("same", [True, False])
 def test_a_stack_composes_what_the_chart_composes(same: bool) -> None:
-    """By distinct subtrees and by the stack itself, values and gradients in the parameters."""
+    """Distinct subtrees and the stack give the same values and gradients in the parameters."""
     model, chart = stack_decoder(), decoder()
     z = DERIVATIONS.unsqueeze(1).expand(-1, 2, -1, -1, -1)
     z = z if same else torch.stack([DERIVATIONS, DERIVATIONS.flip(0)], 1)
@@ -145,7 +145,7 @@ def test_a_stack_composes_what_the_chart_composes(same: bool) -> None:
 
 
 def test_the_gradient_of_an_action_that_was_not_taken() -> None:
-    """To reduce where the derivation shifts: the later actions go on from the other stack."""
+    """A reduction in place of a shift: the later actions continue from the other stack."""
     model = stack_decoder()
     z = ShiftReduce.structure(torch.tensor([0, 0, 0, 1, 1, 0, 1, 0, 1]), dtype=torch.float64).unsqueeze(0).requires_grad_()
     (gradient,) = torch.autograd.grad(model(TOKENS[:1], LENGTHS[:1], z)[0, 0], z)

@@ -1,4 +1,4 @@
-"""Spoken digits: splits of a seed, segments, and what is reached without and with the right ones."""
+"""Spoken digits: splits of a seed, segments, and accuracies without and with the right ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The switch: what labels hang on, and what picking the right features is worth."""
+"""The switch: relevant features of labels, and accuracy with the right features."""
 
 from __future__ import annotations
 

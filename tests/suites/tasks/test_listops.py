@@ -1,4 +1,4 @@
-"""Tasks on lines of ListOps: structures, what they are worth, and a decoder that is trained once."""
+"""Tasks on lines of ListOps: structures, their quality, and a decoder that is trained once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matchings of words: readers, blocks, features, and what is reached without and with the annotators' links."""
+"""Matchings of words: readers, blocks, features, and accuracies without and with the annotators' links."""
 
 from __future__ import annotations
 

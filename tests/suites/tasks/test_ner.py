@@ -1,4 +1,4 @@
-"""Named entities: readers, spans, F1 of a whole split, and what learns from tags."""
+"""Named entities: readers, spans, F1 of a whole split, and supervised estimators."""
 
 from __future__ import annotations
 

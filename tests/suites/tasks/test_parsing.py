@@ -1,4 +1,4 @@
-"""Parsing with known trees: attachment, floors, and what learns from trees."""
+"""Parsing with known trees: attachment, floors, and supervised estimators."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_every_seed_has_the_data_that_it_sees():
 
 @dataclass(frozen=True)
 class Told(Clusters):
-    """Clusters whose loss holds the true ones."""
+    """Clusters whose loss has the true ones as ``gold``."""
 
     def loss(self, model, batch):
         return replace(super().loss(model, batch), gold=batch.gold)
@@ -211,7 +211,7 @@ class Ragged(Clusters):
 
 @dataclass(frozen=True)
 class Watching(StraightThrough):
-    """Tells what the loss has as gradient in the padding, and whether the oracle knows of it."""
+    """Record the gradient of the loss in the padding, and the lengths of the oracle."""
 
     def surrogate(self, loss, oracle, scores, *, generator):
         point = oracle.argmax(scores).requires_grad_()

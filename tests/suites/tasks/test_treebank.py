@@ -1,4 +1,4 @@
-"""Treebanks: what is read of a file, which sentences are used, and how they are padded."""
+"""Treebanks: reading, selection and padding of sentences."""
 
 from __future__ import annotations
 

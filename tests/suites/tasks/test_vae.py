@@ -1,4 +1,4 @@
-"""The variational autoencoder: its bound, and what reconstructions are worth."""
+"""The variational autoencoder: its bound, and the quality of reconstructions."""
 
 from __future__ import annotations
 
