@@ -1,4 +1,4 @@
-"""The notebook of the documents runs, and what is stored of it is what it gives."""
+"""The notebook of the documents runs, and its stored outputs are complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def outputs(notebook: Any) -> list[Any]:
 
 
 def check_outputs(notebook: Any) -> None:
-    """Nothing on the standard streams, and everything that is shown is HTML with a text beside it."""
+    """Nothing on the standard streams, and every output is HTML with a text version."""
     shown = outputs(notebook)
     assert len(shown) >= 4
     for output in shown:
@@ -42,7 +42,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
 
 
 def test_the_notebook_is_stored_executed_and_small() -> None:
-    """In the order of its cells, and without the folders of the machine that executed it."""
+    """Cells were executed in order, and outputs name no folders of the machine."""
     notebook = nbformat.read(NOTEBOOK, 4)
     numbers = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
     assert numbers == list(range(1, len(numbers) + 1))

@@ -177,7 +177,7 @@ def _refusal(call: Callable[[], Any]) -> str:
 
 
 def files(folder: Path) -> dict[str, Any]:
-    """Good and bad score files: what is read, or how it is refused."""
+    """Good and bad score files: the problem, or the error message."""
     random = np.random.default_rng(0)
     chain = {
         "unary": random.normal(size=(3, 4, 3)),

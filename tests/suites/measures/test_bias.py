@@ -69,7 +69,7 @@ def test_absence_of_rare_actions_of_a_policy_is_no_bias_and_a_bias_is_found_besi
 
 
 def test_a_biased_estimator_without_a_claim_is_found_where_the_test_has_no_direction_left():
-    """At a peaked instance no direction passes the filter; the interval of the bias decides."""
+    """No direction passes the filter at a peaked instance; the interval of the bias decides."""
     target = target_of("categorical", scale=5.0)
     found = measure(PerturbAndMAP(), target.oracle, target.loss, target.scores, sampling=Sampling(replicates=4096))
     assert found.p_value is None
@@ -182,7 +182,7 @@ def test_peaked_instances_raise_no_false_alarm(scale):
 
 
 def test_a_vanishing_gradient_is_no_false_alarm():
-    """At scale 50 the gradient is 1e-20 of the loss, below what float64 can tell."""
+    """The gradient at scale 50 is 1e-20 of the loss, below the resolution of float64."""
     for seed in range(10):
         oracle, loss, scores = Categorical(), quadratic("categorical", offset=1e3), scores_of("categorical", 50.0, seed)
         assert measure(Reinforce(), oracle, loss, scores).verdict == "unbiased-exact"
@@ -190,7 +190,7 @@ def test_a_vanishing_gradient_is_no_false_alarm():
 
 @pytest.mark.parametrize(("tests", "most"), [(60, 10), pytest.param(200, 20, marks=pytest.mark.sweep)])
 def test_false_alarms_are_as_rare_as_the_level_says(tests, most):
-    """Of a right estimator at level 0.05: of 60, 3 hits are expected and 10 have probability 0.001; of 200, 20 have probability 0.002."""
+    """A right estimator at level 0.05 has 3 hits expected in 60. 10 of 60 have probability 0.001, and 20 of 200 have 0.002."""
     target = target_of("categorical", scale=0.5)
     sampling = Sampling(replicates=2048, tier="mc")
     hits = 0
@@ -329,7 +329,7 @@ def test_what_is_exact_on_linear_losses_is_never_found_biased(problem, name, dty
 
 
 def test_a_constant_that_is_wrong_is_found_where_structures_are_many():
-    """On a linear loss the straight-through estimate is the same for every structure."""
+    """The straight-through estimate on a linear loss is the same for every structure."""
     found = load("spanning_tree[n=9]@squared_distance_linear", "h=0.4", instances=1, data=None)
     rows = {row.metric: row for row in Bias().findings(found, {"ste": make_estimator("ste_sample")}, Context(effort=EFFORTS["quick"]))}
     assert rows["relative_bias"].verdict == "biased"

@@ -71,7 +71,7 @@ def test_nothing_is_tested_with_too_few_replicates_for_the_kurtosis():
 
 
 def test_an_error_in_a_direction_that_never_varies_is_found_with_certainty():
-    """Estimates lie in the direction space of the hull; what is added orthogonal to it is the same in every estimate."""
+    """Estimates lie in the direction space of the hull; the added error orthogonal to it is the same in every estimate."""
     sample, truth = exact_law(*FLAT_SPACE), instance(*FLAT_SPACE).truth
     constant = torch.ones(10, dtype=torch.float64) / 10**0.5
     wrong = sample.changed(sample.estimates + 0.01 * sample.gradient.norm() * constant)

@@ -66,7 +66,7 @@ def test_training_by_the_exact_gradient_leaves_no_regret():
 
 @dataclasses.dataclass(frozen=True)
 class Diverging(Planted):
-    """A first step of length 1, whatever its size, and infinite ones from scores that have moved by more than ``only``."""
+    """A first step of length 1 at any step size, and infinite ones from scores that have moved by more than ``only``."""
 
     only: float = 0.0
     deterministic: ClassVar[bool] = True

@@ -23,7 +23,7 @@ def numbers(*values):
 
 
 class Source:
-    """Draws from a law, and notes what it was asked for."""
+    """Draws from a law, and records the calls."""
 
     def __init__(self, sample, fresh=None):
         self.sample, self.fresh, self.random, self.asked = sample, fresh or sample, np.random.default_rng(0), []

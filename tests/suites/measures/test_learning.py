@@ -1,4 +1,4 @@
-"""The suite that trains models: what it chooses, what it tells, and that nothing is lost."""
+"""The suite that trains models: choices, findings, and resuming without loss."""
 
 from __future__ import annotations
 

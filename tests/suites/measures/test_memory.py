@@ -122,7 +122,7 @@ def test_cuda_counts_its_own_allocator() -> None:
 
 
 def test_a_planted_cost_is_found_per_row_and_growing() -> None:
-    """Pairs of 200 parts in float64, and what a step holds besides."""
+    """Pairs of 200 parts in float64, and the other tensors of a step."""
     scores = torch.zeros(32, 200, dtype=torch.float64)
     found = training_memory(Hungry(), Subset(2), lambda z: z.sum(-1), scores)
     pairs = 8 * 200**2

@@ -1,4 +1,4 @@
-"""Timing: what is measured, and in which order. No test judges a time."""
+"""Timing: the measured calls and their order. No test judges a time."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_without_the_reference_there_is_no_ratio():
     assert times["ste"].ratio.value is None
 
 
-def test_what_is_loaded_by_the_first_call_makes_nobody_slow(monkeypatch):
-    """The first estimator of a process loads what all of them use; it was timed once, on few rows."""
+def test_loading_in_the_first_call_makes_no_estimator_slow(monkeypatch):
+    """The first estimator of a process loads the code of all; it was timed once, on few rows."""
     monkeypatch.setattr(wall_clock, "time_once", cold(wall_clock.time_once))
     times = measure_times({"reinforce": Reinforce(), "ste": StraightThrough()}, Subset(2), loss, scores(), rounds=7, budget=0.5)
     assert times["reinforce"].forward.low is not None
@@ -56,7 +56,7 @@ def test_what_is_loaded_by_the_first_call_makes_nobody_slow(monkeypatch):
 
 
 def cold(step):
-    """The same, of which the first call takes ten seconds."""
+    """A launch whose first call takes ten seconds."""
     calls = iter([10.0])
 
     def slow(*given):
@@ -95,7 +95,7 @@ def test_an_uncertain_ratio_is_timed_again_and_that_is_bounded(monkeypatch, calm
 
 
 def plant_launches(monkeypatch, slower, factor):
-    """Let a launch of a row take a second times what is said, by estimator and timed turn; count the turns."""
+    """Let a launch of a row take a second times the given factor, by estimator and timed turn; count the turns."""
     called = Counter()
     monkeypatch.setattr(wall_clock, "time_once", lambda estimator, *given: (PLANTED.get(estimator.name, 1e-3), 0.0))
 

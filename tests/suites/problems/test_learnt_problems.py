@@ -1,4 +1,4 @@
-"""Gradients where SGD feels them: items along a run as problems, a batch's gradient in parameters, and what a step costs."""
+"""Items along a run of training as problems, a batch's gradient in parameters, and the time of a step."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_every_structure_has_a_built_in_problem() -> None:
 @built_in
 @stages
 def test_entropies_match_those_of_real_models(name: str, stage: str) -> None:
-    """To the three digits that the exact statistics of the real sets are given with."""
+    """They agree to the three digits of the exact statistics of the real sets."""
     nats = {**REAL_ENTROPIES[MATCHED[name]]}
     if MATCHED[name] == "dtw_speech":
         nats |= {"init": nats["gamma=1"], "final": nats["gamma=0.1"], "early": (nats["gamma=1"] + nats["gamma=0.1"]) / 2}
@@ -171,7 +171,7 @@ def test_normalised_entropies_are_met(name: str, stage: str) -> None:
 
 @built_in
 def test_the_grid_of_entropies_scales_one_direction(name: str) -> None:
-    """Of the scores, or for a policy of their distance from the uniform law."""
+    """The scores are scaled, or for a policy their distance from the uniform law."""
     flat, peaked, twin = (load_built_in(name, stage) for stage in ("h=0.95", "h=0.1", "h=0.10"))
     for first, last, same in zip(flat.instances, peaked.instances, twin.instances, strict=True):
         assert torch.equal(last.scores, same.scores)

@@ -1,4 +1,4 @@
-"""Items of several sizes in one file: with lengths, each is what it is in a file of its own; without, what looks like padding is told."""
+"""Items of several sizes in one file: with lengths, as in a file of their own; without, a warning about padding."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def together(folder: Path, case: Case, values: np.ndarray, **more: Any) -> Score
 
 
 def padded(case: Case, seed: int = 0, filling: float = np.nan) -> np.ndarray:
-    """Scores of two items; the padding holds what no score may be."""
+    """Scores of two items; the padding holds numbers that are no scores."""
     values = np.full((2, *case.stored), filling)
     for item, shape in enumerate(case.items):
         values[(item, *map(slice, shape))] = np.random.default_rng(seed + item).normal(size=shape)

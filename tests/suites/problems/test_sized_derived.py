@@ -1,4 +1,4 @@
-"""Structures that state their derivations are problems by what they say of themselves, and are named by their sizes like all others."""
+"""Structures that state their derivations are problems with declared examples, and are named by their sizes like all others."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_a_write_that_fails_leaves_the_last_look(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("runs", "least"), [(24, 19), pytest.param(60, 51, marks=pytest.mark.sweep)])
 def test_stopping_on_widths_keeps_the_coverage(runs, least):
-    """Of runs from 512 replicates on; the true values are those of the noise."""
+    """Runs from 512 replicates on; the true values are those of the noise."""
     true = {"relative_bias": 0.3, "gain": 1.0, "relative_variance": 0.64, "cosine": 1 / 1.09**0.5}
     hits, sizes = dict.fromkeys(true, 0), set()
     for seed in range(runs):

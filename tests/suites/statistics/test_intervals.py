@@ -86,7 +86,7 @@ def test_what_is_not_there_has_no_null_bias():
 
 @pytest.mark.parametrize(("runs", "least"), [(40, 0.85), pytest.param(RUNS, 0.90, marks=pytest.mark.sweep)])
 def test_a_null_bias_is_covered(runs, least):
-    """Of a bias of 0.4 in two of six directions; without it the interval begins at 0."""
+    """A bias of 0.4 in two of six directions; without it the interval begins at 0."""
     size = 6
     null = torch.eye(size, dtype=torch.float64)[:, 4:]
     metric = Geometry(torch.eye(size, dtype=torch.float64), 1.0, null)
@@ -137,7 +137,7 @@ class NoisyReference:
 @pytest.mark.parametrize("runs", [40, pytest.param(RUNS, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("bias", [0.0, 0.4])
 def test_bias_against_a_noisy_reference_is_covered(bias, runs):
-    """The reference's own noise is as large as that of the mean: what takes no account of it misses. Intervals are conservative here."""
+    """The reference's own noise is as large as that of the mean; intervals that ignore it miss. Intervals are conservative here."""
     size, rows = 6, 2048
     scale = 1.5 / math.sqrt(rows)
     objective = torch.tensor([0.5, 1.0, 0, 0, -1, 0], dtype=torch.float64)

@@ -82,7 +82,7 @@ def test_the_twin_draws_the_same_replicates() -> None:
 
 
 def test_estimators_share_their_noise() -> None:
-    """At the same slot the first sample, of however many, is the same; and so is noise of another scale."""
+    """The first sample at a slot does not depend on their number, and noise of another scale is the same."""
     target = target_of("linear_chain")
     scores = target.scores.expand(200, *target.scores.shape)
     one = target.oracle.sample(scores, generator=seed_blocks(KEY, 0, 200))

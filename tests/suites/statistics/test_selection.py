@@ -1,4 +1,4 @@
-"""Who is best, and who may be: error rates by simulation; what a budget buys: against averages that are drawn."""
+"""Selection of the best: error rates by simulation. Budgets: compared with averages that are drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from structgrad.suites.statistics.selection import best
 
 
 def miss_rate(instances: int, *, gap: float, seed: int = 0, runs: int = 300) -> tuple[float, float]:
-    """How often the truly best of five is neither chosen nor named as tied, and how many are tied."""
+    """Rate at which the truly best of five is neither chosen nor tied, and the number of ties."""
     random, missed, tied = np.random.default_rng(seed), 0, 0
     means = np.array([gap, 0.0, 0.0, 0.0, 0.0])
     for _ in range(runs):
@@ -49,12 +49,12 @@ def test_too_few_instances_tie_all_and_have_no_interval() -> None:
 
 
 def test_an_error_that_all_scores_of_a_contender_share_is_not_divided_by_their_number() -> None:
-    """Two equals, whose costs are known to ± 0.1 each, are told apart in 5 % of the runs, however many instances there are."""
-    random, told = np.random.default_rng(0), 0
+    """Two equals, whose costs are known to ± 0.1 each, differ significantly in 5 % of the runs, for any number of instances."""
+    random, distinct = np.random.default_rng(0), 0
     for _ in range(400):
         scores = random.standard_normal((2, 100)) * 0.01 + 0.1 * random.standard_normal((2, 1))
-        told += not best(scores, np.array([0.1, 0.1])).tied
-    assert 0.02 <= told / 400 <= 0.08
+        distinct += not best(scores, np.array([0.1, 0.1])).tied
+    assert 0.02 <= distinct / 400 <= 0.08
 
 
 def test_equals_are_tied() -> None:

@@ -27,7 +27,7 @@ def squared_error(found: dict[str, Interval], samples: float) -> float:
 
 
 def rho(found: dict[str, Interval], samples: float) -> float:
-    """From its definition, with ``‖m‖ = gain ‖g‖ / cosine``."""
+    """rho by its definition, with ``‖m‖ = gain ‖g‖ / cosine``."""
     gain = found["gain"].value
     return gain / math.sqrt((gain / found["cosine"].value) ** 2 + found["relative_variance"].value / samples)
 

@@ -42,7 +42,7 @@ class EstimateLaw:
 
     @classmethod
     def of(cls, estimator: Estimator[Any], target: Target) -> EstimateLaw:
-        """From the shipped code, on all tuples of samples.
+        """The law of the shipped code, on all tuples of samples.
 
         Raises:
             ValueError: an estimator that draws other random numbers than samples.
@@ -67,7 +67,7 @@ class EstimateLaw:
         )
 
     def changed(self, estimates: Tensor | None = None, probabilities: np.ndarray | None = None) -> EstimateLaw:
-        """The same with other estimates or other probabilities: an error that is put in."""
+        """Copy the law with other estimates or other probabilities, as a planted error."""
         return EstimateLaw(
             self.gradient,
             self.estimates if estimates is None else estimates,
@@ -87,7 +87,7 @@ class EstimateLaw:
 
     @functools.cached_property
     def covariance(self) -> Tensor:
-        """Of one estimate, [d, d]."""
+        """The covariance of one estimate, [d, d]."""
         centred = self.errors - self.bias
         product: Tensor = (centred * torch.from_numpy(self.probabilities).unsqueeze(-1)).mT @ centred
         return product
@@ -100,7 +100,7 @@ class EstimateLaw:
 
     @functools.cached_property
     def _columns(self) -> Tensor:
-        """What is summed over a sample, in one product: four numbers of every part, six of every estimate, [s, 4 d + 6]."""
+        """Columns whose sums over a sample are one product: four numbers of every part, six of every estimate, [s, 4 d + 6]."""
         along, square, signs = self.estimates @ self.direction, self.estimates.square().sum(-1), self.estimates.sign()
         cosines = torch.where(square > 0, along / square.sqrt(), 0)
         informed = torch.zeros_like(along) if self.information is None else ((self.estimates @ self.information) * self.estimates).sum(-1)
@@ -115,7 +115,7 @@ class EstimateLaw:
         return drawn.clip(max=len(cumulative) - 1)
 
     def counts(self, replicates: int, random: np.random.Generator, *, batches: int = BATCHES) -> np.ndarray:
-        """How often every value occurs, float64 [batches, s]: multinomial, by whichever of two ways is faster."""
+        """Multinomial counts of every value, float64 [batches, s], by the faster of two ways."""
         size, each = len(self.probabilities), replicates // batches
         if each > size:
             return random.multinomial(each, self.probabilities, size=batches).astype(float)
@@ -123,7 +123,7 @@ class EstimateLaw:
         return np.bincount(index, minlength=batches * size).reshape(batches, size).astype(float)
 
     def moments(self, replicates: int, random: np.random.Generator, *, batches: int = BATCHES) -> Moments:
-        """As `Moments.add` would find them in as many replicates, up to rounding; ``batches`` beyond the first ones stay empty."""
+        """Moments as `Moments.add` finds them in as many replicates, up to rounding; ``batches`` beyond the first ones stay empty."""
         return self.moments_of(self.counts(replicates, random, batches=batches))
 
     def moments_of(self, counts: np.ndarray) -> Moments:
@@ -230,7 +230,7 @@ def needed_replicates(law: EstimateLaw, truth: Truth) -> dict[str, int]:
 
 
 def _noncentrality(rank: int) -> float:
-    """Of the χ² distribution that exceeds the critical value with probability 0.9."""
+    """Noncentrality of the χ² distribution that exceeds the critical value with probability 0.9."""
     critical = float(stats.chi2.isf(ALPHA / 3, rank))
     return float(optimize.brentq(lambda distance: stats.ncx2.sf(critical, rank, distance) - 0.9, 1e-3, 1e4))
 

@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 
 def reproduce() -> pd.DataFrame:
-    """One row per estimator and setting: what was published as a number, what is measured here, and the exact value where there is one."""
+    """One row per estimator and setting: the published number, the measured one, and the exact value if there is one."""
     rows = [*bit_rows(0.45), *bit_rows(0.499), *gumbel_rao_rows(), *reinmax_rows()]
     return pd.DataFrame(rows, columns=["setting", "estimator", "quantity", "published", "measured", "exact"]).astype(
         {"published": float, "measured": float, "exact": float}
@@ -75,7 +75,10 @@ def bit_rows(target: float, logit: float = 1.0) -> list[Row]:
 
 
 def log_variances_of_a_bit(target: float, logit: float) -> dict[str, float]:
-    """In closed form: ``Δ`` is the difference of the losses, ``q = min(σ, 1 − σ)`` half of the chance that an antithetic pair differs."""
+    """Log-variances in closed form.
+
+    ``Δ`` is the difference of the losses, and ``q = min(σ, 1 − σ)`` half of the chance that an antithetic pair differs.
+    """
     sigma = 1 / (1 + math.exp(-logit))
     one, zero, q = (1 - target) ** 2, target**2, min(sigma, 1 - sigma)
     square = ((one - zero) * q * (1 - q)) ** 2

@@ -77,7 +77,7 @@ def _estimates(estimator: Estimator[Any], scores: Tensor, loss: SquaredDistance,
 
 
 def reproduce() -> pd.DataFrame:
-    """One row per estimator: mean and standard deviation of bias, variance and error over the ten seeds, beside the published figures."""
+    """One row per estimator: mean and standard deviation of bias, variance and error over the ten seeds, next to the published figures."""
     rows = []
     for name, estimator in ESTIMATORS.items():
         found = []

@@ -1,4 +1,4 @@
-"""The toys of the papers on bits and categories, against what is known of them exactly."""
+"""The toys of the papers on bits and categories, compared with their exact values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_log_variances_agree_with_their_closed_form(table: pd.DataFrame, setting
 
 
 def test_log_variances_in_figures() -> None:
-    """At t = .45 and φ = 1: ``.0103``, ``3.6e-4`` and ``3.3e-4``."""
+    """Values at t = .45 and φ = 1: ``.0103``, ``3.6e-4`` and ``3.3e-4``."""
     found = published_toys.log_variances_of_a_bit(0.45, 1.0)
     assert {name: math.exp(value) for name, value in found.items()} == pytest.approx(
         {"reinforce": 0.010345, "arm": 3.6452e-4, "disarm": 3.3214e-4}, rel=1e-3
@@ -35,7 +35,7 @@ def test_log_variances_in_figures() -> None:
 
 
 def test_training_lowers_the_variance(table: pd.DataFrame) -> None:
-    """RELAX learns what REBAR cannot: the relaxed loss is no help where both bits cost the same."""
+    """RELAX lowers the variance, REBAR cannot: the relaxed loss is no help if both bits cost the same."""
     for setting in ("(b − 0.45)²", "(b − 0.499)²"):
         reinforce, rebar, tuned, relax = (value(table, setting, name) for name in ("reinforce", "rebar", "rebar, tuned", "relax, tuned"))
         assert relax < reinforce - 2

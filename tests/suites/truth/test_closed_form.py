@@ -83,7 +83,7 @@ def loss_of(kind: str, name: str, seed: int = 0) -> Formed:
 
 
 def assert_same(found, expected, tolerance=1e-12):
-    """Gradients to 12 digits, and within the bound; the rest to what enumeration itself can tell."""
+    """Gradients to 12 digits, and within the bound; the rest to the precision of enumeration."""
     norm = float(expected.gradient.norm())
     distance = float((found.gradient - expected.gradient).norm())
     assert distance <= tolerance * norm + 1e-290
@@ -197,7 +197,7 @@ def test_the_gradient_is_the_derivative_of_the_value(name):
 
 @pytest.mark.parametrize("name", ["spanning_tree[single_root=False]", "spanning_tree", "projective_tree", "linear_chain"])
 def test_a_count_finds_the_probability_of_gold(name):
-    """That all parts are right has probability p(gold), here below 1e-6, by another way."""
+    """The event that all parts are right has probability p(gold), here below 1e-6."""
     oracle, scores, _, gold = instance(name)
     size = int(gold.sum())
     point = analytic_truth(ExactMatch(gold), oracle, scores)

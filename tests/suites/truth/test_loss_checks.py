@@ -1,4 +1,4 @@
-"""A loss that cannot be measured is refused, in one sentence, by whatever measures with it."""
+"""A loss that cannot be measured is refused, in one sentence, by everything that measures with it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_rare_structure_is_found_by_enumeration() -> None:
 
 
 def test_a_gradient_that_is_no_number() -> None:
-    """A norm at distance 0: the values are right, so that what needs values alone can be measured."""
+    """A norm at distance 0: the values are right, so estimators that need values alone can be measured."""
     target = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
 
     def root(z: Tensor) -> Tensor:

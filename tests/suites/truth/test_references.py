@@ -1,4 +1,4 @@
-"""References: each against another way to the same gradient, and the stated error against what repetitions show."""
+"""References: each against another way to the same gradient, and the stated error against repetitions."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ AVERAGES = [
 
 
 def same_moments(estimator: Any, target: Target, slots: int) -> None:
-    """Single structures give what all tuples of samples give."""
+    """Single structures and all tuples of samples give the same moments."""
     information = fisher_information(target.oracle, target.scores)
     found = replay_samples(estimator, target, slots, REPLAY_CAP, information)
     expected = replay(estimator, target, slots, information)

@@ -42,7 +42,7 @@ def all_draws(estimator: Any, target: Target, draws: int) -> tuple[torch.Tensor,
 
 
 def same_moments(estimator: Any, target: Target, draws: int) -> None:
-    """One pass gives what all ordered draws give."""
+    """One pass and all ordered draws give the same moments."""
     information = fisher_information(target.oracle, target.scores)
     assert draws_of(estimator, target.oracle, target.loss, target.scores) == (0, draws)
     found = replay_outside(estimator, target, draws, REPLAY_CAP, information)

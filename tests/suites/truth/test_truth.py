@@ -14,7 +14,7 @@ from tests.suites.cases import scores_of
 
 
 def test_kurtosis_of_a_policy_is_that_of_its_own_scores():
-    """At a state where one action is all but sure the score is 0 nearly always, though the part is nearly always there."""
+    """The score is nearly always 0 at a state with one nearly certain action, though the part is nearly always there."""
     oracle, scores = ShiftReduce("local"), torch.randn(5, 5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     scores[2, 2] = torch.tensor([-9.0, 3.0])
     weights = torch.randn(5, 5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

@@ -99,7 +99,7 @@ def test_the_bound_says_something() -> None:
 
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_a_likely_structure_with_an_extreme_loss_costs_no_digits(offset: float) -> None:
-    """A loss that is an outlier at the best structure: a pivot for the loss there would cost what the offset costs."""
+    """A loss that is an outlier at the best structure: a pivot for the loss there would cost as many digits as the offset."""
     oracle = Subset(4)
     scores, best = scores_of("subset", 1.0), oracle.argmax(scores_of("subset", 1.0))
 
