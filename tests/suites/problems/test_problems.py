@@ -32,7 +32,7 @@ from structgrad.suites.problems.losses import LowRankQuadratic
 from structgrad.suites.problems.regimes import entropy_scales
 from structgrad.suites.problems.score_files import ScoreFile
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DATA = next(
     (
         folder
