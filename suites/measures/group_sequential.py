@@ -70,7 +70,7 @@ def look_sizes(first: int, most: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def sequential_test(draw: Draw, truth: Truth, effort: Effort, dtype: torch.dtype = torch.float64) -> Outcome:
+def sequential_test(draw: Draw, truth: Truth, effort: Effort) -> Outcome:
     """Draw until the estimator is found biased, or equivalent to an unbiased one, or the budget is spent.
 
     All looks share the level α of ``effort``. A rejection is confirmed on fresh seeds with four times the replicates, so that a false one
@@ -80,7 +80,6 @@ def sequential_test(draw: Draw, truth: Truth, effort: Effort, dtype: torch.dtype
         draw: gives moments of fresh replicates.
         truth: of the instance.
         effort: replicates of the first look, most replicates, seconds, level and equivalence.
-        dtype: in which estimates are made.
     """
     sizes = look_sizes(effort.replicates, effort.most_replicates)
     deadline = time.monotonic() + effort.seconds
@@ -88,15 +87,15 @@ def sequential_test(draw: Draw, truth: Truth, effort: Effort, dtype: torch.dtype
     for look, size in enumerate(sizes):
         if look > 0:
             moments = moments.merged(draw(f"look-{look}", size - moments.total))
-        if (p_value := bias_test(moments, truth, dtype)) is not None:
+        if (p_value := bias_test(moments, truth)) is not None:
             smallest = min(1.0 if smallest is None else smallest, 1.0, len(sizes) * p_value)
-        rare = not resolved(moments, truth, dtype, unbiased=True)
+        rare = not resolved(moments, truth, torch.float64, unbiased=True)
         bound = None if rare else bias_bound(moments, error=ERROR / len(sizes))
         rejected = smallest is not None and smallest < effort.alpha
         if rejected or (bound is not None and bound <= effort.equivalence) or time.monotonic() > deadline:
             break
     if smallest is not None and rejected:
-        again = bias_test(draw("confirmation", CONFIRMATION * moments.total), truth, dtype)
+        again = bias_test(draw("confirmation", CONFIRMATION * moments.total), truth)
         smallest = max(smallest, 1.0 if again is None else again) ** 2
         rejected = smallest < effort.alpha**2
     verdict: Verdict = "unresolved"  # a test that does not reject is no reason to call an estimator unbiased

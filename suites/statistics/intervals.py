@@ -177,16 +177,14 @@ def profile(errors: Errors, *, level: float = LEVEL, noise: float = 0.0) -> tupl
     return max(estimate + half - root, 0.0), max(estimate + half + root, 0.0)
 
 
-def bias_interval(moments: Moments, direction: Tensor | None = None, *, level: float = LEVEL) -> tuple[float, float]:
+def bias_interval(moments: Moments, *, level: float = LEVEL) -> tuple[float, float]:
     """Interval of ``‖b‖²`` by `profile`.
 
     Args:
         moments: of the errors.
-        direction: a unit vector [d] to leave out: the interval is then that of the bias orthogonal to it.
         level: of the interval.
     """
-    errors = Errors.of(moments)
-    return profile(errors if direction is None else errors.without(direction), level=level)
+    return profile(Errors.of(moments), level=level)
 
 
 def jackknife(value: float, without: Tensor) -> Interval:

@@ -124,14 +124,6 @@ def test_a_cosine_at_its_boundary_stays_within_it():
         assert 0 < cosine.low < cosine.value <= cosine.high <= 1
 
 
-def test_bias_orthogonal_to_the_gradient():
-    mean = torch.zeros(8, dtype=torch.float64)
-    mean[0], mean[1] = 5.0, 0.5
-    moments = simulated(mean, torch.full((8,), 0.5, dtype=torch.float64), seed=0)
-    low, high = bias_interval(moments, moments.gradient)
-    assert low < 0.25 < high < 0.5
-
-
 def test_constant_estimates_have_intervals_of_width_zero():
     moments = Moments.empty(torch.tensor([1.0, 0.0]))
     for batch in range(BATCHES):
