@@ -38,7 +38,7 @@ from ..statistics.seeds import BLOCK
 from ..truth import UNKNOWN, Target, Truth, exact_truth
 from ..truth.geometry import geometry
 from ..truth.loss_checks import examine_loss
-from ..truth.references import FEWEST, own_reference, reference_gradient, reference_of
+from ..truth.references import MIN_BLOCKS, own_reference, reference_gradient, reference_of
 from ..truth.replay import REPLAY_CAP, replay, replay_outside, replay_samples
 from ..truth.replay_oracle import draws_of
 from .bias_tests import ALPHA, EQUIVALENCE, Verdict, bias_test, resolved, rounding_floor
@@ -51,7 +51,7 @@ __all__ = ["Bias", "Measurement", "Sampling", "Tier", "draw_moments", "measure"]
 U_STATISTIC = "u-statistic"
 """The method of exact numbers that come from single structures and not from tuples."""
 
-OF_TUPLES = ("mean_cosine", "descent_probability", "sign_agreement", "kurtosis", "zero_gradient_rate", "gradient_nonzeros")
+TUPLE_METRICS = ("mean_cosine", "descent_probability", "sign_agreement", "kurtosis", "zero_gradient_rate", "gradient_nonzeros")
 """Metrics that exist for tuples of samples only."""
 
 REFERENCE_WORK = 4
@@ -221,7 +221,7 @@ def _exact_measurement(summary: Summary, truth: Truth, task: _Task) -> Measureme
     against = {} if task.reference is None else exact_against(summary, task.reference)
     metrics = exact_metrics(summary, task.geometry, floor=task.floor)
     if bool(summary.zero.isnan()):
-        metrics = {name: replace(found, method=U_STATISTIC) for name, found in metrics.items() if name not in OF_TUPLES}
+        metrics = {name: replace(found, method=U_STATISTIC) for name, found in metrics.items() if name not in TUPLE_METRICS}
     return Measurement(metrics, "exact", None, verdict, against=against)
 
 
@@ -388,7 +388,7 @@ def _reference(estimator: Estimator[Any], problem: Problem, instance: Instance, 
     if kind != "perturbed" or not isinstance(noise, SmoothNoise):
         return None
     key = (str(context.seed), problem.name, problem.stage, instance.name)
-    replicates = max(REFERENCE_WORK * context.effort.replicates, FEWEST * BLOCK)
+    replicates = max(REFERENCE_WORK * context.effort.replicates, MIN_BLOCKS * BLOCK)
     return _perturbed(noise, problem.oracle, instance, context.device, replicates, key=key)
 
 

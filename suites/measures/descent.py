@@ -25,16 +25,16 @@ from .suite import Context, Finding, Suite
 DIVERGENCES = (0.001, 0.03, 0.3)
 """Mean KL divergences of one step."""
 
-AVERAGED = (1, 16)
+NUM_AVERAGED = (1, 16)
 """Estimates that one step averages."""
 
-LENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+STEP_LENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Step sizes, as root mean square length of the first step: estimators differ in scale."""
 
-PROBE = 128
+NUM_PROBES = 128
 """Estimates whose scale sets the step sizes."""
 
-FARTHEST = 1e12
+MAX_ABS_SCORE = 1e12
 """The greatest score in training; a run beyond it has diverged."""
 
 
@@ -134,12 +134,12 @@ class _DescentInstance:
     def _steps(self, name: str, estimator: Estimator[Any]) -> Iterator[Finding]:
         number, once = DescentAmount.of(self.context).steps, estimator.deterministic
         draws = self._draws(self.table.scores, "steps")
-        found = estimates(draws.warmed(estimator), draws, 1 if once else number * max(AVERAGED))
+        found = estimates(draws.warmed(estimator), draws, 1 if once else number * max(NUM_AVERAGED))
         for divergence, (_, ceiling) in self._exact.items():
             swept: dict[str, Any] = {"setting": f"kl={divergence:g}", "size": divergence, "reference": "expected"}
             yield self._finding(name, "kl_decrease_natural", ceiling, "", tier="exact", **swept)
         tier: dict[str, Any] = {"tier": "exact"} if once else {"tier": "mc", "replicates": number}
-        for averaged in AVERAGED:
+        for averaged in NUM_AVERAGED:
             rays = Rays(self.table, self._here, found if once else found.unflatten(0, (number, -1))[:, :averaged].mean(1))
             for divergence, (exact, _) in self._exact.items():
                 value = relative_decrease(equal_step(rays, divergence), exact)
@@ -225,9 +225,9 @@ def trained(estimator: Estimator[Any], draws: Draws, table: StructureTable, step
     """
     seeds = 1 if estimator.deterministic else seeds
     start = draws.scores.double().flatten()
-    scale = math.sqrt(float(estimates(estimator, draws, PROBE).square().sum(-1).mean()))
-    rates = torch.tensor(LENGTHS, dtype=torch.float64, device=start.device) / max(scale, 1e-300)
-    rows = start.expand(len(LENGTHS) * seeds, -1).clone()
+    scale = math.sqrt(float(estimates(estimator, draws, NUM_PROBES).square().sum(-1).mean()))
+    rates = torch.tensor(STEP_LENGTHS, dtype=torch.float64, device=start.device) / max(scale, 1e-300)
+    rows = start.expand(len(STEP_LENGTHS) * seeds, -1).clone()
     alive = torch.ones(len(rows), dtype=torch.bool, device=start.device)
     generator = draws.generator("training")
     for _ in range(steps):
@@ -235,9 +235,9 @@ def trained(estimator: Estimator[Any], draws: Draws, table: StructureTable, step
         found = estimator.gradient(draws.loss, draws.oracle, scores, generator=generator).double().flatten(1)
         moved = rows - rates.repeat_interleave(seeds).unsqueeze(-1) * found
         # The oracle would refuse unbounded scores: their run has diverged, and ends.
-        alive &= (moved.abs() < FARTHEST).all(-1)
+        alive &= (moved.abs() < MAX_ABS_SCORE).all(-1)
         rows = torch.where(alive.unsqueeze(-1), moved, rows)
-    regrets = torch.where(alive, _regrets(table, start, rows), math.inf).reshape(len(LENGTHS), seeds)
+    regrets = torch.where(alive, _regrets(table, start, rows), math.inf).reshape(len(STEP_LENGTHS), seeds)
     best = int(regrets.mean(-1).argmin())
     return Trained(
         student_mean(regrets[best].cpu().numpy()) if bool(regrets[best].isfinite().all()) else Interval(None), float(rates[best]), steps

@@ -37,10 +37,10 @@ METRIC = {
 }
 """The names of metrics of a batch in parameters, by those of single items."""
 
-FEWEST = 2 * BATCHES
+MIN_REPLICATES = 2 * BATCHES
 """The fewest replicates: two for each batch of the intervals."""
 
-OF_REFERENCE = 4
+REFERENCE_WORK = 4
 """Replicates of a reference without an exact gradient, as a multiple of those of an estimator."""
 
 
@@ -121,7 +121,7 @@ class ModelBatch:
         parameters = tuple(parameter for parameter in model.encoder.parameters() if parameter.requires_grad)
         key = ("parameter_bias", task.name, problem.stage, str(seed))
         draws = Draws(task.oracle, within(task, batch, task.loss(model, batch), scores), scores, context, key, batch.lengths)
-        replicates = max(FEWEST, BATCHES * (context.effort.rounds // 8))
+        replicates = max(MIN_REPLICATES, BATCHES * (context.effort.rounds // 8))
         return cls(draws, theta, parameters, common, reference_estimator(task), replicates, task)
 
     def truth(self) -> Gradient:
@@ -132,7 +132,7 @@ class ModelBatch:
     def _truth(self) -> tuple[Tensor, float]:
         if isinstance(self.reference, ExactMarginalisation):
             return self._pulled(estimates(self.reference, self.draws, 1))[0], 0.0
-        number = OF_REFERENCE * self.replicates
+        number = REFERENCE_WORK * self.replicates
         found = torch.cat([self._pulled(part) for part in estimates(self.reference, self._other, number).split(BATCHES)])
         return found.mean(0), float(found.var(0).sum()) / number
 

@@ -18,7 +18,7 @@ from ..truth import Truth
 from .draws import Draws, estimates
 from .suite import Context, Finding, Suite
 
-MOST_REPLICATES = 1024
+MAX_REPLICATES = 1024
 """Counts of non-zeros need no more."""
 
 
@@ -147,7 +147,7 @@ class Sparsity(Suite):
 
 
 def _found(name: str, estimator: Estimator[Any], draws: Draws, truth: Truth, instance: Instance) -> Iterator[Finding]:
-    number = min(draws.context.effort.replicates, MOST_REPLICATES)
+    number = min(draws.context.effort.replicates, MAX_REPLICATES)
     warmed = draws.warmed(estimator)
     of_forward = forward(warmed, draws, truth, replicates=number)
     if estimator.deterministic:

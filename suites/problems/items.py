@@ -39,7 +39,7 @@ def number_of(stage: str, key: str, most: float = math.inf) -> float | None:
     return number if 0 < number < most else None
 
 
-REDRAWN = 1000
+NUM_REDRAWS = 1000
 """Samples that replace one without parts."""
 
 
@@ -83,10 +83,12 @@ class Items(abc.ABC):
         drawn = self.oracle.sample(scores, generator=generator)
         if bool(drawn.any()):
             return drawn
-        again = self.oracle.sample(scores, REDRAWN, generator=generator)
+        again = self.oracle.sample(scores, NUM_REDRAWS, generator=generator)
         some = again.flatten(1).any(-1).nonzero()
         if not len(some):
-            raise ValueError(f"item {self.item_name(index)}: {REDRAWN} samples have no part; expected a gold structure, or other scores")
+            raise ValueError(
+                f"item {self.item_name(index)}: {NUM_REDRAWS} samples have no part; expected a gold structure, or other scores"
+            )
         return again[int(some[0])]
 
     def prepare(self, stages: Sequence[str], indices: Sequence[int]) -> None:  # noqa: B027, most sets have nothing to prepare

@@ -22,7 +22,7 @@ SIZES = {"n": ("length", "rows", "frames"), "m": ("columns",), "t": ("tags",), "
 
 LETTERS = {word: letter for letter, words in SIZES.items() for word in words}
 
-MOST_SCORES = 250_000
+MAX_SCORES = 250_000
 """The most scores of one instance."""
 
 
@@ -99,8 +99,8 @@ def sized_regime(name: str) -> Regime:
 def _event(name: str, oracle: Oracle, sizes: dict[str, int]) -> tuple[int, ...]:
     """The shape of the scores; ValueError for too many, before anything is counted or allocated."""
     event: tuple[int, ...] = type(oracle).event_shape(**sizes)
-    if math.prod(event) > MOST_SCORES:
-        raise ValueError(f"got the problem {name!r} with {math.prod(event):,} scores; expected at most {MOST_SCORES:,}, take smaller sizes")
+    if math.prod(event) > MAX_SCORES:
+        raise ValueError(f"got the problem {name!r} with {math.prod(event):,} scores; expected at most {MAX_SCORES:,}, take smaller sizes")
     return event
 
 

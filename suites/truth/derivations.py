@@ -19,10 +19,10 @@ from ...oracles import Assignment, Categorical, Constituency, IndependentCategor
 from ...oracles.capabilities import Oracle
 from ...oracles.derivations import UNIT, Builder, Derivations, StatedOracle
 
-LARGEST_ASSIGNMENT = 18
+MAX_ASSIGNMENT = 18
 """The largest n of permutations, which have 2ⁿ sets of columns."""
 
-LARGEST_PASS = 2**27
+MAX_CHOICES = 2**27
 """The most choices of a pass, which takes about 50 bytes for each."""
 
 
@@ -37,7 +37,7 @@ def derivations_of(oracle: Oracle, event: tuple[int, ...]) -> Derivations | None
     """
     cubic = isinstance(oracle, Constituency | ProjectiveTree)
     choices = event[0] * oracle.k if isinstance(oracle, Subset) else event[0] ** 3 // 6 if cubic else math.prod(event)
-    if choices > LARGEST_PASS or (isinstance(oracle, Assignment) and event[0] > LARGEST_ASSIGNMENT):
+    if choices > MAX_CHOICES or (isinstance(oracle, Assignment) and event[0] > MAX_ASSIGNMENT):
         return None
     if isinstance(oracle, StatedOracle):
         return oracle.derivations(event)

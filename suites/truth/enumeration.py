@@ -40,7 +40,7 @@ MAX_CHUNK = 8192
 CHUNK_PARTS = 2**18
 """Parts of a chunk's structures together on the CPU, for the same reason."""
 
-BYTES = 80
+BYTES_PER_PART = 80
 """Memory of one part of a structure on a device: itself, its deviation, the loss's copy, and estimates with their powers."""
 
 MAX_REFINEMENTS = 40
@@ -329,7 +329,7 @@ def fitting_chunk(scores: Tensor) -> int:
     if scores.device.type != "cpu":
         chunk = max(1, min(2**20, 2**28 // scores.numel()))
         # Halved, because the last digits of a truth depend on it: other users of the memory seldom change them.
-        while chunk > 1 and BYTES * scores.numel() * chunk > available(scores.device):
+        while chunk > 1 and BYTES_PER_PART * scores.numel() * chunk > available(scores.device):
             chunk //= 2
         return chunk
     return int(min(MAX_CHUNK, max(64, CHUNK_PARTS // scores.numel())))

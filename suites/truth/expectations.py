@@ -14,7 +14,7 @@ from ..problems.forms import CountForm, LinearForm, LossForm, PointForm, Quadrat
 from .derivations import GibbsLaw, derivations_of, gibbs_law
 from .trees import TreeLaw
 
-LARGEST_RANGE = 2**20
+MAX_RANGE = 2**20
 """The largest number of values of all counts together."""
 
 
@@ -40,7 +40,7 @@ def reduced(form: CountForm, oracle: Oracle, parameters: Tensor) -> Count | Line
     weights = [torch.where(read, count.to(parameters.device).round().long(), 0) for count in form.counts]
     ranges = [_range(oracle, count, parameters) for count in weights]
     several = [i for i, (low, high) in enumerate(ranges) if low < high]
-    if math.prod(ranges[i][1] + 1 for i in several) > LARGEST_RANGE:
+    if math.prod(ranges[i][1] + 1 for i in several) > MAX_RANGE:
         return None
     joint, size = torch.zeros_like(parameters, dtype=torch.int64), 1
     for i in several:
@@ -77,7 +77,7 @@ def _unjoined(joint: Tensor, ranges: list[tuple[int, int]]) -> list[Tensor]:
     return counts[::-1]
 
 
-LARGEST_TABLE = 2**25
+MAX_TABLE = 2**25
 """The most numbers in a table of counts by node, or complex numbers in the determinants of all frequencies."""
 
 Law = GibbsLaw | TreeLaw
@@ -100,7 +100,7 @@ def holds_counts(oracle: Oracle, event: tuple[int, ...], size: int) -> bool:
     """Whether the law of a count of so many values fits, for an oracle that has a law."""
     derivations = derivations_of(oracle, event)
     numbers = event[-1] ** 2 * (size // 2 + 1) // 2 if derivations is None else derivations.nodes * size
-    return numbers <= LARGEST_TABLE
+    return numbers <= MAX_TABLE
 
 
 def entropy_of(law: Law, parameters: Tensor, best: Tensor) -> float:

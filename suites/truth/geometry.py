@@ -13,21 +13,21 @@ from ...oracles.capabilities import MarginalOracle
 from ..statistics.geometry import Geometry
 from .enumeration import Truth
 
-LARGEST = 512
+MAX_PARTS = 512
 """The most parts of an event whose matrix of products of parts is computed."""
 
 _KNOWN: weakref.WeakKeyDictionary[Truth, tuple[Any, Geometry | None]] = weakref.WeakKeyDictionary()
 
 
 def geometry(oracle: Any, scores: Tensor, truth: Truth) -> Geometry | None:
-    """The metric at scores ``[*event]``; None if the oracle has no marginals, or the event more than `LARGEST` parts.
+    """The metric at scores ``[*event]``; None if the oracle has no marginals, or the event more than `MAX_PARTS` parts.
 
     It is computed once for a truth: all estimators of an instance share it.
     """
     known = _KNOWN.get(truth)
     if known is None or known[0] is not oracle:
         found = None
-        if isinstance(oracle, MarginalOracle) and scores.numel() <= LARGEST and oracle.sums_in_reach(tuple(scores.shape)):
+        if isinstance(oracle, MarginalOracle) and scores.numel() <= MAX_PARTS and oracle.sums_in_reach(tuple(scores.shape)):
             theta = scores.double()
             flat = torch.where(theta == -math.inf, theta, 0)
             found = Geometry.of(fisher_information(oracle, theta), fisher_information(oracle, flat), truth.gradient)

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from ...oracles.capabilities import Oracle
 
-EXAMPLES = 8
+NUM_EXAMPLES = 8
 """Structures that the loss is checked on."""
 
-LARGEST = float(torch.finfo(torch.float64).max ** 0.25)
+MAX_LOSS = float(torch.finfo(torch.float64).max ** 0.25)
 """The largest loss: metrics hold fourth powers of losses, which are finite below about 1e77."""
 
-SAME = 1e-6
+TOLERANCE = 1e-6
 """The greatest difference of two values of one structure, as a share of the largest loss."""
 
 EXPECTED = "expected a function [..., *event] -> [...] of float64 structures, one finite number for each"
@@ -48,7 +48,7 @@ def examine_loss(loss: Any, oracle: Oracle, scores: Tensor, *, differentiated: b
     losses = checked(values(loss, structures, oracle.event_ndim))
     if not torch.equal(structures, kept):
         raise ValueError("the loss writes into its argument; expected it to leave the structures as they are (clone them first)")
-    allowed = SAME * float(losses.abs().max())
+    allowed = TOLERANCE * float(losses.abs().max())
     if _apart(losses, values(loss, kept, oracle.event_ndim), allowed):
         raise ValueError(
             "the loss gave a structure another value in a second call; expected the same value in every call (it must not be random)"
@@ -67,8 +67,8 @@ def examine_loss(loss: Any, oracle: Oracle, scores: Tensor, *, differentiated: b
 def examples(oracle: Oracle, scores: Tensor) -> Tensor:
     """A few structures, float64 ``[s, *event]``: the best one first, then those of noisier and noisier scores."""
     theta = scores.detach().double()
-    noise = torch.randn((EXAMPLES, *theta.shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    scales = torch.tensor([0.0, *(2.0**power for power in range(EXAMPLES - 1))], dtype=torch.float64)
+    noise = torch.randn((NUM_EXAMPLES, *theta.shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scales = torch.tensor([0.0, *(2.0**power for power in range(NUM_EXAMPLES - 1))], dtype=torch.float64)
     return oracle.argmax(theta + (scales.reshape(-1, *[1] * theta.ndim) * noise).to(theta.device))
 
 
@@ -91,10 +91,10 @@ def values(loss: Callable[[Tensor], Tensor], structures: Tensor, event_ndim: int
 
 def checked(losses: Tensor) -> Tensor:
     """Return the losses, or raise ValueError with the first that is no finite number below 10⁷⁷."""
-    fits = losses.abs() <= LARGEST
+    fits = losses.abs() <= MAX_LOSS
     if not bool(fits.all()):
         worst = losses[~fits][0]
-        raise ValueError(f"the loss gave {float(worst):g}; expected finite numbers below {LARGEST:.0e}, for every structure")
+        raise ValueError(f"the loss gave {float(worst):g}; expected finite numbers below {MAX_LOSS:.0e}, for every structure")
     return losses
 
 

@@ -26,10 +26,10 @@ from .enumeration import CAP, Truth, exact_truth
 
 Kind = Literal["expected", "perturbed", "relaxed", "argmax"]
 
-LAUNCH = 32
+BLOCKS_PER_LAUNCH = 32
 """Blocks at a time; no number depends on it."""
 
-FEWEST = 8
+MIN_BLOCKS = 8
 """The fewest blocks whose spread gives an error."""
 
 STEP = 1e-4
@@ -209,8 +209,8 @@ def perturbed_gradient(  # noqa: PLR0913 - an instance, a law, and two numbers o
         The gradient, the mean loss, ``tr S/N`` of the gradient and the number of draws.
     """
     blocks = -(-replicates // BLOCK)
-    if blocks < FEWEST:
-        raise ValueError(f"`perturbed_gradient` got replicates={replicates}; expected at least {FEWEST * BLOCK}, {FEWEST} blocks")
+    if blocks < MIN_BLOCKS:
+        raise ValueError(f"`perturbed_gradient` got replicates={replicates}; expected at least {MIN_BLOCKS * BLOCK}, {MIN_BLOCKS} blocks")
     moving = oracle.free_parts(theta)
     parts = list(_blocks(oracle, loss, theta, law, (key, blocks)))
     estimates, values = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
@@ -235,5 +235,7 @@ def _blocks(
         scores = law.score(noise).reshape(count, BLOCK, *theta.shape)
         return torch.einsum("cb,cb...->c...", centred, scores) / (BLOCK - 1), losses.mean(-1)
 
-    launches = Launches(f"`perturbed_gradient` with {BLOCK} draws a row and scores of shape {tuple(theta.shape)}", LAUNCH, theta.device)
+    launches = Launches(
+        f"`perturbed_gradient` with {BLOCK} draws a row and scores of shape {tuple(theta.shape)}", BLOCKS_PER_LAUNCH, theta.device
+    )
     return (found for _, found in launches.over(0, blocks, launch))

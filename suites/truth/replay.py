@@ -97,7 +97,7 @@ def replay_samples(estimator: Estimator[Any], target: Target, slots: int, cap: i
         >>> float(found.error.norm()) < 1e-12, round(float(found.trace), 4)
         (True, 0.4927)
     """
-    if target.truth.method != "enumeration" or slots > MOST_SAMPLES or not isinstance(target.oracle, SamplingOracle):
+    if target.truth.method != "enumeration" or slots > MAX_SAMPLES or not isinstance(target.oracle, SamplingOracle):
         return None
     tuples = _Tuples.of(estimator, target, slots)
     if bool((tuples.losses == tuples.losses[0, 0]).all()):
@@ -184,10 +184,10 @@ def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: i
 TUPLES = 64
 """Tuples of samples that an estimate is fitted to."""
 
-MOST_SAMPLES = 1024
+MAX_SAMPLES = 1024
 """Samples of an estimate at most, whose tuples fit the memory."""
 
-MOST_WEIGHED = 8
+MAX_WEIGHTED_SAMPLES = 8
 """Samples of an estimate at most for which each has weights of its own."""
 
 AGREEMENT = 1e-9
@@ -235,7 +235,7 @@ class _Tuples:
         one, each = self.losses.new_ones(slots), torch.eye(slots, dtype=torch.float64, device=self.losses.device)
         # Own losses, those of others, and no loss: one weight for all samples, or one for each.
         bases = [[(each, 0 * one), *([(1 - each, 0 * one)] if slots > 1 else []), (0 * each, one)]]
-        if 1 < slots <= MOST_WEIGHED:
+        if 1 < slots <= MAX_WEIGHTED_SAMPLES:
             bases.append([(torch.outer(i, j), 0 * one) for i in each for j in each] + [(0 * each, j) for j in each])
         for basis in bases:
             pairs, alone = (torch.stack(parts) for parts in zip(*basis, strict=True))

@@ -84,7 +84,7 @@ def exponent_of_jackknife(sizes: Sequence[float], whole: Sequence[float], withou
 
 Call = Callable[[], object]
 
-SHORT = 2.0
+MAX_OVERRUN = 2.0
 """The most time of a point, as a multiple of the rest of its budget: growth is measured, not known."""
 
 
@@ -158,11 +158,11 @@ def _grown(
     spent, last, growth = 0.0, 0.0, 2.0
     for size in sizes:
         expected = last * growth
-        if spent + expected > SHORT * budget:
+        if spent + expected > MAX_OVERRUN * budget:
             return stop(size, f"would take about {expected:.1e} s, more than the effort allows")
         try:
             call = make(size)
-            seconds = _probed(call, SHORT * budget - spent, device)
+            seconds = _probed(call, MAX_OVERRUN * budget - spent, device)
         except UnfitError as reason:
             stop(size, str(reason))
             if last:
@@ -170,7 +170,7 @@ def _grown(
             continue
         except Exception as error:  # any user-supplied code may run here
             return stop(size, reason_of(error), failed=True)
-        if spent + seconds > SHORT * budget:
+        if spent + seconds > MAX_OVERRUN * budget:
             return stop(size, f"takes about {seconds:.1e} s, more than the effort allows")
         growth = max(seconds / last, 2.0) if last else 2.0
         spent, last = spent + seconds, seconds
@@ -205,10 +205,10 @@ ROWS = (8, 32, 128, 512, 2048)
 
 SAMPLES = doublings(1, 64)
 
-MOST_REPLICATES = 1024
+MAX_REPLICATES = 1024
 """The most replicates of the variance at one number of samples."""
 
-MOST_SAMPLES = 16
+MAX_SAMPLES = 16
 """The largest number whose variance is estimated."""
 
 
@@ -381,13 +381,13 @@ def _exponent(name: str, metric: str, found: Interval, kind: str, axis: str) -> 
 
 def _variances(name: str, estimator: Estimator[Any], problem: Problem, context: Context) -> Iterator[Finding]:
     """The variance of an estimate at every number of samples, with common random numbers, and its exponent."""
-    instance, number = problem.instances[0], max(min(context.effort.replicates, MOST_REPLICATES), 2 * BATCHES)
+    instance, number = problem.instances[0], max(min(context.effort.replicates, MAX_REPLICATES), 2 * BATCHES)
     scores = instance.scores.to(context.device, context.dtype)
     draws = Draws(problem.oracle, instance.loss, scores, context, ("scaling", problem.name, problem.stage, instance.name))
     sizes, wholes, folds = [], [], []
     try:
         square = float(context.truth(problem, instance).gradient.square().sum())
-        for samples in doublings(1, MOST_SAMPLES):
+        for samples in doublings(1, MAX_SAMPLES):
             try:
                 changed = with_samples(estimator, samples)
             except UnfitError:

@@ -26,16 +26,16 @@ BATCH = 32
 WARM_UP = 2
 """Untimed rounds."""
 
-FEWEST_ROUNDS = 7
+MIN_ROUNDS = 7
 """Rounds of a slow contender; a median of fewer than 6 has no 95 % interval."""
 
 PATIENCE = 4
 """A contender that has taken this many times its budget is timed once, and gets no interval."""
 
-SHORTEST = 1e-3
+MIN_SECONDS = 1e-3
 """Seconds: a shorter call is repeated up to this, and counts as the mean."""
 
-MOST_REPEATS = 64
+MAX_REPEATS = 64
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -61,7 +61,7 @@ def interleave(
     Args:
         contenders: each call returns seconds, one number or several.
         rounds: timed calls of each.
-        budget: seconds of each contender. After them it makes `FEWEST_ROUNDS` only, after `PATIENCE` times as many one round.
+        budget: seconds of each contender. After them it makes `MIN_ROUNDS` only, after `PATIENCE` times as many one round.
         spent: seconds that contenders have taken before: a slow one needs no further warm-up.
 
     Example:
@@ -76,9 +76,9 @@ def interleave(
     def takes_part(key: Key, turn: int) -> bool:
         if used[key] > PATIENCE * budget:
             return turn >= WARM_UP and not timed[key]
-        return turn < WARM_UP + (rounds if used[key] <= budget else FEWEST_ROUNDS)
+        return turn < WARM_UP + (rounds if used[key] <= budget else MIN_ROUNDS)
 
-    for turn in range(WARM_UP + max(rounds, FEWEST_ROUNDS)):
+    for turn in range(WARM_UP + max(rounds, MIN_ROUNDS)):
         willing = [key for key in contenders if key not in failures and takes_part(key, turn)]
         for key in (willing[i] for i in order.permutation(len(willing))):
             call, start = contenders[key], time.perf_counter()
@@ -86,7 +86,7 @@ def interleave(
                 if turn < WARM_UP:  # the fastest of these calls is the one without compilation
                     fastest[key] = min(fastest[key], sum(call()))
                 else:
-                    repeats = max(1, min(MOST_REPEATS, math.ceil(SHORTEST / max(fastest[key], 1e-9))))
+                    repeats = max(1, min(MAX_REPEATS, math.ceil(MIN_SECONDS / max(fastest[key], 1e-9))))
                     rows = [call() for _ in range(repeats)]
                     timed[key].append(rows[0] if repeats == 1 else np.sum(rows, axis=0) / repeats)
             except Exception as error:  # any user-supplied code may run here

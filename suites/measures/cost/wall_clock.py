@@ -38,13 +38,13 @@ ROUNDS = 30
 BUDGET = 0.5
 """Seconds of each contender, after which it makes the fewest rounds and no more."""
 
-MOST_ROWS = 1024
+MAX_ROWS = 1024
 """The largest launch of which `seconds_per_estimate` is taken."""
 
-LAUNCH = 8e-3
+LAUNCH_SECONDS = 8e-3
 """Seconds that such a launch takes of most estimators, unless `BATCH` rows take more."""
 
-FAR = 8
+SLOW_FACTOR = 8
 """Estimators that take so many times as long as most of the others are launched with fewer rows."""
 
 MAX_RETRIES = 3
@@ -108,7 +108,7 @@ def measure_times(  # noqa: PLR0913
             failures[name] = reason_of(error)
     # As many rows for all, so that all share the cost of a launch alike; fewer only for those that would take far longer.
     usual = statistics.median(probes.values()) if probes else 0.0
-    rows = {name: _launch_rows(usual if probe <= FAR * usual else probe, len(scores)) for name, probe in probes.items()}
+    rows = {name: _launch_rows(usual if probe <= SLOW_FACTOR * usual else probe, len(scores)) for name, probe in probes.items()}
     for name, probe in probes.items():
         contenders |= {(name, part): call for part, call in _calls(made[name], setting, probe, budget).items()}
         more_scores = _more_rows(scores, rows[name])
@@ -189,7 +189,7 @@ def _launch(estimator: Estimator[Any], setting: _Setting, scores: Tensor) -> tup
 
 def _launch_rows(seconds: float, rows: int) -> int:
     """The largest doubling of the rows, which take ``seconds``, that keeps a launch short."""
-    doublings = int(math.log2(max(min(MOST_ROWS / rows, LAUNCH / max(seconds, 1e-9)), 1)))
+    doublings = int(math.log2(max(min(MAX_ROWS / rows, LAUNCH_SECONDS / max(seconds, 1e-9)), 1)))
     return rows << doublings
 
 

@@ -12,7 +12,7 @@ import torch
 from structgrad.estimators import ImplicitMLE, Reinforce, SparseMAP, StraightThrough, StructuredAttention, make_estimator
 from structgrad.oracles import Subset
 from structgrad.suites.measures.cost import wall_clock
-from structgrad.suites.measures.cost.timer import BATCH, FEWEST_ROUNDS, PATIENCE, WARM_UP, interleave, time_once, timing_batch
+from structgrad.suites.measures.cost.timer import BATCH, MIN_ROUNDS, PATIENCE, WARM_UP, interleave, time_once, timing_batch
 from structgrad.suites.measures.cost.wall_clock import Stopwatch, WallClock, measure_times, oracle_seconds, timed_oracle
 from structgrad.suites.statistics.intervals import Interval, median_interval
 from tests.suites.planted import CONTEXT, Failing, Sleeping, problem, take_no_time_to_sleep
@@ -147,8 +147,8 @@ def test_over_its_budget_a_contender_makes_the_fewest_rounds():
     spent = {"a": 1.5, "b": 1.0 + PATIENCE, "c": 0.0}
     calls = {name: contender(order, name, 1.0) for name in "abc"}
     found = interleave(calls, rounds=20, budget=1.0, spent=spent)
-    assert [order.count(name) for name in "abc"] == [WARM_UP + FEWEST_ROUNDS, 1, WARM_UP + 20]
-    assert [len(found.seconds[name]) for name in "abc"] == [FEWEST_ROUNDS, 1, 20]
+    assert [order.count(name) for name in "abc"] == [WARM_UP + MIN_ROUNDS, 1, WARM_UP + 20]
+    assert [len(found.seconds[name]) for name in "abc"] == [MIN_ROUNDS, 1, 20]
 
 
 def test_one_that_raises_does_not_lose_the_others():

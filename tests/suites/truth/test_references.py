@@ -84,7 +84,7 @@ def test_the_stated_error_is_that_of_repetitions(name: str, law: SmoothNoise) ->
 
 def test_references_have_keys_and_do_not_depend_on_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [reference_gradient("perturbed", Subset(2), quadratic("subset"), scores_of("subset"), replicates=2048, key=(k,)) for k in "ab"]
-    monkeypatch.setattr(references, "LAUNCH", 3)
+    monkeypatch.setattr(references, "BLOCKS_PER_LAUNCH", 3)
     again = reference_gradient("perturbed", Subset(2), quadratic("subset"), scores_of("subset"), replicates=2000, key=("a",))
     torch.testing.assert_close(again.gradient, found[0].gradient, rtol=1e-13, atol=1e-14)
     assert again.replicates == 2048
