@@ -84,8 +84,8 @@ class Side:
     def ask(self, **request: Any) -> float:
         """The seconds that a request took; raises RuntimeError if the worker failed or ended."""
         stdin, stdout = self.process.stdin, self.process.stdout
-        if stdin is None or stdout is None:
-            raise AssertionError("both ends are pipes")
+        assert stdin is not None, "both ends are pipes"
+        assert stdout is not None, "both ends are pipes"
         try:
             stdin.write(json.dumps(request) + "\n")
             stdin.flush()

@@ -117,8 +117,7 @@ def load_problem(plan: Plan, name: str, stage: str, instances: int | None) -> Pr
 
 @functools.lru_cache(maxsize=len(problems.LOSS_NAMES))
 def _load_file(plan: Plan, loss: str | None) -> Problem:
-    if plan.file is None:
-        raise ValueError("the plan holds no score file")
+    assert plan.file is not None, "the caller checks"
     return problems.from_file(plan.file, loss, offset=plan.offset)
 
 
