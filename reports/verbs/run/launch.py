@@ -151,9 +151,9 @@ class Launch:
             count = len({cell.identity for cell in planned} - {cell.identity for cell in self.work.cells})
             if count:
                 return (
-                    f"{self.place} holds a run with {text.plural(count, 'other cell')}: its table and page are replaced by those of this "
-                    f"plan, its cells stay, and its command gives it again: {manifest.get('command', 'not on record')}; "
-                    "another --out keeps both"
+                    f"{self.place} holds a run with {text.plural(count, 'other cell')}. This run replaces its table and page, and keeps "
+                    "its cells. Choose another --out to keep both, or restore the earlier table with: "
+                    f"{manifest.get('command', 'its command, which was not stored')}"
                 )
         return ""
 

@@ -21,7 +21,6 @@ from tests.suites.running_cases import SMALL as PLAN
 from tests.suites.running_cases import kept
 
 NAMES = ("rloo", "ste", "reinforce")
-CLOCKS = ["cell", "seconds"]
 
 
 @pytest.fixture(autouse=True)
