@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MOST_NUMBERS = 2**26
+MAX_NUMBERS = 2**26
 """The most numbers of one tensor; larger cases are left out to save memory."""
 
-MOST_RANK = 2**62
-LONGEST_PERMUTATION = 8
+MAX_RANK = 2**62
+MAX_PERMUTATION = 8
 """Beyond it a sum over permutations takes minutes."""
 
-LISTED = 4096
+MAX_LISTED = 4096
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ OPERATIONS: dict[str, Operation] = {
     "project_backward": lambda oracle, given: backward(lambda leaf: oracle.project(leaf).mean, given.scores),
     "sample_distinct_8": lambda oracle, given: oracle.sample_distinct(given.scores, 8, generator=given.generator).log_probs,
     "kbest_8": lambda oracle, given: oracle.kbest(given.scores, 8),
-    "enumerate": lambda oracle, given: oracle.enumerate(given.event, 0, min(oracle.count(given.event), LISTED)),
+    "enumerate": lambda oracle, given: oracle.enumerate(given.event, 0, min(oracle.count(given.event), MAX_LISTED)),
     "rank": lambda oracle, given: oracle.rank(given.structures),
     "relax": lambda oracle, given: oracle.relax(given.scores, "l2"),
     "relaxed_value": lambda oracle, given: oracle.relaxed_value(given.scores, "l2"),
@@ -85,10 +85,10 @@ def left_out(operation: str, oracle: Any, event: tuple[int, ...], batch: int) ->
     """The reason that an operation is not measured; None if it is."""
     if not hasattr(oracle, method_of(operation)):
         return f"the oracle {oracle.name} has no {method_of(operation)}"
-    if oracle.name == "assignment" and event[0] > LONGEST_PERMUTATION and operation in SUMS:
+    if oracle.name == "assignment" and event[0] > MAX_PERMUTATION and operation in SUMS:
         return "sums over so many permutations are out of reach"
-    if operation in ("enumerate", "rank") and oracle.count(event) > MOST_RANK:
+    if operation in ("enumerate", "rank") and oracle.count(event) > MAX_RANK:
         return "more structures than there are ranks"
-    if batch * math.prod(event) * (64 if operation == "sample_64" else 1) > MOST_NUMBERS:
+    if batch * math.prod(event) * (64 if operation == "sample_64" else 1) > MAX_NUMBERS:
         return "too large for memory"
     return None

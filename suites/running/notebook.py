@@ -9,7 +9,7 @@ from typing import Any
 
 from .progress import Progress, Snapshot, progress_text
 
-BETWEEN = 0.25
+REDRAW_SECONDS = 0.25
 """Seconds between two drawings: a message for every cell of a long run would make the notebook slow."""
 
 
@@ -44,7 +44,7 @@ def notebook_progress() -> Progress | None:
         line = ProgressLine(snapshot, now - began)
         if handle is None:
             handle = display(line, display_id=True)
-        elif snapshot.finished == snapshot.total or now - last >= BETWEEN:
+        elif snapshot.finished == snapshot.total or now - last >= REDRAW_SECONDS:
             handle.update(line)
         else:
             return

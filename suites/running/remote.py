@@ -21,7 +21,7 @@ from ..base import SCHEMA_VERSION
 from ..trust import json_of
 from .store import FILE, DamagedError, NewerSchemaError, Store, check_writable, holds_run, locked
 
-EVERY = 60.0
+COPY_SECONDS = 60.0
 """Seconds between two copies of a run."""
 
 MANIFEST, TABLE = "run.json", "results.parquet"
@@ -161,10 +161,10 @@ class Mirror:
 
         Args:
             cells: the open database of an unfinished run.
-            now: whether to copy at once, and to raise RemoteError if that fails. Else a copy is due every `EVERY` seconds, and a failed
+            now: whether to copy at once, and to raise RemoteError if that fails. Else a copy is due every `COPY_SECONDS`, and a failed
                 one is a warning.
         """
-        if not now and time.monotonic() - self.last < EVERY:
+        if not now and time.monotonic() - self.last < COPY_SECONDS:
             return
         self.last = time.monotonic()
         try:
@@ -181,7 +181,7 @@ class Mirror:
         except RemoteError as error:
             if now:
                 raise
-            warnings.warn(f"{error}; tried again in {EVERY:g} s", RemoteWarning, stacklevel=2)
+            warnings.warn(f"{error}; tried again in {COPY_SECONDS:g} s", RemoteWarning, stacklevel=2)
 
     def discard(self) -> None:
         """Remove the copy."""

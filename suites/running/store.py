@@ -1,7 +1,7 @@
 """Storage of a run: its plan and its finished cells in one SQLite file, next to logs and scratch folders.
 
 Only one process writes (`locked`); others may read at any time. Each finished cell is committed on its own, so a killed process loses only
-the cells that it was measuring. A power failure may also take short cells of the last seconds (`LASTING`).
+the cells that it was measuring. A power failure may also take short cells of the last seconds (`DURABLE_SECONDS`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FILE = "cells.sqlite"
 DONE, FAILED_KIND, NONFINITE = "done", "failed", "nonfinite"
 """Kinds of finished cells."""
 
-LASTING = 0.1
+DURABLE_SECONDS = 0.1
 """Seconds. Cells that took longer are written to the disk at once, so that they survive a power failure."""
 
 _EARLIER = "plan.jsonl"
@@ -351,7 +351,7 @@ class Store:
             OSError: it cannot be written.
         """
         with self._writing():
-            self.base.execute(f"PRAGMA synchronous={'FULL' if content['seconds'] >= LASTING else 'NORMAL'}")
+            self.base.execute(f"PRAGMA synchronous={'FULL' if content['seconds'] >= DURABLE_SECONDS else 'NORMAL'}")
             values = (identity, kind_of(content), content["seconds"], zlib.compress(text.encode(), 1))
             self.base.execute("INSERT OR REPLACE INTO cells (identity, kind, seconds, content) VALUES (?,?,?,?)", values)
 

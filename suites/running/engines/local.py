@@ -43,10 +43,10 @@ MAX_FAILED_STARTS = 3
 IDLE = 0.05
 """Share of a processor below which a worker counts as waiting: its limit then counts elapsed seconds instead of CPU seconds."""
 
-HOLDING, MIN_HOLDING = 4.0, 5.0
+GIL_FACTOR, MIN_GIL_SECONDS = 4.0, 5.0
 """A cell that never releases the GIL is ended after 4 times its limit in elapsed seconds, and at least 5 s: the guard cannot run then."""
 
-LONGEST = threading.TIMEOUT_MAX
+MAX_TIMER_SECONDS = threading.TIMEOUT_MAX
 """Seconds of the longest timer. Limits may be longer for cells with many structures, or infinite."""
 
 _COMPILING, _INDEX, _SINCE, _PROCESS = range(4)
@@ -246,11 +246,11 @@ class _Worker:
         if math.isinf(self.limit):
             faulthandler.cancel_dump_traceback_later()
         else:
-            seconds = max(HOLDING * self.limit * self.config.plan.threads, MIN_HOLDING)
+            seconds = max(GIL_FACTOR * self.limit * self.config.plan.threads, MIN_GIL_SECONDS)
             faulthandler.dump_traceback_later(seconds, exit=True, file=self.file)
 
     def measure(self, cell: Cell, limit: float) -> str:
-        limit = min(limit, LONGEST / (HOLDING * self.config.plan.threads))
+        limit = min(limit, MAX_TIMER_SECONDS / (GIL_FACTOR * self.config.plan.threads))
         begin = os.fstat(self.file.fileno()).st_size
         mark = self.file.write(f"\n{_MARK}{cell.label}\n".encode())
         self.since, self.cpu, self.limit = time.monotonic(), time.process_time(), limit

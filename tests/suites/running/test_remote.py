@@ -35,7 +35,7 @@ def on_machine(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_machine("a", tmp_path, monkeypatch)
-    monkeypatch.setattr(remote, "EVERY", 0.0)
+    monkeypatch.setattr(remote, "COPY_SECONDS", 0.0)
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -79,7 +79,7 @@ def test_another_machine_continues_and_a_third_one_reads(tmp_path, monkeypatch, 
 
 def test_between_two_copies_a_lost_machine_loses_the_last_cells_only(tmp_path, monkeypatch, url, expected):
     begin(url, 3)
-    monkeypatch.setattr(remote, "EVERY", 1e9)
+    monkeypatch.setattr(remote, "COPY_SECONDS", 1e9)
     begin(url, 6)
     on_machine("b", tmp_path, monkeypatch)
     check_continues(url, 3, expected)
@@ -129,7 +129,7 @@ def test_a_server_that_is_away_at_the_end_ends_the_run_with_a_sentence_and_the_f
 
     kind = fsspec.implementations.memory.MemoryFileSystem
     with monkeypatch.context() as patched:
-        patched.setattr(remote, "EVERY", 1e9)
+        patched.setattr(remote, "COPY_SECONDS", 1e9)
         with pytest.raises(
             RemoteError, match=rf"^cannot write {url} \(the server is away\); expected a place that may be read and written$"
         ):
