@@ -44,6 +44,12 @@ def peak_memory(call: Callable[[], object], *, device: torch.device | str = "cpu
         return _cuda_peak(call, place) if place.type == "cuda" else _cpu_peak(call)
 
 
+def load_kernels(call: Callable[[], object]) -> None:
+    """Make a call as `peak_memory` does, before it measures that call: a first call loads kernels, whose code must not count."""
+    with kernels.shown_to_torch():
+        call()
+
+
 @contextmanager
 def _no_collections() -> Iterator[None]:
     """Turn garbage collection off: it would release older memory during the call, sooner in one run and later in another."""
@@ -97,8 +103,7 @@ def training_memory(estimator: Estimator[Any] | str, oracle: Any, loss: Loss, sc
 
         step = functools.partial(_step, made, oracle, loss, batch)
         with _no_collections():
-            with kernels.shown_to_torch():  # a kernel is loaded at its first call in this mode, which must not count
-                step(generator(), backward)
+            load_kernels(functools.partial(step, generator(), backward))
             return peak_memory(functools.partial(step, generator(), backward), device=batch.device)
 
     half = scores[:rows]

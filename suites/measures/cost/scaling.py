@@ -28,7 +28,7 @@ from ...statistics.intervals import LEVEL, Interval, median_interval
 from ...statistics.moments import BATCHES
 from ...text import reason_of
 from ..draws import Draws, estimates
-from ..memory import peak_memory
+from ..memory import load_kernels, peak_memory
 from ..suite import Context, Finding, Suite
 from .timer import BATCH, interleave, single_thread, time_once, timed, timing_batch
 
@@ -356,6 +356,7 @@ def _points(axis: str, found: Sweep, device: torch.device) -> Iterator[Finding]:
         sizes, rounds = found.table(name)
         bytes_at: list[float] = []
         for size, seconds in found.seconds.get(name, {}).items():
+            load_kernels(found.calls[name][size])
             bytes_at.append(float(peak_memory(found.calls[name][size], device=device)))
             yield _finding(name, "total_time", median_interval(seconds), "order-statistic", f"{axis}={size}", size)
             yield _finding(name, "peak_memory", Interval(bytes_at[-1]), "", f"{axis}={size}", size)

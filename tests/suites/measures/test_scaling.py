@@ -1,4 +1,4 @@
-"""Planted growth is found; a size that cannot be served stops its estimator and no other."""
+"""Planted growth is found; an unsupported size stops its estimator and no other."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from structgrad.estimators import LeaveOneOut, Reinforce, StraightThrough, make_
 from structgrad.oracles import Alignment, Assignment, Categorical, Constituency, LinearChain, ShiftReduce, SpanningTree, Subset
 from structgrad.suites.base import Problem
 from structgrad.suites.measures import SUITES
+from structgrad.suites.measures.cost import scaling
 from structgrad.suites.measures.cost.scaling import (
     ScalingSuite,
     UnfitError,
@@ -38,6 +39,17 @@ def test_an_exponent_of_the_upper_part():
     assert exponent(sizes, [100 + size**3 for size in sizes]) == pytest.approx(3, abs=0.05)
     assert exponent(sizes[:2], [1.0, 2.0]) is None
     assert exponent([4, 8, 16, 32], [1.0, 2.0, 4.0, 800.0]) < 8
+
+
+def test_kernels_are_loaded_before_memory_is_measured(monkeypatch):
+    """Else the first size of a process holds the code of its kernels: 231 kB, not 16."""
+    loaded = []
+    monkeypatch.setattr(scaling, "load_kernels", loaded.append)
+    monkeypatch.setattr(scaling, "peak_memory", lambda call, *, device: loaded.count(call))
+    found = list(ScalingSuite().findings(problem(), {"reinforce": Reinforce()}, CONTEXT))
+    peaks = [finding.value for finding in found if finding.metric == "peak_memory"]
+    assert peaks == [1] * len(loaded)
+    assert peaks
 
 
 def test_a_slow_round_leaves_its_slope():
