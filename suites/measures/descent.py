@@ -54,7 +54,7 @@ class DescentAmount:
 
 
 class Descent(Suite):
-    """The value of estimates in descent, where ``E L`` is known exactly.
+    """The value of estimates in descent, if ``E L`` is known exactly.
 
     `kl_decrease` compares with the step of the exact gradient of the same mean KL divergence; `kl_decrease_natural`, the ceiling, does not
     depend on the estimator and is repeated for each. `regret` is that of training by the estimator itself from a flat start, with a budget

@@ -122,7 +122,7 @@ class StructureTable:
         return torch.cat([self.log_probs(block).exp() @ self.losses for block in blocks])
 
     def gradient(self, row: Tensor) -> Tensor:
-        """The exact gradient of E L at scores [parts]: ``Cov(L, z)``, pulled back where parameters are not the scores."""
+        """The exact gradient of E L at scores [parts]: ``Cov(L, z)``, pulled back if parameters are not the scores."""
         probabilities = self.log_probs(row.unsqueeze(0))[0].exp()
         centred = probabilities * (self.losses - probabilities @ self.losses)
         return self._pulled_back(row, (centred @ self.structures).unsqueeze(0))[0]
@@ -186,7 +186,7 @@ class Rays:
 
     @property
     def curvature(self) -> float:
-        """``E ĝ'Hĝ``: twice the mean KL divergence of a small step, over η²; 0 where no direction moves the law."""
+        """``E ĝ'Hĝ``: twice the mean KL divergence of a small step, over η²; 0 if no direction moves the law."""
         mean = (self.slopes @ self.start).unsqueeze(-1)
         found = float(((self.slopes - mean).square() @ self.start).mean())
         return found if found > 1e-26 * float(self.directions.square().sum(-1).mean()) else 0.0

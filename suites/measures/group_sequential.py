@@ -49,7 +49,7 @@ class Outcome:
 
 
 def bias_bound(moments: Moments, *, error: float = ERROR) -> float | None:
-    """Upper bound of ``‖b‖ / ‖g‖`` at confidence 1 − error: below ε, the bias is (two one-sided tests in one norm); None where g is 0.
+    """Upper bound of ``‖b‖ / ‖g‖`` at confidence 1 − error: below ε, the bias is (two one-sided tests in one norm); None if g is 0.
 
     Reference: Schuirmann 1987, "A comparison of the two one-sided tests procedure and the power approach".
     """

@@ -119,7 +119,7 @@ class Measurement:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row per finding, with the columns `FRAME_COLUMNS`: ``low`` and ``high`` end its 95 % interval; NA where there is none.
+        """A row per finding, with the columns `FRAME_COLUMNS`: ``low`` and ``high`` end its 95 % interval; NA without one.
 
         Rows with an empty ``reference`` compare with nothing, ``expected`` with the exact gradient, others with the reference that
         was given.

@@ -65,7 +65,7 @@ def forward(estimator: Estimator[Any], draws: Draws, truth: Truth, *, replicates
     """The forward distribution of an estimator.
 
     The support is the number of structures of positive probability: 1 for argmax, the atoms of a sparse law, and all feasible structures
-    for samples, noise and marginals. Non-zeros are exact where the forward is deterministic or its law over structures is known: structures
+    for samples, noise and marginals. Non-zeros are exact if the forward is deterministic, or its law over structures is known: structures
     are 0/1, so that the expected number of parts is the sum of the marginals. Of other noise they are the mean over draws.
     """
     if estimator.objective == "sparse":

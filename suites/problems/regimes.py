@@ -83,7 +83,7 @@ MAX_SCALE = 2.0**60
 def entropy_scales(oracle: MarginalOracle, directions: Tensor, entropies: Tensor, *, origin: Tensor | None = None) -> Tensor:
     """The scales s ≥ 0 at which the Gibbs entropies of ``origin + s · directions`` are ``entropies`` nats: ``[items]``.
 
-    From an origin of the uniform law, an entropy falls in s from the log count to 0 where the direction has one best structure. All items
+    From an origin of the uniform law, an entropy falls in s from the log count to 0 if the direction has one best structure. All items
     are searched at once, each in its own interval.
 
     Args:

@@ -389,7 +389,7 @@ class ScoreTables:
             ValueError: numbers that are no scores, or an item that forbids every structure.
         """
         scores = self._scores(index)
-        # The structure without parts, which some oracles have, is the best one where every part costs something.
+        # The structure without parts, which some oracles have, is the best one if every part costs something.
         nothing = bool((scores == -math.inf).any()) and not bool(self.oracle.argmax(scores).any())
         if nothing and bool(self.oracle.argmax(torch.full_like(scores, -1)).any()):
             raise ValueError(
@@ -493,7 +493,7 @@ class ScoreTables:
         return lengths.astype(np.int64)
 
     def _warn_of_padding(self, array: np.ndarray, *, unary: bool) -> None:
-        """Say so, once, where items seem to be padded and no field names their lengths."""
+        """Warn once if items seem to be padded and no field names their lengths."""
         named = {getattr(self.file, option) for option in ARRAYS}
         others = {key: other for key, other in self.arrays.items() if key not in named}
         limits = self.oracle.length_limits(self._event)

@@ -29,7 +29,7 @@ from .seeds import BLOCK
 
 @dataclass(frozen=True)
 class Width:
-    """The half-width that an interval must not exceed: a share of its value, or an absolute number where that is more."""
+    """The half-width that an interval must not exceed: a share of its value, or an absolute number if that is more."""
 
     relative: float = 0.0
     absolute: float = 0.0

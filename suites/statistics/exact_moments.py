@@ -17,7 +17,7 @@ class ExactMoments:
     Args:
         gradient: [d], exact.
         information: Fisher's, [d, d], or None.
-        covariance: whether it is made, where there are no more than `FULL_COVARIANCE` parts.
+        covariance: whether it is computed, up to `FULL_COVARIANCE` parts.
     """
 
     def __init__(self, gradient: Tensor, information: Tensor | None = None, *, covariance: bool = True) -> None:

@@ -36,7 +36,7 @@ UNRESOLVED, NO_ANGLE, UNDIRECTED_MEAN = (Interval(None, method=method) for metho
 def events(squares: Tensor, count: Tensor) -> float:
     """Number of replicates that carry a spread: the number of equal, rare events whose sums over batches vary as much.
 
-    The sums of squares of batches vary little where every replicate adds to them, and much where few do. Events that fall into B batches
+    The sums of squares of batches vary little if every replicate adds to them, and much if few do. Events that fall into B batches
     at random, E in all, give these sums the squared coefficient of variation B/E. Of a heavy tail it is about replicates / kurtosis.
 
     Args:

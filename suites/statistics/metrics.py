@@ -85,7 +85,7 @@ class Estimates:
     Attributes:
         descent: share with ``⟨ĝ, g⟩ > 0``. ``cosine``: with g, 0 for an estimate of 0. ``quartic``: of ``‖ĝ‖⁴``.
         agreeing: of the number of parts whose sign is that of g. ``signed``: of active parts that are not 0.
-        informed: of ``ĝ'Fĝ``; None where there is no Fisher information.
+        informed: of ``ĝ'Fĝ``; None without Fisher information.
     """
 
     descent: Tensor

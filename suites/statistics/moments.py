@@ -154,7 +154,7 @@ class Moments:
 
     @functools.cached_property
     def direction(self) -> Tensor:
-        """``g / ‖g‖``, 0 where there is no gradient."""
+        """``g / ‖g‖``, 0 without a gradient."""
         unit: Tensor = self.gradient / self.gradient.norm().clamp(min=1e-300)
         return unit
 

@@ -87,7 +87,7 @@ class GibbsLaw:
     roundings: float
 
     def gradient(self, expectation: Tensor) -> Tensor:
-        """The gradient [d] in the natural parameters of ``E f(z)``, where ``f`` has the mean 0 and the expectation is made of `choices`.
+        """The gradient [d] in the natural parameters of ``E f(z)``, if ``f`` has the mean 0 and the expectation is made of `choices`.
 
         It is ``E[f(z) z]``. Each edge adds its probability times the slope of the expectation in it. These sums keep their relative
         precision if f is small at likely structures.
@@ -233,7 +233,7 @@ class DerivationCounts:
         self.root = self._root.detach()
 
     def gradient(self, values: Tensor) -> Tensor:
-        """The gradient of ``E values[count]``: [d]. Values that are small where the count is likely keep the relative precision."""
+        """The gradient of ``E values[count]``: [d]. Values that are small at likely counts keep the relative precision."""
         with torch.enable_grad():
             return self.law.gradient(self._root @ (values - values @ self.root))
 

@@ -148,7 +148,7 @@ class Enumeration:
         chunk: structures at a time; as many as fit the cache when None.
 
     Attributes:
-        probabilities: ``[count]``, 0 where a structure is not feasible. ``errors``: ``L − E L``, ``[count]``, 0 there too.
+        probabilities: ``[count]``, 0 for infeasible structures. ``errors``: ``L − E L``, ``[count]``, 0 for these too.
         value: ``E L``.
 
     Raises:
@@ -165,7 +165,7 @@ class Enumeration:
         potentials = oracle.natural_parameters(self.scores)
         best = oracle.argmax(potentials if potentials is self.scores else self.scores).flatten()
         forbidden = (potentials == -math.inf).flatten()
-        # The structure without parts, which some oracles have, is the best one where every part costs something.
+        # The structure without parts, which some oracles have, is the best one if every part costs something.
         nothing = not bool(best.any()) and bool(oracle.argmax(torch.full_like(self.scores, -1)).any())
         if nothing or not bool(oracle.free_parts(self.scores).any()):
             raise ValueError("`exact_truth` got scores that forbid every structure; expected at least one feasible structure")
@@ -256,7 +256,7 @@ class Enumeration:
     def _powers(self, means: Tensor, covariance: Tensor) -> Tensor:
         """Second and fourth central moments of ``(L − E L) ∇ log p(z)``: ``[2, p + 1]``, by part and along the gradient.
 
-        The score of a structure is ``z − μ``, pulled back where scores are not the natural parameters. That of a policy is 0 except for
+        The score of a structure is ``z − μ``, pulled back if scores are not the natural parameters. That of a policy is 0 except for
         few samples at a state where one action is nearly certain, while the parts themselves are often there.
         """
         jacobian = self._jacobian()
@@ -296,7 +296,7 @@ class Enumeration:
         return self.oracle.unrank(torch.stack([lowest, highest]), self.event).double()
 
     def _jacobian(self) -> Tensor | None:
-        """The derivative of natural parameters, with the signs of deviations, in the scores: ``[p, p]``; None where both are the same."""
+        """The derivative of natural parameters, with the signs of deviations, in the scores: ``[p, p]``; None if both are the same."""
         with torch.enable_grad():
             leaf = self.scores.clone().requires_grad_()
             potentials = self.oracle.natural_parameters(leaf)

@@ -69,7 +69,7 @@ def _range(oracle: Oracle, count: Tensor, parameters: Tensor) -> tuple[int, int]
 
 
 def _unjoined(joint: Tensor, ranges: list[tuple[int, int]]) -> list[Tensor]:
-    """The counts of joint ones, clamped to where structures are; constant ones as they are."""
+    """The counts of joint ones, clamped to the range of structures; constant ones as they are."""
     counts = []
     for low, high in reversed(ranges):
         counts.append((joint % (high + 1)).clamp(low, high) if low < high else torch.full_like(joint, high))
@@ -110,7 +110,7 @@ def entropy_of(law: Law, parameters: Tensor, best: Tensor) -> float:
 
 
 class Expected(NamedTuple):
-    """``E L``, its gradient [d] in the natural parameters, ``Var L`` (nan where unknown), and the size that its rounding is relative to."""
+    """``E L``, its gradient [d] in the natural parameters, ``Var L`` (nan if unknown), and the size that its rounding is relative to."""
 
     kind: str
     value: float

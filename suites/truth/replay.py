@@ -216,7 +216,7 @@ class _Tuples:
         generator = torch.Generator(scores.device).manual_seed(slots)
         flat = torch.where(scores == -math.inf, scores, 0)
         drawn = [oracle.sample(law, TUPLES, generator=generator) for law in (scores, flat)]
-        # The best one often: sum-and-sample takes the second sample where the first is the best.
+        # The best one often: sum-and-sample takes the second sample if the first is the best.
         pool = torch.cat([oracle.argmax(scores).expand_as(drawn[0]), *drawn, drawn[1]])
         if len(values(target.loss, pool.double(), oracle.event_ndim).unique()) < 3:
             # If all losses are equal, many forms hold: only the structure to be found may have another one.

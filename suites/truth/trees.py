@@ -74,7 +74,7 @@ class Deviations:
         return cls(heads, reach.mT[1:] > 0, single_root)
 
     def relative(self, scores: Tensor) -> Tensor:
-        """Scores [..., n + 1, n + 1] of arcs to ``log ρ``: [..., n + 1, n], -inf on T, on the diagonal and where forbidden."""
+        """Scores [..., n + 1, n + 1] of arcs to ``log ρ``: [..., n + 1, n], -inf on T, on the diagonal and at forbidden arcs."""
         into = scores[..., 1:]
         size = into.shape[-2]
         own = one_hot(self.heads, size).mT.bool()
