@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import time
@@ -19,7 +18,7 @@ from ...oracles.derivations import Derivations, StatedOracle, walked
 from ..problems.sized import is_sized, size_names, sized_structure
 from ..truth.derivations import derivations_of
 from .oracle_laws import CAPABILITIES, LAWS, DisagreementError, Law, Listing, Scene, compare, sample_test, scenes
-from .result import Check, Judged
+from .result import Check, Judged, settled
 
 __all__ = ["OracleAudit", "audit_oracle"]
 
@@ -108,11 +107,7 @@ def audit_oracle(  # noqa: PLR0913
         for scene in scenes(listing, seed, quick=quick):
             checks += _checks(scene, seed, until)
             until = min(until, time.monotonic() + seconds)
-    tests = sum(check.p_value is not None for check in checks)
-    checks = [
-        dataclasses.replace(check, status="violated") if check.p_value is not None and check.p_value < alpha / tests else check
-        for check in checks
-    ]
+    checks, _ = settled(checks, alpha)
     sources = tuple(f"{'x'.join(map(str, one.event))}: {len(one.structures)} structures, by {one.source}" for one in listings)
     lacking = tuple(word for kind, word in CAPABILITIES.items() if not isinstance(oracle, kind))
     return OracleAudit(subject if isinstance(subject, str) else oracle.name, sources, tuple(checks), lacking, alpha)
