@@ -61,7 +61,7 @@ def test_tokens_may_do_as_little_as_possible(path: Path) -> None:
     for name, job in found["jobs"].items():
         checkouts = [step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
         assert all(step["with"]["persist-credentials"] is False for step in checkouts)
-        assert not (checkouts and name in writing), "code of a pull request must not run beside a token that may write"
+        assert not (checkouts and name in writing), "code of a pull request must not run with a token that may write"
 
 
 @workflows

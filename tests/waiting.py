@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from structgrad.oracles.random_streams import RowGenerator
 
 PRETENDED = torch.device("meta")
-"""A device beside the CPU that any machine has. Its tensors have no numbers: torch refuses to bring one to the host."""
+"""A device other than the CPU on every machine. Its tensors have no numbers: torch refuses to copy one to the host."""
 
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "_unique2", "unique_dim")
 """What brings numbers to the host, or a size that depends on them."""

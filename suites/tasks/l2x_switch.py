@@ -67,7 +67,7 @@ class L2XSwitch(Task):
             return LatentModel(_perceptron(FEATURES, self.hidden, FEATURES), Explained(self.hidden))
 
     def batch(self, split: Split, items: Tensor) -> Batch:
-        data = _data(self, split)
+        data = _drawn(replace(self, hidden=1, steps=1, rates=(), batch_size=1), split)
         return Batch((data.x[items],), data.y[items], None, data.relevant[items])
 
     def scores(self, model: LatentModel, batch: Batch) -> Tensor:
@@ -139,10 +139,6 @@ class Explainable(NamedTuple):
     x: Tensor
     y: Tensor
     relevant: Tensor
-
-
-def _data(task: L2XSwitch, split: Split) -> Explainable:
-    return _drawn(replace(task, hidden=1, steps=1, rates=(), batch_size=1), split)
 
 
 @functools.lru_cache(maxsize=12)

@@ -75,14 +75,9 @@ def _path(task: Task, estimator: Estimator[Any], seed: int) -> dict[str, dict[st
 
 
 def remembered(task: Task, names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
-    """The result of ``compute``, which is run once on a machine for a task and names of everything else that it depends on."""
-    return cached((*_depends(task), *names), compute)
-
-
-def _depends(task: Task) -> tuple[object, ...]:
-    """Further keys of the cache: sizes, the code of a user's own task, the first items."""
+    """The result of ``compute``, cached on disk by names and by the task: its sizes, a user's own code, and its first items."""
     batch = task.batch("train", torch.arange(min(64, task.size("train"))))
     data = hashlib.blake2b(digest_size=16)
     for part in (*batch.inputs, batch.labels):
         data.update(part.detach().cpu().contiguous().numpy().tobytes())
-    return task.name, repr(task), task.version, digest_of(source_of(task)), data.hexdigest()
+    return cached((task.name, repr(task), task.version, digest_of(source_of(task)), data.hexdigest(), *names), compute)

@@ -143,10 +143,10 @@ def _read(path: Path, frames: int, hop: int) -> dict[Split, Tensor]:
     if frames > (shortest := int(np.diff(offsets).min())):
         raise ValueError(f"`vae` got frames={frames}; expected at most {shortest}, those of the shortest recording")
     found: dict[Split, list[Tensor]] = {"train": [], "validation": [], "test": []}
-    learnt = 0
+    count = 0
     for first, end, number in zip(offsets[:-1], offsets[1:], recording, strict=True):
-        learnt += number != TEST_RECORDING
-        split: Split = "test" if number == TEST_RECORDING else "validation" if learnt % VALIDATED == 0 else "train"
+        count += number != TEST_RECORDING
+        split: Split = "test" if number == TEST_RECORDING else "validation" if count % VALIDATED == 0 else "train"
         found[split].append(torch.from_numpy(features[first:end]).unfold(0, frames, hop).flatten(1))
     return _standardised({split: torch.cat(parts) for split, parts in found.items()})
 

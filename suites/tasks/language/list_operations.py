@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...score_folders import task_file
+from ...trust import text_of
 from ..task import Split
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM", "[FIRST", "[LAST")
@@ -20,13 +21,13 @@ PADDING = len(TOKENS)
 
 TRAINING_FILE, TEST_FILE = "listops/train_4000.tsv", "listops/heldout_short.tsv"
 VALIDATION = 150
-"""Real lines that are kept for validation, the last of the training file."""
+"""Number of validation lines, the last ones of the training file."""
 
 NESTED, MOST_ARGUMENTS = 0.25, 5
-"""Of generated lines, as of the real ones: the chance of an argument to be a list, and the most arguments."""
+"""Chance of an argument to be a list, and largest number of arguments, of generated lines as of the real ones."""
 
 WEIGHTS = (10, 10, 1, 1, 9, 9)
-"""How frequent operators are in generated lines, as in the real ones: medians and sums are rare."""
+"""Frequencies of operators in generated lines, as in the real ones: medians and sums are rare."""
 
 Tree = str | tuple["Tree", "Tree"]
 """A token, or two subtrees."""
@@ -42,7 +43,7 @@ class ListLines(NamedTuple):
 
 
 def unavailable() -> str | None:
-    """Why the real lines cannot be read, as one sentence; None where they can."""
+    """Why the real lines cannot be read, as one sentence; None if they can."""
     absent = [name for name in (TRAINING_FILE, TEST_FILE) if task_file(name) is None]
     return f"there is no {' and no '.join(absent)} among the data of tasks" if absent else None
 
@@ -61,7 +62,7 @@ def read(split: Split, shortest: int, longest: int, most: int) -> ListLines:
 
 @functools.lru_cache(maxsize=12)
 def _read(path: Path, split: Split, shortest: int, longest: int, most: int) -> ListLines:
-    trees = [parsed(line.partition("\t")[2]) for line in path.read_text(encoding="utf-8").splitlines()]
+    trees = [parsed(line.partition("\t")[2]) for line in text_of(path).splitlines()]
     fitting = [tree for tree in trees if _fits(tree, shortest, longest)]
     kept = {"train": fitting[:-VALIDATION], "validation": fitting[-VALIDATION:], "test": fitting}[split]
     return encoded(kept[:most], longest)

@@ -21,7 +21,7 @@ from ..task import EVALUATED, Batch, LatentModel, Rates, Split, Task, TaskLoss
 from ..training import train
 from .treebank import bucket
 
-LEARNT = "ner/en_ewt-uner-dev.iob2.gz"
+TRAINED = "ner/en_ewt-uner-dev.iob2.gz"
 TESTED = "ner/en_ewt-uner-test.iob2"
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
@@ -61,7 +61,7 @@ class NamedEntities(Task):
         return LinearChain()
 
     def unavailable(self) -> str | None:
-        return absence(self.name, LEARNT, TESTED)
+        return absence(self.name, TRAINED, TESTED)
 
     def size(self, split: Split) -> int:
         return len(_sentences(self)[split].lengths)
@@ -151,17 +151,17 @@ class Sentences(NamedTuple):
 
 
 def _words(task: NamedEntities) -> Mapping[Split, list[Tagged]]:
-    return _read(present(task.name, LEARNT), present(task.name, TESTED), task.shortest, task.longest)
+    return _read(present(task.name, TRAINED), present(task.name, TESTED), task.shortest, task.longest)
 
 
 def _sentences(task: NamedEntities) -> Mapping[Split, Sentences]:
-    return _hashed(present(task.name, LEARNT), present(task.name, TESTED), task.shortest, task.longest)
+    return _hashed(present(task.name, TRAINED), present(task.name, TESTED), task.shortest, task.longest)
 
 
 @functools.lru_cache(maxsize=4)
-def _read(learnt: Path, tested: Path, shortest: int, longest: int) -> Mapping[Split, list[Tagged]]:
-    """Sentences of so many words; a tenth of those to learn from is for validation."""
-    every, test = ([one for one in read_iob(text_of(path)) if shortest <= len(one.words) <= longest] for path in (learnt, tested))
+def _read(trained: Path, tested: Path, shortest: int, longest: int) -> Mapping[Split, list[Tagged]]:
+    """Sentences by split, with ``shortest`` to ``longest`` words; a tenth of the training file is for validation."""
+    every, test = ([one for one in read_iob(text_of(path)) if shortest <= len(one.words) <= longest] for path in (trained, tested))
     return {"train": [one for number, one in enumerate(every) if number % 10], "validation": every[::10], "test": test}
 
 
@@ -174,8 +174,8 @@ def read_iob(text: str) -> Iterator[Tagged]:
 
 
 @functools.lru_cache(maxsize=4)
-def _hashed(learnt: Path, tested: Path, shortest: int, longest: int) -> Mapping[Split, Sentences]:
-    return {split: tensors(sentences, longest) for split, sentences in _read(learnt, tested, shortest, longest).items()}
+def _hashed(trained: Path, tested: Path, shortest: int, longest: int) -> Mapping[Split, Sentences]:
+    return {split: tensors(sentences, longest) for split, sentences in _read(trained, tested, shortest, longest).items()}
 
 
 def tensors(sentences: Sequence[Tagged], longest: int) -> Sentences:

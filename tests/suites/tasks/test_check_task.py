@@ -52,7 +52,7 @@ class Mixed(Clusters):
 
 
 @dataclass(frozen=True)
-class Beside(Clusters):
+class Coupled(Clusters):
     def loss(self, model, batch):
         plain = super().loss(model, batch)
         return replace(plain, call=lambda z: plain(z) - plain(z).mean())
@@ -136,7 +136,7 @@ class Raising(Clusters):
         (Rows, r"labels of 4 items of the split train has shape \(1,\); expected 4 rows"),
         (Reduced, r"the loss of structures of shape \(3, 4, 3\) has shape \(3,\); expected one value per structure"),
         (Mixed, "the scores of an item depend on the other items of its batch"),
-        (Beside, "the loss of a structure depends on the other structures of a call"),
+        (Coupled, "the loss of a structure depends on the other structures of a call"),
         (Jumping, "the loss jumps by 10 next to a structure; expected soft and hard losses that agree on structures"),
         (Flat, "has no gradient in the structure; say differentiable=False"),
         (Unseeded, "two models of one seed differ"),

@@ -13,7 +13,7 @@ from structgrad.estimators import make_estimator
 from structgrad.oracles import LinearChain
 from structgrad.suites.tasks import make_task
 from structgrad.suites.tasks.language import ner
-from structgrad.suites.tasks.language.ner import LEARNT, TAGS, TESTED, Counts, NamedEntities, counts_of, f1, features_of, read_iob, spans
+from structgrad.suites.tasks.language.ner import TAGS, TESTED, TRAINED, Counts, NamedEntities, counts_of, f1, features_of, read_iob, spans
 from structgrad.suites.tasks.training import train
 from tests.suites.tasks import contracts
 
@@ -42,7 +42,7 @@ def sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return "\n\n".join(blocks) + "\n\n"
 
     (tmp_path / "ner").mkdir()
-    (tmp_path / LEARNT).write_bytes(gzip.compress(text(80).encode()))
+    (tmp_path / TRAINED).write_bytes(gzip.compress(text(80).encode()))
     (tmp_path / TESTED).write_text(text(30))
     monkeypatch.setenv("STRUCTGRAD_TASK_DATA", str(tmp_path))
 
@@ -154,14 +154,14 @@ def test_the_floor_knows_words_it_has_seen():
 def test_absence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert TINY.unavailable() is None
     (tmp_path / "elsewhere").mkdir()
-    contracts.check_absence(TINY, monkeypatch, tmp_path / "elsewhere", LEARNT)
+    contracts.check_absence(TINY, monkeypatch, tmp_path / "elsewhere", TRAINED)
 
 
 def test_by_name():
     assert make_task("ner") == NamedEntities()
 
 
-@contracts.needs(LEARNT, TESTED)
+@contracts.needs(TRAINED, TESTED)
 def test_real_sentences(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("STRUCTGRAD_TASK_DATA")
     task = NamedEntities()
