@@ -297,6 +297,14 @@ class Store:
         elif (directory / _EARLIER).is_file() and not self.path.is_file():
             message = f"{directory} holds a run in an earlier format; its cells are measured again"
             warnings.warn(message, EarlierFormatWarning, stacklevel=2)
+        if write and not self.path.exists():
+            # The file appears with its tables and version: a reader that comes at once must not take it for another version.
+            new = directory / f".{FILE}-new"
+            new.unlink(missing_ok=True)
+            with self._writing():
+                with closing(sqlite3.connect(new, isolation_level=None)) as base:
+                    base.executescript(f"{_TABLES} PRAGMA user_version={SCHEMA_VERSION};")
+                os.replace(new, self.path)
         # A reader may have to roll back the transaction of a killed writer, which needs write access.
         mode = "rwc" if write else "rw" if os.access(self.path, os.W_OK) and os.access(directory, os.W_OK) else "ro"
         self.base = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30)

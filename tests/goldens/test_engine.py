@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.planning.presets import learning_plan, plan_of
 from structgrad.suites.running.runner import run
+from structgrad.suites.tasks import cache, make_task
 from tests.suites.running_cases import SMALL, broken
 
 FILE = Path(__file__).with_name("engine.json")
@@ -42,7 +44,9 @@ def digest(lines: Iterable[Any]) -> str:
 
 def planned(plan: Plan) -> dict[str, Any]:
     torch.set_num_threads(1)  # untrained tasks differ by rounding
-    work, costs = grid(plan), CostModel(plan)
+    with mock.patch.object(cache, "sources", lambda: "code of tasks"):  # a comment there changes identities
+        work = grid(plan)
+    costs = CostModel(plan)
     suites: dict[str, Any] = {}
     for suite in dict.fromkeys(cell.suite for cell in work.cells):
         cells = [cell for cell in work.cells if cell.suite == suite]
@@ -64,6 +68,9 @@ def rows_of_failures(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_plans_are_as_they_were(name: str) -> None:
+    tasks = [problem.partition(":")[2] for problem in PLANS[name].problems if problem.startswith("task:")]
+    if reasons := [reason for task in tasks if (reason := make_task(task).unavailable())]:
+        pytest.skip(reasons[0])
     assert planned(PLANS[name]) == json.loads(FILE.read_text())["plans"][name]
 
 

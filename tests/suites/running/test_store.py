@@ -12,6 +12,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,28 @@ def test_a_run_is_read_and_copied_while_it_is_written(tmp_path: Path) -> None:
         (tmp_path / "copy").mkdir()
         (tmp_path / "copy" / store.FILE).write_bytes(found.copied())
     assert kept(tmp_path / "copy") == {"a": 0.5}
+
+
+def test_a_reader_that_comes_while_a_run_begins_sees_no_other_version(tmp_path: Path) -> None:
+    folders = [tmp_path / str(number) for number in range(20)]
+    for folder in folders:
+        folder.mkdir()
+
+    def begin() -> None:
+        for folder in folders:
+            Store(folder, write=True).close()
+
+    writer, seen = threading.Thread(target=begin), 0
+    writer.start()
+    for folder in folders:
+        while True:
+            try:
+                Store(folder).close()
+                break
+            except FileNotFoundError:
+                seen += 1
+    writer.join()
+    assert seen > 0
 
 
 def test_a_second_process_does_not_write(tmp_path: Path) -> None:
