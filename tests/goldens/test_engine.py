@@ -44,7 +44,7 @@ def digest(lines: Iterable[Any]) -> str:
 
 def planned(plan: Plan) -> dict[str, Any]:
     torch.set_num_threads(1)  # untrained tasks differ by rounding
-    with mock.patch.object(cache, "sources", lambda: "code of tasks"):  # a comment there changes identities
+    with mock.patch.object(cache, "sources", return_value="code of tasks"):  # a comment there changes identities
         work = grid(plan)
     costs = CostModel(plan)
     suites: dict[str, Any] = {}
