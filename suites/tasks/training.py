@@ -117,7 +117,7 @@ class Training:
         seeds = [job.seed for job in jobs]
         self.layer = _layer(task, estimator, _key("estimator", task.name, *seeds))
         self.tasks = [task.at(seed) for seed in seeds]
-        self.runs = StackedRuns(self.tasks, self.jobs) if len(jobs) > 1 else SingleRun(self.tasks[0], jobs[0])
+        self.runs = _StackedRuns(self.tasks, self.jobs) if len(jobs) > 1 else _SingleRun(self.tasks[0], jobs[0])
         own = [{"params": list(self.layer.parameters()), "lr": jobs[0].rate}] if list(self.layer.parameters()) else []
         self.optimiser = torch.optim.Adam([*self.runs.groups(), *own], fused=True)
         self.optimiser.register_step_pre_hook(self._clip)
@@ -253,7 +253,7 @@ class _LostError(Exception):
 # One model, or several as one.
 
 
-class Runs(abc.ABC):
+class _Runs(abc.ABC):
     """Models of the jobs, the scores and losses of their batches, and the clipping of their gradients.
 
     Attributes:
@@ -291,7 +291,7 @@ class Runs(abc.ABC):
         """Restore the initial weights of a model."""
 
 
-class SingleRun(Runs):
+class _SingleRun(_Runs):
     """One job."""
 
     def __init__(self, task: Task, job: Job) -> None:
@@ -328,7 +328,7 @@ class SingleRun(Runs):
         self.models[0].load_state_dict(self.task.model(self.job.seed).state_dict())
 
 
-class StackedRuns(Runs):
+class _StackedRuns(_Runs):
     """Several jobs: the functions of the task are mapped over stacked parameters and over batches ``[S, b, ...]``.
 
     Parameters of consecutive jobs of one learning rate are stacked, and those of the models are views of them.
@@ -460,7 +460,7 @@ def _parts(batch: Batch) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ..
     return parts, rebuild
 
 
-# Runs.
+# Runs side by side, or one.
 
 
 def stackable(task: Task, estimator: Estimator[Any]) -> bool:

@@ -228,7 +228,7 @@ def test_padding_is_left_out_of_training(seeds):
     task = Ragged(clusters=3, features=4, train=200, heldout=100, steps=3)
     WATCHED.clear()
     run = Training(task, Watching(), [Job(seed, 0.05) for seed in range(seeds)])
-    assert isinstance(run.runs, training.StackedRuns) == (seeds > 1)
+    assert isinstance(run.runs, training._StackedRuns) == (seeds > 1)
     run.run(until=1)
     [(felt, inside)] = WATCHED
     lengths = run.runs.lengths()
