@@ -542,7 +542,7 @@ def _built_in(head: str) -> tuple[str, float | None]:
 
     for name, regime in REGIMES.items():
         if regime.oracle.name == head:
-            return name, math.log(regime.oracle.count(tuple(regime.draw(np.random.default_rng(0), 0).shape)))
+            return name, math.log(regime.oracle.count(regime.events[0]))
     return f"{head}[n=...]", None
 
 

@@ -112,14 +112,13 @@ def _fits(estimator: Any) -> dict[str, str | None]:
     """The reason against the estimator on every built-in problem and on bits; None for a problem that it fits."""
     from ...suites.base import pairing
     from ...suites.problems import LOSSES
-    from ...suites.problems.regimes import REGIMES, regime_items
+    from ...suites.problems.regimes import REGIMES
     from ...suites.problems.sized import sized_regime
 
     reasons: dict[str, str | None] = {}
     for name, regime in {**REGIMES, BITS: sized_regime(BITS)}.items():
-        shape = tuple(regime_items(name, 0, regime).direction("h=0.95", 0).shape)
         claims: Any = LOSSES[regime.loss]  # a loss itself would need an item
-        skip = pairing(estimator, regime.oracle, claims, shape)
+        skip = pairing(estimator, regime.oracle, claims, regime.events[0])
         reasons[name] = None if skip is None else skip.reason
     return reasons
 
@@ -142,8 +141,6 @@ def _options(kind: Any) -> list[Record]:
 
 def _oracle(name: str, kind: Any) -> Record:
     """The record of an oracle; with sizes, ``subset[n=10,k=5]``, its structures are counted at them."""
-    import numpy as np
-
     from ...oracles.registry import parse
     from ...suites.problems.sized import SIZES, size_names, sized_name, sized_regime
 
@@ -156,7 +153,7 @@ def _oracle(name: str, kind: Any) -> Record:
     example = f"{head}[{','.join(f'{key}={value}' for key, value in pairs.items())}]"
     counted = name if {*letters, *SIZES, *sizes} & set(given) else example
     regime = sized_regime(counted)
-    shape = tuple(regime.draw(np.random.default_rng(0), 0).shape)
+    shape = regime.events[0]
     methods = inspect.getmembers(kind, inspect.isfunction)
     return {
         **record("oracles", head, kind),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,15 +90,6 @@ class PointForm:
 LossForm = LinearForm | QuadraticForm | CountForm | PointForm
 
 
-@runtime_checkable
-class FormedLoss(Protocol):
-    """A loss that declares its form on structures; None declares none."""
-
-    @property
-    def form(self) -> LossForm | None:
-        """The form of the loss on structures."""
-
-
 def form_of(loss: Any) -> LossForm | None:
     """The declared form of a loss; None if there is none.
 
@@ -106,7 +97,7 @@ def form_of(loss: Any) -> LossForm | None:
         >>> form_of(lambda z: z.sum(-1)) is None
         True
     """
-    return loss.form if isinstance(loss, FormedLoss) else None
+    return getattr(loss, "form", None)
 
 
 def shifted(form: LossForm, constant: float) -> LossForm:

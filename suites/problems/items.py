@@ -1,4 +1,4 @@
-"""Item sets: scores by stage and index, and gold structures by index.
+"""Item sets: scores by index and stage, and gold structures by index.
 
 Gold and loss do not depend on the stage, so stages differ in the scores alone. Nothing random depends on order: every stream is keyed by
 names.
@@ -21,6 +21,9 @@ from ..base import ProblemLoss
 STAGES = ("init", "early", "final")
 """Stages of training: before the first step, after a few, and at the end."""
 
+NUM_REDRAWS = 1000
+"""Samples that replace one without parts."""
+
 
 def number_of(stage: str, key: str, most: float = math.inf) -> float | None:
     """The number of a stage ``key=<number>`` with 0 < number < most; None for any other stage.
@@ -29,18 +32,12 @@ def number_of(stage: str, key: str, most: float = math.inf) -> float | None:
         >>> number_of("h=0.7", "h", 1), number_of("h=7", "h", 1), number_of("init", "h", 1)
         (0.7, None, None)
     """
-    name, equals, text = stage.partition("=")
-    if name != key or not equals:
-        return None
+    name, _, text = stage.partition("=")
     try:
         number = float(text)
     except ValueError:
         return None
-    return number if 0 < number < most else None
-
-
-NUM_REDRAWS = 1000
-"""Samples that replace one without parts."""
+    return number if name == key and 0 < number < most else None
 
 
 class Items(abc.ABC):
@@ -84,12 +81,12 @@ class Items(abc.ABC):
         if bool(drawn.any()):
             return drawn
         again = self.oracle.sample(scores, NUM_REDRAWS, generator=generator)
-        some = again.flatten(1).any(-1).nonzero()
-        if not len(some):
+        again = again[again.flatten(1).any(-1)]
+        if not len(again):
             raise ValueError(
                 f"item {self.item_name(index)}: {NUM_REDRAWS} samples have no part; expected a gold structure, or other scores"
             )
-        return again[int(some[0])]
+        return again[0]
 
     def prepare(self, stages: Sequence[str], indices: Sequence[int]) -> None:  # noqa: B027, most sets have nothing to prepare
         """Compute many stages and items at once, if that is cheaper; no number depends on it."""
@@ -103,27 +100,29 @@ class Items(abc.ABC):
         """Unique in the set."""
 
     @abc.abstractmethod
-    def scores(self, stage: str, index: int) -> Tensor:
+    def scores(self, index: int, stage: str) -> Tensor:
         """Float64 ``[*event]``."""
 
     @abc.abstractmethod
     def gold(self, index: int) -> Tensor:
-        """A structure, ``[*event]`` of 0/1."""
+        """A structure, float64 ``[*event]`` of 0/1."""
 
-    def downstream(self, stage: str, index: int) -> ProblemLoss | None:
+    def downstream(self, index: int, stage: str) -> ProblemLoss | None:
         """The item's own loss ``downstream``, if it has one."""
         return None
 
 
-class FoundItems(Items):
-    """Items of a file: a selection is spread evenly over them by length."""
+class FileItems(Items):
+    """Items of a file: a selection is spread evenly over them by length.
 
-    @abc.abstractmethod
-    def lengths(self) -> np.ndarray:
-        """The sizes of items ``[items]``."""
+    Attributes:
+        lengths: sizes of the items, integers ``[items]``, or ``[items, 2]`` if an item has two.
+    """
+
+    lengths: np.ndarray
 
     def chosen(self, instances: int) -> list[int]:
-        order = np.argsort(self.lengths(), kind="stable")
+        order = np.argsort(self.lengths.reshape(len(self.lengths), -1).sum(-1), kind="stable")
         if not 1 <= instances <= len(order):
             raise ValueError(f"got instances={instances}; expected 1 to {len(order)}, the number of items in {self.source}")
         return [int(order[(2 * i + 1) * len(order) // (2 * instances)]) for i in range(instances)]

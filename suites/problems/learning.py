@@ -99,7 +99,7 @@ def stages_of_task(name: str) -> tuple[str, ...]:
 def load_task(  # noqa: PLR0913 - a problem, and the run that it comes from
     name: str, stage: str, *, instances: int, offset: float = 0.0, seed: int = 0, trained: bool = True
 ) -> TaskProblem:
-    """The problem of a task.
+    """The problem of a task, see `load`.
 
     Args:
         name: ``task:NAME``, ``learnt:NAME`` or ``learnt:NAME@ESTIMATOR``.
@@ -107,7 +107,7 @@ def load_task(  # noqa: PLR0913 - a problem, and the run that it comes from
         instances: seeds; or items of the test split, spread evenly over it.
         offset: must be 0: a task has a loss of its own.
         seed: the block of the seeds; items come from the run of its first one.
-        trained: whether items come from a run; a plan needs shapes and losses only, and takes them from the untrained model.
+        trained: False for items of the untrained model, which have the same shapes and losses.
 
     Raises:
         ValueError: an unknown task or stage, an unavailable task, an offset, or too many items.
@@ -121,18 +121,17 @@ def load_task(  # noqa: PLR0913 - a problem, and the run that it comes from
     first = seed * SEEDS
     seeds = tuple(range(first, first + instances))
     if is_task(name):
-        seen = [(number, task.at(number)) for number in seeds]
-        found = tuple(_item(f"seed={number}", own, own.model(number), "train", 0) for number, own in seen)
-        return TaskProblem(name, stage, task.oracle, found, source, task, seeds)
-    split = task.at(first)
-    size = split.size("test")
-    if instances > size:
-        raise ValueError(f"{name} got instances={instances}; expected 1 to {size}, the number of items in its test split")
-    learner = learner_of(name, split)
-    model = learnt_model(split, learner, first, stage) if trained else split.model(first)
-    numbers = [(2 * i + 1) * size // (2 * instances) for i in range(instances)]
-    found = tuple(_item(f"item-{number}", split, model, "test", number) for number in numbers)
-    return TaskProblem(name, stage, task.oracle, found, source, task, seeds)
+        tasks = {number: task.at(number) for number in seeds}
+        found = [_item(f"seed={number}", own, own.model(number), "train", 0) for number, own in tasks.items()]
+    else:
+        split = task.at(first)
+        size = split.size("test")
+        if instances > size:
+            raise ValueError(f"{name} got instances={instances}; expected 1 to {size}, the number of items in its test split")
+        model = learnt_model(split, learner_of(name, split), first, stage) if trained else split.model(first)
+        numbers = [(2 * i + 1) * size // (2 * instances) for i in range(instances)]
+        found = [_item(f"item-{number}", split, model, "test", number) for number in numbers]
+    return TaskProblem(name, stage, task.oracle, tuple(found), source, task, seeds)
 
 
 def _task(name: str) -> Task:

@@ -21,6 +21,9 @@ from .forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, fo
 class StructureLoss(abc.ABC):
     """A loss ``[..., *event] -> [...]`` that holds float64 tensors and computes in the dtype and on the device of the structure.
 
+    Of the fields of losses, ``gold`` is a structure, [*event] of 0/1, and ``parts`` says which entries count, boolean [*event]; None stands
+    for all.
+
     Attributes:
         name: registry name.
         differentiable, inside_hull, vertex_degree, extension, offset: as in `ProblemLoss`; None also if nothing is claimed.
@@ -55,6 +58,11 @@ class StructureLoss(abc.ABC):
         """[..., *event] -> [..., d] without a copy."""
         return structure.flatten(structure.ndim - self.event_ndim)
 
+    def _counted(self) -> Tensor:
+        """The entries that count, boolean [d]."""
+        parts: Tensor | None = getattr(self, "parts", None)
+        return (torch.ones_like(getattr(self, self.event_of), dtype=torch.bool) if parts is None else parts).flatten()
+
 
 @dataclass(frozen=True, eq=False)
 class Linear(StructureLoss):
@@ -85,7 +93,6 @@ class SquaredDistance(StructureLoss):
 
     Args:
         target: b, [*event].
-        parts: boolean [*event], the entries that count; all when None.
     """
 
     target: Tensor
@@ -98,11 +105,11 @@ class SquaredDistance(StructureLoss):
 
     def __call__(self, structure: Tensor) -> Tensor:
         squared = (structure - self.target.to(structure)).square()
-        return _inner(self._rows(squared), _weights(self.parts, self.target).to(structure))
+        return _inner(self._rows(squared), self._counted().to(structure))
 
     @property
     def form(self) -> LossForm:
-        counted = _weights(self.parts, self.target).reshape(self.target.shape).to(self.target)
+        counted = self._counted().reshape(self.target.shape).to(self.target)
         return LinearForm(counted * (1 - 2 * self.target), float((counted * self.target.square()).sum()))
 
 
@@ -115,7 +122,7 @@ class LinearSquaredDistance(SquaredDistance):
     discrete = SquaredDistance.name
 
     def __call__(self, structure: Tensor) -> Tensor:
-        counted, target = _weights(self.parts, self.target).to(structure), self.target.to(structure).flatten()
+        counted, target = self._counted().to(structure), self.target.to(structure).flatten()
         return _inner(self._rows(structure), counted * (1 - 2 * target)) + _inner(target.square(), counted)
 
 
@@ -125,7 +132,7 @@ class LowRankQuadratic(StructureLoss):
 
     Args:
         matrix: A, [r, *event].
-        target: the gold structure, [*event].
+        target: the gold structure.
     """
 
     matrix: Tensor
@@ -147,11 +154,7 @@ class LowRankQuadratic(StructureLoss):
 
 @dataclass(frozen=True, eq=False)
 class Hamming(StructureLoss):
-    """The number of gold parts that are missed, as its linear extension ``Σ gold (1 − z)``.
-
-    Args:
-        gold: [*event] of 0/1.
-    """
+    """The number of gold parts that are missed, as its linear extension ``Σ gold (1 − z)``."""
 
     gold: Tensor
 
@@ -173,10 +176,6 @@ class ExactMatch(StructureLoss):
     """0 at the gold structure and 1 at every other one: ``1 − Π_i (1 − |z_i − gold_i|)``, and the same formula inside the hull.
 
     There the product is the chance that independent bits of means z are gold. The derivative is 0 at structures with two wrong parts.
-
-    Args:
-        gold: [*event] of 0/1.
-        parts: boolean [*event], the entries that count; all when None.
     """
 
     gold: Tensor
@@ -185,9 +184,8 @@ class ExactMatch(StructureLoss):
     name = "exact_match"
 
     def __call__(self, structure: Tensor) -> Tensor:
-        counted = _weights(self.parts, self.gold)
         right = 1 - (self._rows(structure) - self.gold.to(structure).flatten()).abs()
-        return 1 - _product(torch.where(counted, right, 1))
+        return 1 - _product(torch.where(self._counted(), right, 1))
 
     @property
     def form(self) -> LossForm:
@@ -198,11 +196,7 @@ class ExactMatch(StructureLoss):
 class F1(StructureLoss):
     """``1 − 2⟨z, gold⟩ / (|z| + |gold|)``, and the same formula inside the hull.
 
-    It is a sum over parts only if all structures have the same size.
-
-    Args:
-        gold: [*event] of 0/1, not all 0.
-        parts: boolean [*event], the entries that count; all when None.
+    It is a sum over parts only if all structures have the same size. Gold has at least one part.
     """
 
     gold: Tensor
@@ -212,15 +206,14 @@ class F1(StructureLoss):
 
     def __call__(self, structure: Tensor) -> Tensor:
         gold = self.gold.to(structure).flatten()
-        counted = _weights(self.parts, self.gold).to(structure)
-        common, size = row_products(self._rows(structure), torch.stack([gold, counted])).unbind(-1)
+        common, size = row_products(self._rows(structure), torch.stack([gold, self._counted().to(structure)])).unbind(-1)
         return 1 - 2 * common / (size + gold.sum())
 
     @property
     def form(self) -> LossForm:
-        counted = _weights(self.parts, self.gold).reshape(self.gold.shape)
         total = float(self.gold.sum())
-        return CountForm((self.gold, counted.to(self.gold)), lambda common, size: 1 - 2 * common.double() / (size + total))
+        counts = (self.gold, self._counted().reshape(self.gold.shape).to(self.gold))
+        return CountForm(counts, lambda common, size: 1 - 2 * common.double() / (size + total))
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +229,7 @@ class MultilinearF1(F1):
     discrete = F1.name
 
     def __call__(self, structure: Tensor) -> Tensor:
-        places = _weights(self.parts, self.gold).nonzero().squeeze(-1).to(structure.device)
+        places = self._counted().nonzero().squeeze(-1).to(structure.device)
         gold = self.gold.to(structure).flatten()[places]
         chances = self._rows(structure)[..., places]
         size = int(self.gold.sum())
@@ -248,8 +241,22 @@ class MultilinearF1(F1):
         return 1 - 2 * total
 
 
+class Classifier(StructureLoss):
+    """Cross-entropy of a label under scores of classes that depend on the structure."""
+
+    label: int
+
+    @abc.abstractmethod
+    def logits(self, structure: Tensor) -> Tensor:
+        """The scores of the classes: ``[..., *event] -> [..., classes]``."""
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        logits = self.logits(structure)
+        return logits.logsumexp(-1) - logits[..., self.label]
+
+
 @dataclass(frozen=True, eq=False)
-class MLP(StructureLoss):
+class MLP(Classifier):
     """Cross-entropy of a label under a network with one tanh layer: ``V tanh(U z + b)``.
 
     Args:
@@ -271,16 +278,12 @@ class MLP(StructureLoss):
         return self.first.ndim - 1
 
     def logits(self, structure: Tensor) -> Tensor:
-        """The scores of the classes: ``[..., *event] -> [..., c]``."""
         first, bias, second = (tensor.to(structure) for tensor in (self.first, self.bias, self.second))
         return row_products((row_products(self._rows(structure), first.flatten(1)) + bias).tanh(), second)
 
-    def __call__(self, structure: Tensor) -> Tensor:
-        return _cross_entropy(self.logits(structure), self.label)
-
 
 @dataclass(frozen=True, eq=False)
-class Downstream(StructureLoss):
+class Downstream(Classifier):
     """Cross-entropy of a linear classifier of the mean chosen frame: ``W (Σ_i z_i x_i / k) + b``.
 
     Args:
@@ -301,12 +304,8 @@ class Downstream(StructureLoss):
     event_ndim = 1
 
     def logits(self, structure: Tensor) -> Tensor:
-        """The scores of the classes: ``[..., n] -> [..., classes]``."""
         weight, bias, frames = (tensor.to(structure) for tensor in (self.weight, self.bias, self.frames))
         return row_products(structure, weight @ frames.mT / self.k) + bias
-
-    def __call__(self, structure: Tensor) -> Tensor:
-        return _cross_entropy(self.logits(structure), self.label)
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,17 +367,11 @@ class Offset:
 
 
 LOSSES: dict[str, type[StructureLoss]] = {
-    "linear": Linear,
-    "squared_distance": SquaredDistance,
-    "squared_distance_linear": LinearSquaredDistance,
-    "quadratic": LowRankQuadratic,
-    "hamming": Hamming,
-    "exact_match": ExactMatch,
-    "f1": F1,
-    "f1_multilinear": MultilinearF1,
-    "mlp": MLP,
-    "downstream": Downstream,
-    "black_box": BlackBox,
+    kind.name: kind
+    for kind in (
+        *(Linear, SquaredDistance, LinearSquaredDistance, LowRankQuadratic, Hamming, ExactMatch),
+        *(F1, MultilinearF1, MLP, Downstream, BlackBox),
+    )
 }
 
 QUADRATIC_RANK = 8
@@ -411,62 +404,44 @@ def make_loss(name: str, gold: Tensor, oracle: Oracle, *, seed: np.random.SeedSe
     """
     if name not in LOSSES:
         raise ValueError(unknown(name, LOSSES, "loss"))
-    if name not in _MAKERS:
-        raise ValueError(f"`make_loss` got {name!r}, which needs frames and a classifier; expected one of {', '.join(_MAKERS)}")
+    event = tuple(gold.shape)
+    if name == Downstream.name:
+        others = ", ".join(known for known in LOSSES if known != name)
+        raise ValueError(f"`make_loss` got {name!r}, which needs frames and a classifier; expected one of {others}")
     if gold.ndim != oracle.event_ndim or not bool((gold != 0).any()):
         raise ValueError(
-            f"`make_loss` got a gold structure of shape {tuple(gold.shape)} with {int((gold != 0).sum())} part(s); "
+            f"`make_loss` got a gold structure of shape {event} with {int((gold != 0).sum())} part(s); "
             f"expected {oracle.event_ndim} event dimension(s) and at least one part"
         )
-    event = tuple(gold.shape)
     parts = oracle.read_mask(event) & oracle.binary_mask(event)
-    return _MAKERS[name](_Tie(torch.where(parts, gold, 0).double(), gold.double(), parts, np.random.default_rng(seed)))
+    whole, gold, random = gold.double(), torch.where(parts, gold, 0).double(), np.random.default_rng(seed)
 
-
-@dataclass(frozen=True, eq=False)
-class _Tie:
-    """The inputs of a random loss: gold at the entries that count, the whole structure, these entries, and a random stream."""
-
-    gold: Tensor
-    structure: Tensor
-    parts: Tensor
-    random: np.random.Generator
-
-    def noise(self, *leading: int) -> Tensor:
+    def noise(*leading: int) -> Tensor:
         """Standard normal [*leading, *event], 0 at ignored entries."""
-        drawn = torch.from_numpy(self.random.standard_normal((*leading, *self.gold.shape)))
-        return torch.where(self.parts, drawn, 0)
+        return torch.where(parts, torch.from_numpy(random.standard_normal((*leading, *event))), 0)
 
-    def scaled_noise(self, *leading: int) -> Tensor:
+    def scaled_noise(*leading: int) -> Tensor:
         """Noise whose inner product with a structure has variance 1."""
-        return self.noise(*leading) / math.sqrt(float(self.gold.sum()))
+        return noise(*leading) / math.sqrt(float(gold.sum()))
 
+    def network() -> MLP:
+        first, bias = scaled_noise(MLP_HIDDEN), torch.from_numpy(random.standard_normal(MLP_HIDDEN))
+        second = torch.from_numpy(random.standard_normal((MLP_CLASSES, MLP_HIDDEN)))
+        return MLP(first, bias, second, int(MLP(first, bias, second, 0).logits(gold).argmax()))
 
-def _random_mlp(tie: _Tie) -> MLP:
-    first = tie.scaled_noise(MLP_HIDDEN)
-    bias = torch.from_numpy(tie.random.standard_normal(MLP_HIDDEN))
-    second = torch.from_numpy(tie.random.standard_normal((MLP_CLASSES, MLP_HIDDEN)))
-    label = int(MLP(first, bias, second, 0).logits(tie.gold).argmax())
-    return MLP(first, bias, second, label)
-
-
-_MAKERS: dict[str, Callable[[_Tie], StructureLoss]] = {
-    "linear": lambda tie: Linear(tie.noise() - tie.gold),
-    "squared_distance": lambda tie: SquaredDistance(tie.gold + tie.noise() / 2, tie.parts),
-    "squared_distance_linear": lambda tie: LinearSquaredDistance(tie.gold + tie.noise() / 2, tie.parts),
-    "quadratic": lambda tie: LowRankQuadratic(tie.scaled_noise(QUADRATIC_RANK), tie.gold),
-    "hamming": lambda tie: Hamming(tie.gold),
-    "exact_match": lambda tie: ExactMatch(tie.structure, tie.parts),
-    "f1": lambda tie: F1(tie.gold, tie.parts),
-    "f1_multilinear": lambda tie: MultilinearF1(tie.gold, tie.parts),
-    "mlp": _random_mlp,
-    "black_box": lambda tie: BlackBox(_random_mlp(tie)),
-}
-
-
-def _weights(parts: Tensor | None, event: Tensor) -> Tensor:
-    """1 for every entry that counts, flat: [d]."""
-    return (torch.ones_like(event, dtype=torch.bool) if parts is None else parts).flatten()
+    makers: dict[str, Callable[[], StructureLoss]] = {
+        "linear": lambda: Linear(noise() - gold),
+        "squared_distance": lambda: SquaredDistance(gold + noise() / 2, parts),
+        "squared_distance_linear": lambda: LinearSquaredDistance(gold + noise() / 2, parts),
+        "quadratic": lambda: LowRankQuadratic(scaled_noise(QUADRATIC_RANK), gold),
+        "hamming": lambda: Hamming(gold),
+        "exact_match": lambda: ExactMatch(whole, parts),
+        "f1": lambda: F1(gold, parts),
+        "f1_multilinear": lambda: MultilinearF1(gold, parts),
+        "mlp": network,
+        "black_box": lambda: BlackBox(network()),
+    }
+    return makers[name]()
 
 
 def _inner(rows: Tensor, weights: Tensor) -> Tensor:
@@ -480,7 +455,3 @@ def _product(factors: Tensor) -> Tensor:
         first, second = factors[..., : size // 2], factors[..., (size + 1) // 2 :]
         factors = torch.cat([first * second, factors[..., size // 2 : (size + 1) // 2]], -1)
     return factors.squeeze(-1)
-
-
-def _cross_entropy(logits: Tensor, label: int) -> Tensor:
-    return logits.logsumexp(-1) - logits[..., label]

@@ -9,19 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from torch import Tensor
-
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.registry import unknown
 from ..base import Instance, Problem, split_loss
 from ..score_folders import DATA_VARIABLE
-from .items import STAGES, FoundItems, Items, number_of
+from .items import STAGES, Items, number_of
 from .learning import TASK_PROBLEMS, comes_from_task, load_task, stages_of_task
 from .losses import LOSSES, Downstream, Offset, make_loss
 from .real import REAL
-from .regimes import ENTROPY_STAGES, REGIMES, regime_items
-from .score_files import Arrays, ScoreFile, ScoreTables, read_arrays
+from .regimes import ENTROPY_STAGES, REGIMES, RegimeItems
+from .score_files import ScoreFile, ScoreTables, read_arrays
 from .sized import is_sized, refuse_unsized, sized_name, sized_regime, sized_structure
 
 REAL_PROBLEMS: dict[str, str] = {name: summary for name, (_, summary, _) in REAL.items()}
@@ -149,22 +146,18 @@ def _items(name: str, seed: int, data: str | None) -> Items:
     if is_sized(name):
         return _regime_items(sized_name(name), seed, type(sized_structure(name)[0]))
     file, _, kind = REAL[name]
-    return kind(name, seed, file, _read(name, file, data))
-
-
-@functools.lru_cache(maxsize=256)
-def _regime_items(name: str, seed: int, kind: type[Oracle]) -> Items:
-    """Items kept for the scales of their stages, shared by losses; an oracle whose file has changed has another class."""
-    return regime_items(name, seed, None if name in REGIMES else sized_regime(name))
-
-
-def _read(name: str, file: str, data: str | None) -> Arrays:
     if data is None:
         raise ValueError(
             f"`load` got the problem {name!r} without a folder of score files; "
             f"set {DATA_VARIABLE}, or take one of {', '.join(BUILT_IN_PROBLEMS)}, which need none"
         )
-    return read_arrays(Path(data) / f"{file}.npz")
+    return kind(name, seed, file, read_arrays(Path(data) / f"{file}.npz"))
+
+
+@functools.lru_cache(maxsize=256)
+def _regime_items(name: str, seed: int, kind: type[Oracle]) -> Items:
+    """Items kept for the scales of their stages, shared by losses; an oracle whose file has changed has another class."""
+    return RegimeItems(name, seed, None if name in REGIMES else sized_regime(name))
 
 
 def from_file(file: ScoreFile, loss: str | None = None, *, offset: float = 0.0) -> Problem:
@@ -179,56 +172,28 @@ def from_file(file: ScoreFile, loss: str | None = None, *, offset: float = 0.0) 
         ValueError: one sentence that names the file.
     """
     try:
-        items = _FileItems(file)
+        items = ScoreTables(file)
         name = items.name if loss is None else with_loss(items.name, loss)
-        count = len(items.lengths()) if file.instances is None else file.instances
-        return _problem(items, (name, "file"), count, loss, offset)
+        return _problem(items, (name, "file"), len(items.lengths) if file.instances is None else file.instances, loss, offset)
     except ValueError as error:
         path = str(Path(file.path))
         raise ValueError(str(error) if str(error).startswith(path) else f"{path}: {error}") from error
 
 
 def _problem(items: Items, where: tuple[str, str], instances: int, loss: str | None, offset: float) -> Problem:
-    stage, indices = where[1], items.chosen(instances)
+    loss, stage, indices, found = loss or items.default_loss, where[1], items.chosen(instances), []
     items.prepare((stage,), indices)
-    chosen = tuple(_instance(items, stage, index, items.default_loss if loss is None else loss, offset) for index in indices)
-    return Problem(*where, items.oracle, chosen, items.source)
-
-
-def _instance(items: Items, stage: str, index: int, loss: str, offset: float) -> Instance:
-    scores = items.scores(stage, index)
-    made = items.downstream(stage, index) if loss == Downstream.name else None
-    if made is None:
-        if loss not in LOSSES:
-            raise ValueError(unknown(loss, LOSSES, "loss"))
-        # The two extensions of one discrete loss share their random numbers.
-        seed = items.key("loss", LOSSES[loss].discrete or loss, items.item_name(index))
-        made = make_loss(loss, items.gold(index), items.oracle, seed=seed)
-    return Instance(items.item_name(index), scores, made if offset == 0 else Offset(made, offset))
-
-
-class _FileItems(FoundItems):
-    """Items of a user's own file."""
-
-    def __init__(self, file: ScoreFile) -> None:
-        self.name, self.seed, self.source = file.problem, file.seed, Path(file.path).name
-        self.default_loss = file.loss
-        self.tables = ScoreTables(file)
-        self.oracle = self.tables.oracle
-
-    def item_name(self, index: int) -> str:
-        return str(index)
-
-    def lengths(self) -> np.ndarray:
-        lengths = self.tables.lengths
-        return lengths if lengths.ndim == 1 else np.asarray(lengths.sum(-1))
-
-    def scores(self, stage: str, index: int) -> Tensor:
-        return self.tables.scores(index)
-
-    def gold(self, index: int) -> Tensor:
-        annotated = self.tables.gold(index)
-        return self.sampled(index, self.tables.scores(index)) if annotated is None else annotated
+    for index in indices:
+        name, scores = items.item_name(index), items.scores(index, stage)
+        made = items.downstream(index, stage) if loss == Downstream.name else None
+        if made is None:
+            if loss not in LOSSES:
+                raise ValueError(unknown(loss, LOSSES, "loss"))
+            # The two extensions of one discrete loss share their random numbers.
+            seed = items.key("loss", LOSSES[loss].discrete or loss, name)
+            made = make_loss(loss, items.gold(index), items.oracle, seed=seed)
+        found.append(Instance(name, scores, made if offset == 0 else Offset(made, offset)))
+    return Problem(*where, items.oracle, tuple(found), items.source)
 
 
 @dataclass(frozen=True)

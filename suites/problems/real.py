@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...oracles import Alignment, Assignment, Categorical, Constituency, LinearChain, ProjectiveTree, ShiftReduce, SpanningTree, Subset
-from ...oracles.dependency_tree import DependencyTree
 from ..base import ProblemLoss
-from .items import STAGES, FoundItems, number_of
+from .items import STAGES, FileItems, number_of
 from .losses import Downstream
 from .score_files import Arrays
 
 
-class RealItems(FoundItems):
+class RealItems(FileItems):
     """Items of one of the score files.
 
     Attributes:
         stages: the stages of the file.
+        scores_key, gold_key: of the scores of items, without the stage, and of the indices of gold structures (`Oracle.dense`).
+        extra_rows: rows and columns of scores beyond the length of an item.
+        keep_key: of a mask of the items that belong to the problem; all when empty.
     """
 
+    oracle: Any
     stages: ClassVar[tuple[str, ...]] = STAGES
-    id_key: ClassVar[str] = "small_id"
     default_loss = "quadratic"
+    id_key, scores_key, gold_key, keep_key = "small_id", "", "", ""
+    extra_rows = 0
 
     def __init__(self, name: str, seed: int, file: str, arrays: Arrays) -> None:
         self.name, self.seed, self.arrays, self.source = name, seed, arrays, f"{file}.npz"
-
-    def item_name(self, index: int) -> str:
-        return str(self.array(self.id_key)[index])
-
-    def lengths(self) -> np.ndarray:
-        return self.array("small_length")
+        if self.keep_key:
+            keep = self.array(self.keep_key)
+            self.arrays = {key: value[keep] if key.startswith("small_") else value for key, value in arrays.items()}
+        self.names = self.array(self.id_key)
+        self.lengths = self.array("small_length") if "small_length" in arrays else np.ones(len(self.names), dtype=np.int64)
 
     def array(self, key: str) -> np.ndarray:
         """An array of the file."""
@@ -43,130 +46,92 @@ class RealItems(FoundItems):
             raise ValueError(f"{self.source}: holds no array {key!r}; expected the score file of {stem}, not another one of that name")
         return self.arrays[key]
 
-    def double(self, key: str) -> Tensor:
-        """An array of the file as float64."""
-        return torch.from_numpy(self.array(key).astype(np.float64))
+    def double(self, key: str, *place: Any) -> Tensor:
+        """A part of an array as float64."""
+        return torch.from_numpy(np.asarray(self.array(key)[place], dtype=np.float64))
 
-    def integers(self, key: str) -> Tensor:
-        """An array of the file as int64."""
-        return torch.from_numpy(self.array(key).astype(np.int64))
+    def item_name(self, index: int) -> str:
+        return str(self.names[index])
 
-    def square(self, key: str, index: int, more: int = 0) -> Tensor:
-        """The entries [size, size, ...] of an item, with ignored ones, which the files fill with -inf, at 0."""
-        size = int(self.lengths()[index]) + more
-        values = self.double(key)[index, :size, :size]
-        return torch.where(self.oracle.read_mask(tuple(values.shape)), values, 0)
+    def scores(self, index: int, stage: str) -> Tensor:
+        """The entries [size, size, ...] of an item; ignored ones, which the files fill with -inf, are 0."""
+        size = slice(self.lengths[index] + self.extra_rows)
+        scores = self.double(f"{self.scores_key}_{stage}", index, *([size, size] if self.oracle.event_ndim > 1 else []))
+        return torch.where(self.oracle.read_mask(tuple(scores.shape)), scores, 0)
+
+    def gold(self, index: int) -> Tensor:
+        event = tuple(self.scores(index, self.stages[-1]).shape)
+        indices = self.double(self.gold_key, index, *map(slice, self.oracle.index_shape(event))).long()
+        dense: Tensor = self.oracle.dense(indices, event, dtype=torch.float64)
+        return dense
 
 
 class Tagging(RealItems):
     """Sentences and their parts of speech or names: scores of a linear-chain CRF."""
 
-    oracle = LinearChain()
+    oracle, gold_key = LinearChain(), "small_gold_tags"
 
-    def scores(self, stage: str, index: int) -> Tensor:
-        unary = self.double(f"small_unary_{stage}")[index, : self.lengths()[index]]
+    def scores(self, index: int, stage: str) -> Tensor:
+        unary = self.double(f"small_unary_{stage}", index, slice(self.lengths[index]))
         transition, start, end = (self.double(f"{part}_{stage}") for part in ("transition", "start", "end"))
         return LinearChain.from_potentials(unary, transition, start=start, end=end)
-
-    def gold(self, index: int) -> Tensor:
-        tags = torch.from_numpy(self.array("small_gold_tags"))[index, : self.lengths()[index]]
-        return LinearChain.structure(tags, len(self.array("tags")), torch.float64)
 
 
 class SpokenSubset(RealItems):
     """Frames of a spoken digit that a classifier looks at, trained end to end."""
 
-    oracle = Subset(3)
+    oracle, scores_key = Subset(3), "small_score"
     default_loss = Downstream.name
-
-    def scores(self, stage: str, index: int) -> Tensor:
-        return self.double(f"small_score_{stage}")[index]
 
     def gold(self, index: int) -> Tensor:
         """A sample of the trained model, because the frames have no annotation."""
-        return self.sampled(index, self.scores("final", index))
+        return self.sampled(index, self.scores(index, "final"))
 
-    def downstream(self, stage: str, index: int) -> ProblemLoss:
+    def downstream(self, index: int, stage: str) -> ProblemLoss:
         weight, bias = self.double(f"small_clf_weight_{stage}"), self.double(f"small_clf_bias_{stage}")
-        return Downstream(weight, bias, self.double("small_frames")[index], 3, int(self.array("small_label")[index]))
+        return Downstream(weight, bias, self.double("small_frames", index), 3, int(self.array("small_label")[index]))
 
 
 class SpokenDigitItems(RealItems):
     """Logits of a classifier of spoken digits."""
 
-    id_key = "id"
-    oracle = Categorical()
+    oracle, id_key, scores_key, gold_key = Categorical(), "id", "logits", "gold"
     default_loss = "mlp"
-
-    def lengths(self) -> np.ndarray:
-        return np.full(len(self.array("id")), 10)
-
-    def scores(self, stage: str, index: int) -> Tensor:
-        return self.double(f"logits_{stage}")[index]
-
-    def gold(self, index: int) -> Tensor:
-        return torch.nn.functional.one_hot(torch.tensor(int(self.array("gold")[index])), 10).double()
 
 
 class Dependency(RealItems):
     """Arcs of a parser that was trained on trees with a single root."""
 
-    oracle: DependencyTree = SpanningTree()
-
-    def scores(self, stage: str, index: int) -> Tensor:
-        return self.square(f"small_arc_{stage}", index, 1)
-
-    def gold(self, index: int) -> Tensor:
-        return self.oracle.structure(self.integers("small_gold_heads")[index, : self.lengths()[index]], torch.float64)
+    oracle, scores_key, gold_key, extra_rows = SpanningTree(), "small_arc", "small_gold_heads", 1
 
 
 class ProjectiveDependency(Dependency):
     """Arcs of `Dependency` over projective trees, for the items whose gold tree is projective."""
 
-    oracle = ProjectiveTree()
-
-    def __init__(self, name: str, seed: int, file: str, arrays: Arrays) -> None:
-        super().__init__(name, seed, file, arrays)
-        keep = self.array("small_gold_projective")
-        self.arrays = {key: value[keep] if key.startswith("small_") else value for key, value in arrays.items()}
+    oracle, keep_key = ProjectiveTree(), "small_gold_projective"
 
 
 class BinaryTrees(RealItems):
     """Spans of nested list operations, unlabelled; gold is the annotated tree, binarised to the right."""
 
-    oracle = Constituency()
-
-    def scores(self, stage: str, index: int) -> Tensor:
-        return self.square(f"small_span_{stage}", index)
+    oracle, scores_key = Constituency(), "small_span"
 
     def gold(self, index: int) -> Tensor:
         """The file leaves out the spans of one token, which are in every tree."""
-        return self.square("small_gold_binary", index).fill_diagonal_(1)
+        size = slice(self.lengths[index])
+        return self.double("small_gold_binary", index, size, size).fill_diagonal_(1)
 
 
 class DerivationItems(RealItems):
     """Log-probabilities of the actions of a policy that builds such trees."""
 
-    oracle = ShiftReduce("local")
-
-    def scores(self, stage: str, index: int) -> Tensor:
-        return self.square(f"small_action_{stage}", index, 1)
-
-    def gold(self, index: int) -> Tensor:
-        return ShiftReduce.structure(self.integers("small_gold_actions")[index, : 2 * self.lengths()[index] - 1], torch.float64)
+    oracle, scores_key, gold_key, extra_rows = ShiftReduce("local"), "small_action", "small_gold_actions", 1
 
 
 class Assignments(RealItems):
     """Word alignments of sentences and their translations, with one-to-one links."""
 
-    oracle = Assignment()
-
-    def scores(self, stage: str, index: int) -> Tensor:
-        return self.square(f"small_score_{stage}", index)
-
-    def gold(self, index: int) -> Tensor:
-        length = self.lengths()[index]
-        return torch.nn.functional.one_hot(self.integers("small_gold_permutation")[index, :length], int(length)).double()
+    oracle, scores_key, gold_key = Assignment(), "small_score", "small_gold_permutation"
 
 
 class SpeechAlignment(RealItems):
@@ -179,20 +144,13 @@ class SpeechAlignment(RealItems):
     oracle = Alignment()
     stages = ("gamma=1", "gamma=0.1")
 
-    def lengths(self) -> np.ndarray:
-        return np.asarray(self.array("small_length").sum(-1))
-
-    def scores(self, stage: str, index: int) -> Tensor:
-        return Alignment.from_costs(self._cut("small_cost", index), number_of(stage, "gamma") or 1.0)
+    def scores(self, index: int, stage: str) -> Tensor:
+        return Alignment.from_costs(self.double("small_cost", index, *map(slice, self.lengths[index])), number_of(stage, "gamma") or 1.0)
 
     def gold(self, index: int) -> Tensor:
         if self.array("small_has_gold")[index]:
-            return self._cut("small_gold_path", index)
-        return self.sampled(index, self.scores(self.stages[-1], index))
-
-    def _cut(self, key: str, index: int) -> Tensor:
-        n, m = self.array("small_length")[index]
-        return self.double(key)[index, :n, :m]
+            return self.double("small_gold_path", index, *map(slice, self.lengths[index]))
+        return self.sampled(index, self.scores(index, self.stages[-1]))
 
 
 REAL: dict[str, tuple[str, str, type[RealItems]]] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from ...oracles import (
     Subset,
     TiedChain,
 )
-from ...oracles.capabilities import MarginalOracle
+from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.capabilities.derivatives import unsqueeze_event
 from ...oracles.derivations import DerivedOracle
 from ..base import ProblemLoss
@@ -48,12 +48,6 @@ USUAL_ENTROPIES = (0.95, 0.7, 0.1)
 TOGETHER = 2**18
 """Numbers of all directions that are scaled together, 2 MB; more only if the items of one stage have more."""
 
-Draw = Callable[[np.random.Generator, int], Tensor]
-"""A random direction [*event] for an item of some index."""
-
-Origin = Callable[[tuple[int, ...]], Tensor]
-"""Scores ``[*event]`` of the uniform law of an event shape."""
-
 
 @dataclass(frozen=True)
 class Regime:
@@ -62,18 +56,16 @@ class Regime:
     Attributes:
         summary: one line.
         oracle: of the scores.
-        draw: sizes and random directions.
+        events: shapes of the scores, taken in turn.
         entropies: at init, early and final, as shares of the log count.
         loss: a key of `LOSSES`, by default.
-        origin: 0 when None.
     """
 
     summary: str
     oracle: MarginalOracle
-    draw: Draw
+    events: tuple[tuple[int, ...], ...]
     entropies: tuple[float, float, float]
     loss: str = "quadratic"
-    origin: Origin | None = None
 
 
 MAX_SCALE = 2.0**60
@@ -129,16 +121,20 @@ class RegimeItems(Items):
     The directions of init and final are drawn independently, and early lies between them. Those of ``h=…`` are one more draw, the same for
     all h. Gold is a sample of the final stage, so the best structure there is gold as often as in a calibrated trained model. It is
     independent of the directions of init and of ``h=…``.
+
+    Args:
+        name: of a built-in problem, or of another one that has the regime.
+        seed: of everything random.
+        regime: that of the name when None.
     """
 
     source = "built-in"
     oracle: MarginalOracle
 
-    def __init__(self, name: str, seed: int, regime: Regime) -> None:
-        self.name, self.seed, self.regime = name, seed, regime
-        self.oracle, self.default_loss = regime.oracle, regime.loss
+    def __init__(self, name: str, seed: int, regime: Regime | None = None) -> None:
+        self.name, self.seed, self.regime = name, seed, regime or REGIMES[name]
+        self.oracle, self.default_loss = self.regime.oracle, self.regime.loss
         self._scales: dict[tuple[str, int], float] = {}
-        self._golds: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # shared by all stages while a loss holds it
 
     def chosen(self, instances: int) -> list[int]:
         if instances < 1:
@@ -156,74 +152,63 @@ class RegimeItems(Items):
                 direction = self.direction(*place)
                 by_shape.setdefault(tuple(direction.shape), {})[place] = direction
         for event, directions in by_shape.items():
-            most, found = max(TOGETHER // math.prod(event), len(indices)), list(directions.items())
-            for first in range(0, len(found), most):
-                self._scale(event, dict(found[first : first + most]))
+            most, log_count = max(TOGETHER // math.prod(event), len(indices)), math.log(self.oracle.count(event))
+            for first in range(0, len(directions), most):
+                part = list(directions)[first : first + most]
+                entropies = torch.tensor([self._share(stage) * log_count for stage, _ in part], dtype=torch.float64)
+                stacked = torch.stack([directions[place] for place in part])
+                found = entropy_scales(self.oracle, stacked, entropies, origin=_uniform_scores(self.oracle, event))
+                # Rounded, because the last bits of an entropy depend on the number of items computed together, and scores must not.
+                self._scales |= zip(part, found.float().tolist(), strict=True)
 
-    def scores(self, stage: str, index: int) -> Tensor:
+    def scores(self, index: int, stage: str) -> Tensor:
         self.prepare((stage,), (index,))
         direction = self.direction(stage, index)
-        scaled = self._scales[stage, index] * direction
-        return scaled if self.regime.origin is None else scaled + self.regime.origin(tuple(direction.shape))
+        scaled, origin = self._scales[stage, index] * direction, _uniform_scores(self.oracle, tuple(direction.shape))
+        return scaled if origin is None else scaled + origin
 
     def gold(self, index: int) -> Tensor:
-        found = self._golds.get(index)
-        if found is None:
-            self._golds[index] = found = self.sampled(index, self.scores("final", index))
-        return found
+        return self.sampled(index, self.scores(index, "final"))
 
     def direction(self, stage: str, index: int) -> Tensor:
         """The direction of the scores of a stage, 0 at ignored entries."""
         if stage == "early":
             return (1 - AGREEMENT) * self.direction("init", index) + AGREEMENT * self.direction("final", index)
-        drawn = self.regime.draw(self.random("scores", stage if stage in STAGES else "h", self.item_name(index)), index)
+        event = self.regime.events[index % len(self.regime.events)]
+        random = self.random("scores", stage if stage in STAGES else "h", self.item_name(index))
+        drawn = random_direction(self.oracle, event, random)
         return torch.where(self.oracle.read_mask(tuple(drawn.shape)), drawn, 0)
 
-    def _scale(self, event: tuple[int, ...], directions: Mapping[tuple[str, int], Tensor]) -> None:
-        log_count = math.log(self.oracle.count(event))
-        targets = torch.tensor([self._share(stage) * log_count for stage, _ in directions], dtype=torch.float64)
-        origin = None if self.regime.origin is None else self.regime.origin(event)
-        found = entropy_scales(self.oracle, torch.stack(list(directions.values())), targets, origin=origin)
-        # Rounded, because the last bits of an entropy depend on the number of items computed together, and scores must not.
-        self._scales |= zip(directions, found.float().tolist(), strict=True)
-
-    def _share(self, stage: str) -> float:
-        """The normalised entropy of a stage."""
-        return self.regime.entropies[STAGES.index(stage)] if stage in STAGES else number_of(stage, "h", 1) or 0.0
-
-
-class SubsetItems(RegimeItems):
-    """Subsets with a random classifier of the mean chosen frame, one for all items; the label is the class that it gives to gold."""
-
-    oracle: Subset
-
-    def downstream(self, stage: str, index: int) -> ProblemLoss:
+    def downstream(self, index: int, stage: str) -> ProblemLoss | None:
+        """For subsets, a random classifier of the mean chosen frame, one for all items; the label is the class that it gives to gold."""
+        if not isinstance(self.oracle, Subset):
+            return None
         shared, own, gold = self.random("classifier"), self.random("frames", self.item_name(index)), self.gold(index)
         weight, bias = torch.from_numpy(shared.standard_normal((10, 13))), torch.from_numpy(shared.standard_normal(10)) / 3
         frames = torch.from_numpy(own.standard_normal((len(gold), 13)))
         logits = Downstream(weight, bias, frames, self.oracle.k, 0).logits(gold)
         return Downstream(weight, bias, frames, self.oracle.k, int(logits.argmax()))
 
-
-def normal(*sizes: tuple[int, ...]) -> Draw:
-    """Standard normal directions, the event shapes taken in turn."""
-    return lambda random, index: torch.from_numpy(random.standard_normal(sizes[index % len(sizes)]))
-
-
-def _chain(random: np.random.Generator, index: int) -> Tensor:
-    """Chains of 3 to 6 with 5 tags."""
-    return chain_direction(random, 3 + index % 4, 5)
+    def _share(self, stage: str) -> float:
+        """The normalised entropy of a stage."""
+        return self.regime.entropies[STAGES.index(stage)] if stage in STAGES else number_of(stage, "h", 1) or 0.0
 
 
-def chain_direction(random: np.random.Generator, length: int, tags: int, kind: type[LinearChain | TiedChain] = LinearChain) -> Tensor:
-    """A random direction of a chain whose unary scores dominate, as in trained taggers."""
+def random_direction(oracle: Oracle, event: tuple[int, ...], random: np.random.Generator) -> Tensor:
+    """Standard normal ``[*event]``; for chains with unary scores that dominate, as in trained taggers."""
+    if not isinstance(oracle, LinearChain | TiedChain):
+        return torch.from_numpy(random.standard_normal(event))
+    tags = event[-1]
+    length = event[0] - (tags if isinstance(oracle, TiedChain) else 0)
     unary, other = torch.from_numpy(random.standard_normal((length, tags))), torch.from_numpy(random.standard_normal((tags + 2, tags))) / 4
-    return kind.from_potentials(unary, other[:tags], start=other[tags], end=other[tags + 1])
+    return oracle.from_potentials(unary, other[:tags], start=other[tags], end=other[tags + 1])
 
 
 @functools.lru_cache(maxsize=64)
-def _uniform_policy(event: tuple[int, ...]) -> Tensor:
-    """The scores at which a locally normalised policy gives all derivations the same probability."""
+def _uniform_scores(oracle: Oracle, event: tuple[int, ...]) -> Tensor | None:
+    """The scores at which all structures are equally probable: those of a locally normalised policy; None for 0."""
+    if oracle != ShiftReduce("local"):
+        return None
     steps = ShiftReduce().step_log_probs(torch.zeros(event, dtype=torch.float64))
     return torch.where(steps > -math.inf, steps, 0)
 
@@ -239,39 +224,40 @@ _TAGGING = _shares((6.516, 5.884, 0.973), 4.065 * math.log(5))
 _DERIVATIONS = _shares((4.548, 4.639, 0.128), 4.9209)
 # Speech is aligned at γ = 1 and γ = 0.1, which stand for init and final; early lies in the middle.
 _ALIGNMENT = _shares((5.934, 3.496, 1.058), 6.8979)
-_LOSSES = {"categorical": "mlp", "categories": "mlp", "subset": Downstream.name}
 _LEAVES, _SHAPES = "derivations of 7 to 9 leaves, normalised", ((8, 8, 2), (9, 9, 2), (10, 10, 2))
 
-_BUILT_IN: tuple[tuple[str, str, str, MarginalOracle, Draw, tuple[float, float, float]], ...] = (
-    ("categorical", "10 classes", "categorical_fsdd", Categorical(), normal((10,)), (0.990, 0.957, 0.112)),
-    ("categories", "4 to 6 categories with 4 parts", "tagging_coarse5", IndependentCategoricals(),
-     normal((4, 4), (5, 4), (6, 4)), _TAGGING),
-    ("subset", "3 of 12 with a random downstream classifier", "subset_fsdd_downstream", Subset(3), normal((12,)), (0.995, 0.931, 0.347)),
-    ("chain", "chains of 3 to 6 with 5 tags", "tagging_coarse5", LinearChain(), _chain, _TAGGING),
-    ("alignment", "alignments of 5×5 to 7×6", "dtw_speech", Alignment(), normal((5, 5), (5, 6), (6, 6), (7, 6)), _ALIGNMENT),
-    ("constituency", "binary trees of 7 to 9 leaves", "binary_trees_listops", Constituency(), normal((7, 7), (8, 8), (9, 9)),
+
+def _squares(*sizes: int) -> tuple[tuple[int, ...], ...]:
+    return tuple((size, size) for size in sizes)
+
+
+_BUILT_IN: tuple[tuple[str, str, str, MarginalOracle, tuple[tuple[int, ...], ...], tuple[float, float, float]], ...] = (
+    ("categorical", "10 classes", "categorical_fsdd", Categorical(), ((10,),), (0.990, 0.957, 0.112)),
+    ("categories", "4 to 6 categories with 4 parts", "tagging_coarse5", IndependentCategoricals(), ((4, 4), (5, 4), (6, 4)), _TAGGING),
+    ("subset", "3 of 12 with a random downstream classifier", "subset_fsdd_downstream", Subset(3), ((12,),), (0.995, 0.931, 0.347)),
+    ("chain", "chains of 3 to 6 with 5 tags", "tagging_coarse5", LinearChain(), tuple((n, 5, 5) for n in (3, 4, 5, 6)), _TAGGING),
+    ("alignment", "alignments of 5×5 to 7×6", "dtw_speech", Alignment(), ((5, 5), (5, 6), (6, 6), (7, 6)), _ALIGNMENT),
+    ("constituency", "binary trees of 7 to 9 leaves", "binary_trees_listops", Constituency(), _squares(7, 8, 9),
      _shares((4.919, 1.732, 0.001), 4.9209)),
-    ("projective_tree", "projective trees of 5 to 7 words", "dependency_en_ewt_projective", ProjectiveTree(),
-     normal((6, 6), (7, 7), (8, 8)), _shares((3.616, 3.285, 0.543), 3.6189)),
-    ("spanning_tree", "dependency trees of 4 to 6 words", "dependency_en_ewt", SpanningTree(), normal((5, 5), (6, 6), (7, 7)),
+    ("projective_tree", "projective trees of 5 to 7 words", "dependency_en_ewt_projective", ProjectiveTree(), _squares(6, 7, 8),
+     _shares((3.616, 3.285, 0.543), 3.6189)),
+    ("spanning_tree", "dependency trees of 4 to 6 words", "dependency_en_ewt", SpanningTree(), _squares(5, 6, 7),
      _shares((4.631, 4.351, 0.779), 4.6329)),
-    ("assignment", "permutations of 5 to 7", "assignment_alibi_fr_en", Assignment(), normal((5, 5), (6, 6), (7, 7)),
+    ("assignment", "permutations of 5 to 7", "assignment_alibi_fr_en", Assignment(), _squares(5, 6, 7),
      _shares((4.804, 4.791, 0.738), 4.8322)),
-    ("shift_reduce", f"{_LEAVES} globally", "shift_reduce_listops", ShiftReduce(), normal(*_SHAPES), _DERIVATIONS),
+    ("shift_reduce", f"{_LEAVES} globally", "shift_reduce_listops", ShiftReduce(), _SHAPES, _DERIVATIONS),
 )  # fmt: skip
-"""Name, kind of scores, the real problem with the same entropies, oracle, draws, and entropies at init, early and final."""
+"""Name, kind of scores, the real problem with the same entropies, oracle, shapes, and entropies at init, early and final."""
+
+_LOSSES = {"categorical": "mlp", "categories": "mlp", "subset": Downstream.name}
 
 REGIMES: dict[str, Regime] = {
-    f"{name}_regimes": Regime(
-        f"random scores of {kind}, as peaked as those of {like}", oracle, draw, entropies, _LOSSES.get(name, "quadratic")
-    )
-    for name, kind, like, oracle, draw, entropies in _BUILT_IN
+    f"{name}_regimes": Regime(f"random scores of {kind}, as peaked as those of {like}", *rest, _LOSSES.get(name, "quadratic"))
+    for name, kind, like, *rest in _BUILT_IN
 }
 """Regimes by name."""
 
-REGIMES["policy_regimes"] = Regime(
-    f"the same with a policy: {_LEAVES} at every state", ShiftReduce("local"), normal(*_SHAPES), _DERIVATIONS, origin=_uniform_policy
-)
+REGIMES["policy_regimes"] = Regime(f"the same with a policy: {_LEAVES} at every state", ShiftReduce("local"), _SHAPES, _DERIVATIONS)
 
 
 def peaked_like(structure: str) -> Regime | None:
@@ -279,22 +265,17 @@ def peaked_like(structure: str) -> Regime | None:
     return next((regime for regime in REGIMES.values() if regime.oracle.name == structure), None)
 
 
+def with_options(text: str, options: Mapping[str, Any]) -> str:
+    """``name[option=value,...]``, as `parse` reads it."""
+    return f"{text}[{','.join(f'{key}={value}' for key, value in options.items())}]" if options else text
+
+
 def _of_derivations(oracle: DerivedOracle) -> Regime:
     """The regime of the examples of an oracle, with the entropies of the structure that it names."""
-    examples = oracle.examples
-    like = peaked_like(examples.like)
-    first, last = (
-        f"{oracle.name}[{','.join(f'{name}={number}' for name, number in zip(oracle.size_names, size, strict=True))}]"
-        for size in (examples.small[0], examples.small[-1])
-    )
+    sizes, like = oracle.examples.small, peaked_like(oracle.examples.like)
+    first, last = (with_options(oracle.name, dict(zip(oracle.size_names, size, strict=True))) for size in (sizes[0], sizes[-1]))
     summary = f"random scores of {first} to {last}" + (f", as peaked as those of {like.oracle.name}" if like else "")
-    return Regime(summary, oracle, normal(*map(oracle.event_of, examples.small)), like.entropies if like else USUAL_ENTROPIES)
+    return Regime(summary, oracle, tuple(map(oracle.event_of, sizes)), like.entropies if like else USUAL_ENTROPIES)
 
 
 REGIMES |= {f"{name}_regimes": _of_derivations(kind()) for name, kind in DERIVED.items()}
-
-
-def regime_items(name: str, seed: int, regime: Regime | None = None) -> RegimeItems:
-    """The item set of a built-in problem, or of a regime of another name."""
-    chosen = regime or REGIMES[name]
-    return (SubsetItems if isinstance(chosen.oracle, Subset) else RegimeItems)(name, seed, chosen)

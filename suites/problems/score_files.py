@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import json
@@ -12,7 +13,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,11 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...oracles import Categorical, LinearChain, TiedChain, TiedSemiMarkov
+from ...oracles import LinearChain, TiedChain, TiedSemiMarkov
 from ...oracles.capabilities import Oracle
 from ...oracles.derivations import DerivedOracle, Examples
 from ...oracles.registry import unknown
 from ..trust import LARGEST_ARRAYS, check_archive, check_size
+from .items import FileItems
 from .sized import oracle_of_arrays
 
 Arrays = dict[str, np.ndarray]
@@ -78,17 +80,37 @@ class Convention:
                 )
 
     @property
-    def _larger(self) -> int:
-        """Difference of the sizes of a score tensor and the stored one, in every dimension."""
+    def extra(self) -> int:
+        """The size of scores less that of the stored array, the same in every dimension."""
         return (self.root == "diagonal") - (self.spans == "exclusive")
 
-    def event(self, stored: tuple[int, ...]) -> tuple[int, ...]:
-        """The event shape of scores that are stored in a shape."""
-        return tuple(size + self._larger for size in stored)
+    def values(self, array: np.ndarray, *, key: str) -> Tensor:
+        """Numbers of a file as float64 scores: costs negated, divided by the temperature.
 
-    def stored(self, event: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape that scores of an event shape are stored in."""
-        return tuple(size - self._larger for size in event)
+        Raises:
+            ValueError: numbers of another kind, NaN, or a score of +inf (a cost of -inf), with the key and the first index.
+        """
+        if array.dtype.kind not in "fiu":
+            raise ValueError(f"key {key!r} has dtype {array.dtype}; expected floating-point numbers or integers")
+        sign = -1.0 if self.meaning == "cost" else 1.0
+        values = sign / self.temperature * torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape))
+        bad = ~(values < math.inf)
+        if bool(bad.any()):
+            index = tuple(int(i) for i in bad.nonzero()[0])
+            allowed = "finite costs, or +inf for a forbidden part" if sign < 0 else "finite scores, or -inf for a forbidden part"
+            raise ValueError(f"key {key!r} holds {array[index]} at index {index}; expected {allowed}")
+        return values
+
+    def laid_out(self, stored: Tensor, absent: float = -math.inf) -> Tensor:
+        """The last two axes in the layout of this package; ``absent`` fills entries that are not stored."""
+        if self.transition_axes == "next_previous":
+            stored = stored.mT.contiguous()
+        if self.root == "diagonal":
+            arcs = torch.nn.functional.pad(stored, (1, 0, 1, 0), value=absent)
+            arcs[..., 0, 1:] = stored.diagonal(dim1=-2, dim2=-1)
+            arcs.diagonal(dim1=-2, dim2=-1).fill_(absent)
+            stored = arcs
+        return stored[..., :-1, 1:].contiguous() if self.spans == "exclusive" else stored
 
 
 def read_arrays(path: str | Path) -> Arrays:
@@ -100,12 +122,11 @@ def read_arrays(path: str | Path) -> Arrays:
         ValueError: one sentence that names the file: missing, of another kind, damaged, or with pickled objects.
     """
     file = Path(path)
-    readers = {".npz": (_read_npz, "numpy.savez"), ".safetensors": (_read_safetensors, "safetensors")}
-    if file.suffix not in readers:
+    if file.suffix not in (".npz", ".safetensors"):
         raise ValueError(f"{file}: got a file of kind {file.suffix or 'none'!r}; expected .npz or .safetensors")
     if not file.is_file():
         raise ValueError(f"{file}: no such file; expected the path of an .npz or .safetensors file")
-    read, library = readers[file.suffix]
+    read, library = (_read_npz, "numpy.savez") if file.suffix == ".npz" else (_read_safetensors, "safetensors")
     try:
         return read(file)
     except _RefusedFileError as error:
@@ -167,65 +188,6 @@ def _refuse_repeated(keys: Sequence[str]) -> None:
         raise _RefusedFileError(f"has the key {twice[0]!r} twice; expected each key once, save it again")
 
 
-def as_values(array: np.ndarray, convention: Convention, *, key: str) -> Tensor:
-    """Numbers of a file as float64 scores: costs negated, divided by the temperature.
-
-    Raises:
-        ValueError: numbers of another kind, NaN, or a score of +inf (a cost of -inf), with the key and the first index.
-    """
-    if array.dtype.kind not in "fiu":
-        raise ValueError(f"key {key!r} has dtype {array.dtype}; expected floating-point numbers or integers")
-    sign = -1.0 if convention.meaning == "cost" else 1.0
-    values = sign / convention.temperature * torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape))
-    bad = ~(values < math.inf)
-    if bool(bad.any()):
-        index = tuple(int(i) for i in bad.nonzero()[0])
-        allowed = "finite costs, or +inf for a forbidden part" if sign < 0 else "finite scores, or -inf for a forbidden part"
-        raise ValueError(f"key {key!r} holds {array[index]} at index {index}; expected {allowed}")
-    return values
-
-
-def as_scores(array: np.ndarray, oracle: Oracle, convention: Convention, *, key: str = "scores") -> Tensor:
-    """An array ``[*batch, *event]`` of a file as float64 scores of an oracle, in this package's conventions.
-
-    Args:
-        array: numbers in the layout of the convention.
-        oracle: of the scores.
-        convention: the meaning of the numbers.
-        key: the name of the array, for messages.
-
-    Raises:
-        ValueError: NaN or +inf, with the key and the first index; a shape that is none of the oracle's; a flag that does not apply.
-    """
-    convention.check(oracle)
-    scores = as_values(array, convention, key=key)
-    if scores.ndim < oracle.event_ndim:
-        raise ValueError(f"key {key!r} has shape {array.shape}; expected [*batch, *event] with {oracle.event_ndim} event dimension(s)")
-    scores = _reoriented(scores, convention)
-    event = tuple(scores.shape[scores.ndim - oracle.event_ndim :])
-    try:
-        if 0 in event:
-            raise ValueError(f"got event shape {event}; expected at least one part in every event dimension")
-        oracle.check_event("as_scores", event)
-    except ValueError as error:
-        raise ValueError(f"key {key!r} has shape {array.shape}: {error}") from error
-    return scores
-
-
-def _reoriented(scores: Tensor, convention: Convention, absent: float = -math.inf) -> Tensor:
-    """The last two axes in the layout of this package; ``absent`` fills entries that are not stored."""
-    if convention.transition_axes == "next_previous":
-        scores = scores.mT.contiguous()
-    if convention.root == "diagonal":
-        arcs = torch.nn.functional.pad(scores, (1, 0, 1, 0), value=absent)
-        arcs[..., 0, 1:] = scores.diagonal(dim1=-2, dim2=-1)
-        arcs.diagonal(dim1=-2, dim2=-1).fill_(absent)
-        scores = arcs
-    if convention.spans == "exclusive":
-        scores = scores[..., :-1, 1:].contiguous()
-    return scores
-
-
 COUNTED = {
     "linear_chain": "positions",
     "spanning_tree": "words (the root is none)",
@@ -256,20 +218,6 @@ def counted_by(oracle: Oracle) -> str:
     """The unit of the length of an item of this oracle."""
     examples = oracle.examples if isinstance(oracle, DerivedOracle) else Examples()
     return COUNTED.get(oracle.name, examples.counted)
-
-
-def item_event(oracle: Oracle, event: tuple[int, ...], length: np.ndarray) -> tuple[int, ...]:
-    """The event shape of an item of a length, or of several lengths, within a larger one.
-
-    Example:
-        >>> from structgrad.oracles import Alignment, ShiftReduce, SpanningTree
-        >>> item_event(SpanningTree(), (9, 9), np.array(3)), item_event(ShiftReduce(), (9, 9, 2), np.array(3))
-        ((4, 4), (4, 4, 2))
-        >>> item_event(Alignment(), (9, 7), np.array([3, 4]))
-        (3, 4)
-    """
-    inside = oracle.length_mask(event, torch.as_tensor(length, dtype=torch.int64)).expand(event)
-    return tuple(int(places.max()) + 1 for places in inside.nonzero().unbind(1))
 
 
 def padded_items(oracle: Oracle, scores: Tensor) -> list[int]:
@@ -304,8 +252,9 @@ class ScoreFile:
         oracle: name with options, ``subset[k=3]``.
         scores: key of ``[items, *event]``; for a linear chain also of unary scores ``[items, n, t]``.
         transition, start, end: keys of ``[t, t]``, ``[t]`` and ``[t]`` that go with unary scores; 0 when None.
-        gold: key of the gold structures: ``[items, *event]`` of 0/1, laid out and padded as the scores are, tag indices ``[items, n]``, or
-            classes ``[items]``. When None, gold is one exact sample of each item (its best structure if the oracle does not sample).
+        gold: key of the gold structures: ``[items, *event]`` of 0/1, laid out and padded as the scores are, or their indices (see
+            `Oracle.dense`): tags of chains ``[items, n]``, classes ``[items]``. When None, gold is one exact sample of each item (its best
+            structure if the oracle does not sample).
         lengths: key of ``[items]`` integers, the sizes of items without padding. Units: positions of a chain, words of a dependency tree
             (without the root), tokens of a constituency tree or a derivation, rows of a permutation, categories, else parts. Alignments
             have ``[items, 2]``, rows and columns. An item is cut to its own size. When None, items have no padding.
@@ -317,16 +266,17 @@ class ScoreFile:
 
     path: str
     oracle: str = "linear_chain"
-    scores: str = field(default="scores", kw_only=True)
-    transition: str | None = field(default=None, kw_only=True)
-    start: str | None = field(default=None, kw_only=True)
-    end: str | None = field(default=None, kw_only=True)
-    gold: str | None = field(default=None, kw_only=True)
-    lengths: str | None = field(default=None, kw_only=True)
-    loss: str = field(default="quadratic", kw_only=True)
-    convention: Convention = field(default=Convention(), kw_only=True)
-    instances: int | None = field(default=None, kw_only=True)
-    seed: int = field(default=0, kw_only=True)
+    _: KW_ONLY
+    scores: str = "scores"
+    transition: str | None = None
+    start: str | None = None
+    end: str | None = None
+    gold: str | None = None
+    lengths: str | None = None
+    loss: str = "quadratic"
+    convention: Convention = Convention()
+    instances: int | None = None
+    seed: int = 0
 
     @property
     def problem(self) -> str:
@@ -334,15 +284,11 @@ class ScoreFile:
         return Path(self.path).stem.replace("@", "-")
 
 
-class ScoreTables:
-    """The arrays of a `ScoreFile`, checked and read item by item.
+class ScoreTables(FileItems):
+    """The items of a `ScoreFile`, checked and read one by one.
 
     Args:
         file: the arrays by their meaning.
-
-    Attributes:
-        oracle: of the scores.
-        lengths: int64 ``[items]``, or ``[items, 2]`` if an item has two.
 
     Raises:
         ValueError: an unknown key, an array whose shape, numbers or length do not fit, or a flag that does not apply.
@@ -350,6 +296,7 @@ class ScoreTables:
 
     def __init__(self, file: ScoreFile) -> None:
         self.file, self.oracle = file, oracle_of_arrays(file.oracle)
+        self.name, self.seed, self.source, self.default_loss = file.problem, file.seed, Path(file.path).name, file.loss
         if isinstance(self.oracle, TiedChain):
             raise ValueError(
                 f"got a score file with the oracle {file.oracle!r}; expected 'linear_chain', which takes unary scores [items, n, t] and a "
@@ -363,94 +310,82 @@ class ScoreTables:
         file.convention.check(self.oracle)
         self.arrays = read_arrays(file.path)
         array = self._array(file.scores)
-        unary = isinstance(self.oracle, LinearChain) and array.ndim == 3
-        self._dims = 3 if unary else self.oracle.event_ndim + 1
-        if array.ndim != self._dims or 0 in array.shape:
-            raise ValueError(
-                f"key {file.scores!r} has shape {array.shape}; expected [items, *event] with {self._dims - 1} event dimension(s)"
-            )
-        self._check_potentials(unary, array.shape[-1])
-        self._event = (*array.shape[1:], array.shape[-1]) if unary else file.convention.event(array.shape[1:])
-        try:
-            self.oracle.check_event("ScoreFile", self._event)
-        except ValueError as error:
-            raise ValueError(f"key {file.scores!r} has shape {array.shape}: {error}") from error
+        self._unary = isinstance(self.oracle, LinearChain) and array.ndim == 3
+        dims = 2 if self._unary else self.oracle.event_ndim
+        if array.ndim != dims + 1 or 0 in array.shape:
+            raise ValueError(f"key {file.scores!r} has shape {array.shape}; expected [items, *event] with {dims} event dimension(s)")
+        tags = array.shape[-1]
+        for name, shape in (("transition", (tags, tags)), ("start", (tags,)), ("end", (tags,))):
+            key = getattr(file, name)
+            if key is not None and not self._unary:
+                raise ValueError(f"`ScoreFile` got {name}={key!r}; expected it only with unary scores [items, n, t] of a linear chain")
+            if key is not None and self._array(key).shape != shape:
+                raise ValueError(f"key {key!r} has shape {self._array(key).shape}; expected {shape}")
+        self._event = (*array.shape[1:], tags) if self._unary else tuple(size + file.convention.extra for size in array.shape[1:])
+        self._check_event(file.scores, array.shape, self._event)
         self.lengths = self._read_lengths(len(array))
         gold = None if file.gold is None else self._array(file.gold)
         if gold is not None and (gold.dtype.kind not in "fiub" or gold.shape[:1] != (len(array),)):
             raise ValueError(f"key {file.gold!r} has shape {gold.shape} and dtype {gold.dtype}; expected {len(array)} entries of numbers")
         if file.lengths is None and array.dtype.kind in "fiu":
-            self._warn_of_padding(array, unary=unary)
+            self._warn_of_padding(array)
 
-    def scores(self, index: int) -> Tensor:
+    def item_name(self, index: int) -> str:
+        return str(index)
+
+    def scores(self, index: int, stage: str = "file") -> Tensor:
         """The float64 scores of an item, [*event].
 
         Raises:
             ValueError: numbers that are no scores, or an item that forbids every structure.
         """
-        scores = self._scores(index)
+        file, key, event = self.file, f"{self.file.scores}[{index}]", self._event_of(index)
+        stored = self._array(file.scores)[index]
+        if self._unary:
+            transition, start, end = (
+                None if name is None else file.convention.values(self._array(name), key=name)
+                for name in (file.transition, file.start, file.end)
+            )
+            if transition is not None and file.convention.transition_axes == "next_previous":
+                transition = transition.mT
+            unary = file.convention.values(stored[: event[0]], key=key)
+            scores = LinearChain.from_potentials(unary, transition, start=start, end=end)
+        else:
+            cut = _corner(stored, event, -file.convention.extra)
+            scores = file.convention.laid_out(file.convention.values(cut, key=key))
+            self._check_event(key, cut.shape, tuple(scores.shape))
         # The structure without parts, which some oracles have, is the best one if every part costs something.
         nothing = bool((scores == -math.inf).any()) and not bool(self.oracle.argmax(scores).any())
         if nothing and bool(self.oracle.argmax(torch.full_like(scores, -1)).any()):
             raise ValueError(
-                f"key '{self.file.scores}[{index}]' forbids every structure of {self.oracle}; expected an item with a structure of parts "
+                f"key {key!r} forbids every structure of {self.oracle}; expected an item with a structure of parts "
                 "above -inf, leave this one out or mend its scores"
             )
         return scores
 
-    def _scores(self, index: int) -> Tensor:
-        file, key = self.file, f"{self.file.scores}[{index}]"
-        size = self._size(index)
-        if self._dims > self.oracle.event_ndim:
-            return as_scores(_corner(self._array(file.scores)[index], file.convention.stored(size)), self.oracle, file.convention, key=key)
-        unary = as_values(self._array(file.scores)[index, : size[0]], file.convention, key=key)
-        transition, start, end = (
-            None if name is None else as_values(self._array(name), file.convention, key=name)
-            for name in (file.transition, file.start, file.end)
-        )
-        if transition is not None and file.convention.transition_axes == "next_previous":
-            transition = transition.mT
-        return LinearChain.from_potentials(unary, transition, start=start, end=end)
-
-    def gold(self, index: int) -> Tensor | None:
-        """The gold structure of an item as float64 0/1 [*event]; None if the file has none."""
+    def gold(self, index: int) -> Tensor:
+        """The gold structure of an item, or a sample if the file has none: float64 0/1 [*event]."""
         if self.file.gold is None:
-            return None
+            return self.sampled(index, self.scores(index))
         stored = np.asarray(self._array(self.file.gold)[index])
-        event = self._size(index)
+        event, structure = self._event_of(index), None
         # Of any dtype and byte order; torch compares no unsigned integers of more than 8 bits.
-        structure = self._structure(torch.from_numpy(stored.astype(np.float64 if stored.dtype.kind == "f" else np.int64)), event)
+        entry = torch.from_numpy(stored.astype(np.float64 if stored.dtype.kind == "f" else np.int64))
+        if entry.ndim == len(event):
+            # In the layout of the file or, by its size, of this package.
+            own = self.file.convention.extra != 0 and tuple(entry.shape) == self._event
+            cut = _corner(entry.double(), event, 0 if own else -self.file.convention.extra)
+            structure = cut if own else self.file.convention.laid_out(cut, 0.0)
+        elif not entry.is_floating_point() and entry.ndim == len(shape := self.oracle.index_shape(event)):
+            with contextlib.suppress(ValueError):
+                structure = self.oracle.dense(_corner(entry, shape), event, dtype=torch.float64)
         # A 0/1 tensor z is a structure exactly if no structure agrees with it in more entries than itself.
-        if structure is None or not torch.equal(self.oracle.argmax(2 * structure - 1), structure):
+        if structure is None or tuple(structure.shape) != event or not torch.equal(self.oracle.argmax(2 * structure - 1), structure):
             raise ValueError(
                 f"key {self.file.gold!r} holds an entry of shape {stored.shape} for item {index} that is no structure of {self.oracle}; "
                 f"expected 0/1 of shape {event}, or tag indices of a chain, or the index of a category"
             )
         return structure
-
-    def _structure(self, stored: Tensor, event: tuple[int, ...]) -> Tensor | None:
-        """The structure of an entry of the gold array; None if it has no meaning."""
-        if stored.ndim == len(event):
-            return self._laid_out(stored.double(), event)
-        chain, categorical = (
-            isinstance(self.oracle, LinearChain) and stored.ndim == 1,
-            isinstance(self.oracle, Categorical) and stored.ndim == 0,
-        )
-        indices = stored[: event[0]] if chain else stored
-        within = not indices.is_floating_point() and bool(((indices >= 0) & (indices < event[-1])).all())
-        if not within or not (chain or categorical) or (chain and len(indices) < event[0]):
-            return None
-        if chain:
-            return LinearChain.structure(indices.long(), event[-1], torch.float64)
-        return torch.nn.functional.one_hot(indices.long(), event[-1]).double()
-
-    def _laid_out(self, stored: Tensor, event: tuple[int, ...]) -> Tensor | None:
-        """A structure in the layout of scores, cut to its item, from the layout of the file or, by its size, of this package."""
-        convention = self.file.convention
-        own = convention.event(event) != event and tuple(stored.shape) == self._event
-        cut = _corner(stored, event if own else convention.stored(event))
-        laid_out = cut if own else _reoriented(cut, convention, 0.0)
-        return laid_out if tuple(laid_out.shape) == event else None
 
     def _array(self, key: str) -> np.ndarray:
         if key in self.arrays:
@@ -463,18 +398,20 @@ class ScoreTables:
             f"(`ScoreFile({option}=...)` in Python)"
         )
 
-    def _check_potentials(self, unary: bool, tags: int) -> None:
-        """Transition, start and end go with unary scores, and have one entry per tag."""
-        file = self.file
-        for name, key, shape in (("transition", file.transition, (tags, tags)), ("start", file.start, (tags,)), ("end", file.end, (tags,))):
-            if key is not None and not unary:
-                raise ValueError(f"`ScoreFile` got {name}={key!r}; expected it only with unary scores [items, n, t] of a linear chain")
-            if key is not None and self._array(key).shape != shape:
-                raise ValueError(f"key {key!r} has shape {self._array(key).shape}; expected {shape}")
+    def _check_event(self, key: str, stored: tuple[int, ...], event: tuple[int, ...]) -> None:
+        try:
+            if 0 in event:
+                raise ValueError(f"got event shape {event}; expected at least one part in every event dimension")
+            self.oracle.check_event("ScoreFile", event)
+        except ValueError as error:
+            raise ValueError(f"key {key!r} has shape {stored}: {error}") from error
 
-    def _size(self, index: int) -> tuple[int, ...]:
+    def _event_of(self, index: int) -> tuple[int, ...]:
         """The event shape of an item."""
-        return self._event if self.file.lengths is None else item_event(self.oracle, self._event, self.lengths[index])
+        if self.file.lengths is None:
+            return self._event
+        inside = self.oracle.length_mask(self._event, torch.as_tensor(self.lengths[index])).expand(self._event)
+        return tuple(int(places.max()) + 1 for places in inside.nonzero().unbind(1))
 
     def _read_lengths(self, items: int) -> np.ndarray:
         limits = self.oracle.length_limits(self._event)
@@ -492,33 +429,32 @@ class ScoreTables:
             )
         return lengths.astype(np.int64)
 
-    def _warn_of_padding(self, array: np.ndarray, *, unary: bool) -> None:
+    def _warn_of_padding(self, array: np.ndarray) -> None:
         """Warn once if items seem to be padded and no field names their lengths."""
         named = {getattr(self.file, option) for option in ARRAYS}
-        others = {key: other for key, other in self.arrays.items() if key not in named}
         limits = self.oracle.length_limits(self._event)
-        others = {key: other for key, other in others.items() if LENGTH_NAME.fullmatch(key) and other.dtype.kind in "iub"}
         lengths, masks = [], []
-        for key, other in others.items():
+        for key, other in self.arrays.items():
+            if key in named or not LENGTH_NAME.fullmatch(key) or other.dtype.kind not in "iub":
+                continue
             if other.shape == self.lengths.shape and other.dtype.kind != "b":
                 lengths += [key] if ((other >= 1) & (other < limits)).any() else []
             elif other.ndim > 1 and len(other) == len(array) and not other.all():
                 # A mask: rows of ones with zeros behind them.
                 masks += [key] if np.isin(other, (0, 1)).all() and (np.diff(other.astype(np.int64), axis=-1) <= 0).all() else []
         values = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
-        scores = values.unsqueeze(-1).expand(-1, *self._event) if unary else _reoriented(values, self.file.convention)
+        scores = values.unsqueeze(-1).expand(-1, *self._event) if self._unary else self.file.convention.laid_out(values)
         padded = padded_items(self.oracle, scores)
         signs = [f"{len(padded)} of {len(array)} items, such as {item}, end in parts of one value" for item in padded[:1]]
         signs += [f"the array {key!r} is named by no field" for key in [*lengths, *masks][:1]]
-        name = lengths[0] if lengths else "NAME"
         if signs:
             warn_once(
                 f"{self.file.path}: {' and '.join(signs)}: possible padding is measured as scores; if it is padding, name an "
-                f"array of integers, how many {counted_by(self.oracle)} each item has, by --field lengths={name} "
+                f"array of integers, how many {counted_by(self.oracle)} each item has, by --field lengths={[*lengths, 'NAME'][0]} "
                 "(`ScoreFile(lengths=...)` in Python)"
             )
 
 
-def _corner(values: Any, size: tuple[int, ...]) -> Any:
+def _corner(values: Any, size: tuple[int, ...], extra: int = 0) -> Any:
     """The first entries along every axis."""
-    return values[tuple(slice(length) for length in size)]
+    return values[tuple(slice(length + extra) for length in size)]

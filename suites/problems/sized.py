@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from ...oracles import AVAILABLE_ORACLES, LinearChain, TiedChain, make_oracle
@@ -15,7 +14,7 @@ from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.derivations import DerivedOracle
 from ...oracles.options import Count, RefusedError, kind_of, refusal
 from ...oracles.registry import imported, parse, unknown
-from .regimes import REGIMES, USUAL_ENTROPIES, Regime, chain_direction, normal, peaked_like
+from .regimes import REGIMES, USUAL_ENTROPIES, Regime, peaked_like, with_options
 
 SIZES = {"n": ("length", "rows", "frames"), "m": ("columns",), "t": ("tags",), "w": ("width",), "l": ("labels",)}
 """The letters of event shapes, and the names that oracles have for these sizes; both are accepted."""
@@ -48,36 +47,30 @@ def sized_name(name: str) -> str:
         ('subset[n=10,k=5]', 'alignment[n=3,m=4]')
     """
     text, oracle, sizes = _parts(name)
-    options = {
-        key: getattr(oracle, key, given) for key, given in parse(name)[1].items() if LETTERS.get(key, key) not in SIZES and key not in sizes
-    }
-    pairs = {**{LETTERS.get(word, word): size for word, size in sizes.items()}, **options}
-    return _written(text, pairs)
+    options = {key: getattr(oracle, key, given) for key, given in parse(name)[1].items() if not _is_size(key, sizes)}
+    return with_options(text, {LETTERS.get(word, word): size for word, size in sizes.items()} | options)
 
 
 def sized_structure(name: str) -> tuple[Oracle, tuple[int, ...]]:
     """The oracle of such a name, and the event shape of its size.
 
     Raises:
-        ValueError: as `sized_name`.
+        ValueError: as `sized_name`, or too many scores.
 
     Example:
         >>> sized_structure("subset[n=10,k=5]")
         (Subset(k=5), (10,))
     """
     _, oracle, sizes = _parts(name)
-    return oracle, _event(name, oracle, sizes)
-
-
-def _written(text: str, options: Mapping[str, Any]) -> str:
-    """``name[option=value,...]``, as `parse` reads it."""
-    return f"{text}[{','.join(f'{key}={value}' for key, value in options.items())}]" if options else text
+    event: tuple[int, ...] = type(oracle).event_shape(**sizes)
+    if math.prod(event) > MAX_SCORES:  # before anything is counted or allocated
+        raise ValueError(f"got the problem {name!r} with {math.prod(event):,} scores; expected at most {MAX_SCORES:,}, take smaller sizes")
+    return oracle, event
 
 
 def sized_regime(name: str) -> Regime:
     """The regime of such a problem: that of its structure, with random directions of the one size."""
-    _, oracle, sizes = _parts(name)
-    event = _event(name, oracle, sizes)
+    oracle, event = sized_structure(name)
     if not isinstance(oracle, MarginalOracle):
         raise ValueError(f"got the problem {name!r}, whose oracle has no Gibbs distribution to scale scores by; give a score file")
     if oracle.count(event) < 2:
@@ -85,43 +78,43 @@ def sized_regime(name: str) -> Regime:
     # The options of an oracle decide between two regimes of one structure: shift-reduce with a policy or without.
     like = next((regime for regime in REGIMES.values() if regime.oracle == oracle), None)
     like = like or next((regime for regime in REGIMES.values() if type(regime.oracle) is type(oracle)), None)
+    loss = like.loss if like else Regime.loss
     if like is None:
-        named = oracle.examples.like if isinstance(oracle, DerivedOracle) else LinearChain.name if isinstance(oracle, TiedChain) else ""
-        peaked = peaked_like(named)
-        like = Regime("", oracle, normal(), peaked.entropies if peaked else USUAL_ENTROPIES)
-    draw = normal(event)
-    if isinstance(oracle, LinearChain | TiedChain):
-        kind = type(oracle)
-        draw = lambda random, index: chain_direction(random, sizes["length"], sizes["tags"], kind)  # noqa: E731
-    return dataclasses.replace(like, summary=f"random scores of {name}", oracle=oracle, draw=draw)
+        like = peaked_like(
+            oracle.examples.like if isinstance(oracle, DerivedOracle) else LinearChain.name if isinstance(oracle, TiedChain) else ""
+        )
+    return Regime(f"random scores of {name}", oracle, (event,), like.entropies if like else USUAL_ENTROPIES, loss)
 
 
-def _event(name: str, oracle: Oracle, sizes: dict[str, int]) -> tuple[int, ...]:
-    """The shape of the scores; ValueError for too many, before anything is counted or allocated."""
-    event: tuple[int, ...] = type(oracle).event_shape(**sizes)
-    if math.prod(event) > MAX_SCORES:
-        raise ValueError(f"got the problem {name!r} with {math.prod(event):,} scores; expected at most {MAX_SCORES:,}, take smaller sizes")
-    return event
+def _kind_of(text: str, what: str) -> Any:
+    """The class of an oracle by its name without options, or any object of a file or module; None if the name is unknown."""
+    return imported(text, what) if ":" in text else AVAILABLE_ORACLES.get(text)
+
+
+def _is_oracle(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Oracle)
+
+
+def _is_size(key: str, own: Iterable[str]) -> bool:
+    """Whether an option is a size: a letter, a word for one, or a name that a user's structure has for it."""
+    return LETTERS.get(key, key) in SIZES or key in own
 
 
 def _parts(name: str) -> tuple[str, Oracle, dict[str, int]]:
     """The text before the bracket, the oracle, and its sizes under the oracle's own names."""
     text, options = parse(name)
-    if ":" not in text and text not in AVAILABLE_ORACLES:
+    kind = _kind_of(text, "oracle")
+    if kind is None:
         raise ValueError(unknown(text, AVAILABLE_ORACLES, "structure"))
-    kind = imported(text, "oracle") if ":" in text else AVAILABLE_ORACLES[text]
-    # A user's structure has any names for its sizes.
-    own = size_names(kind) if isinstance(kind, type) and issubclass(kind, Oracle) else ()
-    sized = {word for words in SIZES.values() for word in words} | set(SIZES) | set(own)
-    sizes = {key: value for key, value in options.items() if key in sized}
-    rest = {key: value for key, value in options.items() if key not in sized}
-    oracle = make_oracle(_written(text, rest))
+    own = size_names(kind) if _is_oracle(kind) else ()
+    oracle = make_oracle(with_options(text, {key: value for key, value in options.items() if not _is_size(key, own)}))
     numbers: dict[str, int] = {}
-    for key, size in sizes.items():
-        try:
-            numbers[key] = kind_of(Count).read(size, {})
-        except RefusedError:
-            raise ValueError(refusal(name, key, size, kind_of(Count))) from None
+    for key, size in options.items():
+        if _is_size(key, own):
+            try:
+                numbers[key] = kind_of(Count).read(size, {})
+            except RefusedError:
+                raise ValueError(refusal(name, key, size, kind_of(Count))) from None
     # By the names that the oracle asks for, in its order.
     wanted = size_names(type(oracle))
     found: dict[str, Any] = {word: numbers.get(word, numbers.get(LETTERS.get(word, ""))) for word in wanted}
@@ -142,8 +135,8 @@ def oracle_of_arrays(text: str) -> Oracle:
         ValueError: an unknown structure or option, or a size.
     """
     name, options = parse(text)
-    kind = imported(name, "oracle") if ":" in name else AVAILABLE_ORACLES.get(name)
-    if isinstance(kind, type) and issubclass(kind, Oracle):
+    kind = _kind_of(name, "oracle")
+    if _is_oracle(kind):
         sizes = {*SIZES, *size_names(kind)} - inspect.signature(kind).parameters.keys()
         for option in options:
             if option in sizes:
@@ -158,10 +151,10 @@ def refuse_unsized(name: str) -> None:
         ValueError: a structure by name or file, or a file that cannot be imported.
     """
     text = name.partition("[")[0]
-    if ":" not in text and text not in AVAILABLE_ORACLES:
+    kind = _kind_of(text, "problem")
+    if kind is None:
         return
-    kind = imported(text, "problem") if ":" in text else AVAILABLE_ORACLES[text]
-    if not (isinstance(kind, type) and issubclass(kind, Oracle)):
+    if not _is_oracle(kind):
         raise ValueError(f"got the problem {name!r}, which is no structure; expected a subclass of Oracle, with its size")
     problem = next((problem for problem, regime in REGIMES.items() if type(regime.oracle) is kind), None)
     built_in = "" if problem is None else f", or the problem {problem}"

@@ -235,12 +235,12 @@ def test_scores_do_not_depend_on_what_is_scaled_together(name: str, together: in
     """All stages in one search, or in searches of one stage's size, or each as it is asked for: the same bits, and the same gold."""
     monkeypatch.setattr(regimes, "TOGETHER", together)
     names = (*STAGES, *ENTROPY_STAGES)
-    ahead, alone = regimes.regime_items(name, 3), regimes.regime_items(name, 3)
+    ahead, alone = regimes.RegimeItems(name, 3), regimes.RegimeItems(name, 3)
     ahead.prepare(names, (0, 1))
     monkeypatch.setattr(regimes, "entropy_scales", None)  # nothing is left to be found
-    scores = {(stage, index): ahead.scores(stage, index) for stage in names for index in (0, 1)}
+    scores = {(stage, index): ahead.scores(index, stage) for stage in names for index in (0, 1)}
     monkeypatch.undo()
-    assert all(torch.equal(alone.scores(stage, index), found) for (stage, index), found in scores.items())
+    assert all(torch.equal(alone.scores(index, stage), found) for (stage, index), found in scores.items())
     assert torch.equal(alone.gold(1), ahead.gold(1))
 
 
