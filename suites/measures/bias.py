@@ -18,7 +18,7 @@ from ...estimators.noise import Gumbel, Noise, SmoothNoise
 from ...oracles.capabilities import EnumerableOracle
 from ..base import Instance, NonFiniteError, Problem
 from ..statistics.adaptive import Budget, Checkpoint, sample_until
-from ..statistics.exact_moments import single
+from ..statistics.metrics import single
 from ..statistics.geometry import Geometry
 from ..statistics.interval import ABSENT
 from ..statistics.intervals import UNRESOLVED
@@ -33,7 +33,7 @@ from ..statistics.metrics import (
     without_each_batch,
 )
 from ..statistics.moments import Moments
-from ..statistics.reference_metrics import NoisyGradient, estimated_against, exact_against
+from ..statistics.metrics import NoisyGradient, estimated_against, exact_against
 from ..statistics.seeds import BLOCK
 from ..truth import UNKNOWN, Target, Truth, exact_truth
 from ..truth.geometry import geometry

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from ...estimators.base import Estimator, PathwiseEstimator, check_call
 from ...oracles.capabilities import FactorisedOracle, ProjectionOracle
-from ..base import Instance, Problem
+from ..base import Problem
 from ..statistics.intervals import Interval, wilson
 from ..statistics.selection import student_mean
 from ..truth import Truth
@@ -20,18 +19,6 @@ from .suite import Context, Finding, Suite
 
 MAX_REPLICATES = 1024
 """Counts of non-zeros need no more."""
-
-
-@dataclass(frozen=True)
-class Forward:
-    """The number of structures of the forward distribution, and the non-zero parts of the structure that the loss sees.
-
-    ``kind`` is empty for exact numbers, and ``t`` for a mean over draws.
-    """
-
-    support: float
-    nonzeros: Interval
-    kind: str = ""
 
 
 def forward_sparsity(estimator: Estimator[Any], oracle: Any, scores: Tensor, *, truth: Truth) -> dict[str, float]:
@@ -57,12 +44,12 @@ def forward_sparsity(estimator: Estimator[Any], oracle: Any, scores: Tensor, *, 
     """
     check_call("forward_sparsity", estimator=estimator, oracle=oracle, scores=scores)
     context = Context(device=str(scores.device), dtype=scores.dtype)
-    found = forward(estimator, Draws(oracle, _no_loss, scores, context, ("sparsity",)), truth, replicates=1)
-    return {"support": found.support, "forward_nonzeros": float(found.nonzeros.value or 0.0)}
+    support, nonzeros = forward(estimator, Draws(oracle, _no_loss, scores, context, ("sparsity",)), truth, replicates=1)
+    return {"support": support, "forward_nonzeros": float(nonzeros.value or 0.0)}
 
 
-def forward(estimator: Estimator[Any], draws: Draws, truth: Truth, *, replicates: int) -> Forward:
-    """The forward distribution of an estimator.
+def forward(estimator: Estimator[Any], draws: Draws, truth: Truth, *, replicates: int) -> tuple[float, Interval]:
+    """The support of the forward distribution, and the non-zero parts of the structure that the loss sees.
 
     The support is the number of structures of positive probability: 1 for argmax, the atoms of a sparse law, and all feasible structures
     for samples, noise and marginals. Non-zeros are exact if the forward is deterministic, or its law over structures is known: structures
@@ -70,29 +57,27 @@ def forward(estimator: Estimator[Any], draws: Draws, truth: Truth, *, replicates
     """
     if estimator.objective == "sparse":
         weights, sizes = _atoms(estimator, draws)
-        return Forward(float((weights > 0).sum()), Interval(float(weights @ sizes)))
+        return float((weights > 0).sum()), Interval(float(weights @ sizes))
+    best = estimator.objective == "argmax"
+    support = 1.0 if best else float(truth.support)
     if not isinstance(estimator, PathwiseEstimator):
-        best = estimator.objective == "argmax"
         parts = draws.oracle.argmax(draws.scores) if best else truth.marginals
-        return Forward(1.0 if best else float(truth.support), Interval(round(float(parts.sum()), 9)))
-    if not estimator.deterministic:
-        support = 1.0 if estimator.objective == "argmax" else float(truth.support)
-        return Forward(support, student_mean(_drawn_nonzeros(estimator, draws, replicates).cpu().numpy()), "t")
+        return support, Interval(round(float(parts.sum()), 9))
     with torch.no_grad():
+        if not estimator.deterministic:
+
+            def nonzeros(rows: Tensor, streams: torch.Generator) -> Tensor:
+                return (estimator.structure(draws.oracle, rows, generator=streams) != 0).flatten(1).sum(-1).double()
+
+            drawn = torch.cat([found for _, found in draws.launched(estimator.name, (0, replicates), nonzeros)])
+            return support, student_mean(drawn.cpu().numpy())
         point = estimator.structure(draws.oracle, draws.scores, generator=draws.generator("forward"))
-    return Forward(_support(estimator, draws, truth, point), Interval(float((point != 0).sum())))
-
-
-def _support(estimator: Estimator[Any], draws: Draws, truth: Truth, point: Tensor) -> float:
-    """The support of the law whose mean a deterministic layer is."""
-    if estimator.objective == "argmax":
-        return 1.0
-    if ProjectionOracle in estimator.needs:
-        return float(draws.oracle.project(draws.scores).support)
-    if isinstance(draws.oracle, FactorisedOracle):
+    if not best and ProjectionOracle in estimator.needs:
+        support = float(draws.oracle.project(draws.scores).support)
+    elif not best and isinstance(draws.oracle, FactorisedOracle):
         # A point inside the hull is the product law of its categories.
-        return float((point != 0).sum(-1).double().prod())
-    return float(truth.support)
+        support = float((point != 0).sum(-1).double().prod())
+    return support, Interval(float((point != 0).sum()))
 
 
 def _atoms(estimator: Estimator[Any], draws: Draws) -> tuple[Tensor, Tensor]:
@@ -115,14 +100,6 @@ def _no_loss(structures: Tensor) -> Tensor:
     raise AssertionError("the forward distribution does not depend on the loss")
 
 
-def _drawn_nonzeros(estimator: PathwiseEstimator[Any], draws: Draws, replicates: int) -> Tensor:
-    def nonzeros(rows: Tensor, streams: torch.Generator) -> Tensor:
-        return (estimator.structure(draws.oracle, rows, generator=streams) != 0).flatten(1).sum(-1).double()
-
-    with torch.no_grad():
-        return draws.launched(estimator.name, replicates, nonzeros)
-
-
 class Sparsity(Suite):
     """Exact zeros: of the forward distribution, of the structure that the loss sees, of the gradient.
 
@@ -138,34 +115,24 @@ class Sparsity(Suite):
         for instance in problem.instances:
             scores = instance.scores.to(context.device, context.dtype)
             draws = Draws(problem.oracle, instance.loss, scores, context, (self.name, problem.name, problem.stage, instance.name))
-            truth = context.law(problem, instance)
+            truth, number = context.law(problem, instance), min(context.effort.replicates, MAX_REPLICATES)
             for name, estimator in estimators.items():
                 try:
-                    yield from _found(name, estimator, draws, truth, instance)
+                    for metric, found in _intervals(estimator, draws, truth, 1 if estimator.deterministic else number).items():
+                        tier, replicates = ("mc", number) if found.method else ("exact", None)
+                        yield Finding.of(name, metric, found, instance=instance.name, tier=tier, replicates=replicates)
                 except Exception as error:  # any user-supplied code may run here
                     yield Finding.failed(name, "support", error, instance=instance.name)
 
 
-def _found(name: str, estimator: Estimator[Any], draws: Draws, truth: Truth, instance: Instance) -> Iterator[Finding]:
-    number = min(draws.context.effort.replicates, MAX_REPLICATES)
+def _intervals(estimator: Estimator[Any], draws: Draws, truth: Truth, number: int) -> dict[str, Interval]:
     warmed = draws.warmed(estimator)
-    of_forward = forward(warmed, draws, truth, replicates=number)
-    if estimator.deterministic:
-        nonzeros = float((estimates(warmed, draws, 1) != 0).sum())
-        gradient, vanishing, kinds = Interval(nonzeros), Interval(float(nonzeros == 0)), ("", "")
-    else:
-        counts = (estimates(warmed, draws, number) != 0).sum(-1).double()
-        gradient, vanishing, kinds = (
-            student_mean(counts.cpu().numpy()),
-            wilson(float((counts == 0).double().mean()), number),
-            ("t", "wilson"),
-        )
-    found = {
-        "support": (Interval(of_forward.support), ""),
-        "forward_nonzeros": (of_forward.nonzeros, of_forward.kind),
-        "gradient_nonzeros": (gradient, kinds[0]),
-        "zero_gradient_rate": (vanishing, kinds[1]),
+    support, nonzeros = forward(warmed, draws, truth, replicates=number)
+    counts = (estimates(warmed, draws, number) != 0).sum(-1).double()
+    vanishing = float((counts == 0).double().mean())
+    return {
+        "support": Interval(support),
+        "forward_nonzeros": nonzeros,
+        "gradient_nonzeros": student_mean(counts.cpu().numpy()),
+        "zero_gradient_rate": Interval(vanishing) if estimator.deterministic else wilson(vanishing, number),
     }
-    for metric, (value, kind) in found.items():
-        tier, replicates = ("mc", number) if kind else ("exact", None)
-        yield Finding(name, metric, value.value, value.low, value.high, kind, instance.name, tier=tier, replicates=replicates)

@@ -16,6 +16,7 @@ import torch
 
 from ...estimators.base import Estimator
 from ..base import Instance, NonFiniteError, Problem
+from ..statistics.interval import ABSENT, Interval
 from ..text import reason_of
 from ..truth import Truth
 from ..truth.closed_form import UnknownTruthError, known_truth, law_alone, unknown_because
@@ -62,6 +63,12 @@ class Finding:
     p_value: float | None = None
     status: Literal["ok", "skipped", "error"] = "ok"
     reason: str = ""
+
+    @classmethod
+    def of(cls, estimator: str, metric: str, found: Interval, **known: Any) -> Finding:
+        """A finding of an interval. The method of an absent one gives the reason."""
+        reason = ABSENT.get(found.method, "")
+        return cls(estimator, metric, found.value, found.low, found.high, "" if reason else found.method, reason=reason, **known)
 
     @classmethod
     def failed(cls, estimator: str, metric: str, error: Exception, **known: Any) -> Finding:

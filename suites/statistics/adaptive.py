@@ -8,16 +8,14 @@ alone. The seconds are the one exception: they are counted between looks, and a 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
+import torch
 from torch import Tensor
 
 from ..metrics import METRICS
@@ -26,25 +24,18 @@ from .intervals import Interval
 from .moments import Moments
 from .seeds import BLOCK
 
-
-@dataclass(frozen=True)
-class Width:
-    """The half-width that an interval must not exceed: a share of its value, or an absolute number if that is more."""
-
-    relative: float = 0.0
-    absolute: float = 0.0
-
-    def met(self, interval: Interval) -> bool:
-        """Whether an interval is narrow enough; a missing interval is, except one that is missing because of rare events."""
-        if interval.method == RARE:
-            return False
-        if interval.value is None or interval.half_width is None:
-            return True
-        return interval.half_width <= max(self.relative * abs(interval.value), self.absolute)
-
-
-WIDTHS = {name: Width(*metric.width) for name, metric in METRICS.items() if metric.width is not None}
+WIDTHS = {name: metric.width for name, metric in METRICS.items() if metric.width is not None}
 """The metrics that a cell is sampled for. Without the absolute widths, a rho of 0 would never be known well enough."""
+
+
+def is_narrow(interval: Interval, relative: float, absolute: float) -> bool:
+    """Whether half of an interval is at most a share of its value, or an absolute number if that is more.
+
+    A missing interval counts as narrow, except one that is missing because of rare events.
+    """
+    if interval.value is None or interval.half_width is None:
+        return interval.method != RARE
+    return interval.half_width <= max(relative * abs(interval.value), absolute)
 
 
 @dataclass(frozen=True)
@@ -87,31 +78,21 @@ class Checkpoint:
     @property
     def path(self) -> Path:
         """The path of the file."""
-        return self.folder / f"moments-{hashlib.blake2b(self.identity.encode(), digest_size=12).hexdigest()}.npz"
+        return self.folder / f"moments-{hashlib.blake2b(self.identity.encode(), digest_size=12).hexdigest()}.pt"
 
     def load(self, gradient: Tensor, information: Tensor | None) -> tuple[Moments, float] | None:
         """The moments and the seconds that they took; None without a file."""
         if not self.path.exists():
             return None
-        with np.load(self.path, allow_pickle=False) as stored:
-            moments = Moments.from_state(stored["state"].tobytes(), gradient, information)
-            return moments, float(stored["seconds"])
+        state, seconds = torch.load(self.path, weights_only=True, map_location=gradient.device)
+        return Moments.from_state(state, gradient, information), seconds
 
     def save(self, moments: Moments, seconds: float) -> None:
         """Write the file atomically: it is complete, or as it was."""
-        stream = io.BytesIO()
-        np.savez(stream, state=np.frombuffer(moments.state(), dtype=np.uint8), seconds=seconds)
         self.folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".moments-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(stream.getvalue())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        temporary = self.path.with_suffix(".new")
+        torch.save((moments.state(), seconds), temporary)
+        os.replace(temporary, self.path)
 
 
 def sample_until(
@@ -142,7 +123,7 @@ def sample_until(
             if checkpoint is not None:
                 checkpoint.save(moments, time.monotonic() - started)
         found = metrics(moments)
-        if all(width.met(found[name]) for name, width in WIDTHS.items() if name in found):
+        if all(is_narrow(found[name], *width) for name, width in WIDTHS.items() if name in found):
             return Sampled(moments, "converged")
         # The next look takes as long as all looks so far.
         if 2 * (time.monotonic() - started) > budget.seconds:

@@ -33,21 +33,16 @@ class Geometry:
     @classmethod
     def of(cls, information: Tensor, flat: Tensor, gradient: Tensor) -> Geometry:
         """The metric of a Fisher information [d, d], its value at flat scores with the same directions, and the gradient."""
-        return cls(information, _inverse_form(information, gradient.flatten().double()), _null_basis(flat))
+        # g lies in the range of F. Correlations are inverted: at peaked scores, variances differ by many magnitudes.
+        scales = information.diagonal().clamp(min=0).sqrt()
+        inverse = torch.where(scales > 0, 1 / scales.clamp(min=1e-300), 0)
+        values, vectors, kept = _spectrum(information * inverse * inverse.unsqueeze(-1))
+        parts = (vectors.mT @ (gradient.flatten().double() * inverse)).square() / torch.where(kept, values, 1)
+        _, directions, moving = _spectrum(flat)
+        return cls(information, float(torch.where(kept, parts, 0).sum()), directions[:, ~moving])
 
 
-def _inverse_form(information: Tensor, vector: Tensor) -> float:
-    """``v'F⁺v`` of a vector in the range of F, from correlations: at peaked scores, variances differ by many magnitudes."""
-    scales = information.diagonal().clamp(min=0).sqrt()
-    moving = scales > 0
-    inverse = torch.where(moving, 1 / scales.clamp(min=1e-300), 0)
-    values, vectors = torch.linalg.eigh(information * inverse * inverse.unsqueeze(-1))
-    kept = values > RANK_TOLERANCE * values.max().clamp(min=1e-300)
-    parts = (vectors.mT @ (vector * inverse)).square() / torch.where(kept, values, 1)
-    return float(torch.where(kept, parts, 0).sum())
-
-
-def _null_basis(flat: Tensor) -> Tensor:
-    values, vectors = torch.linalg.eigh(flat)
-    null: Tensor = vectors[:, values <= RANK_TOLERANCE * values.max().clamp(min=1e-300)]
-    return null
+def _spectrum(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Eigenvalues, eigenvectors, and whether an eigenvalue counts."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return values, vectors, values > RANK_TOLERANCE * values.max().clamp(min=1e-300)

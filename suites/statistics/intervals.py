@@ -59,8 +59,7 @@ def events(squares: Tensor, count: Tensor) -> float:
 
 def has_spread(moments: Moments, rounding: float = 0.0) -> bool:
     """Whether replicates differ by more than rounding, which is a norm."""
-    errors = Errors.of(moments)
-    return errors.trace > max(NO_VARIANCE * float((errors.mean + moments.gradient).square().sum()), rounding**2)
+    return moments.trace > max(NO_VARIANCE * float((moments.total_mean + moments.gradient).square().sum()), rounding**2)
 
 
 def is_resolved(moments: Moments, rounding: float = 0.0) -> bool:
@@ -75,12 +74,11 @@ def enough_events(squares: Tensor, count: Tensor, share: float = 1.0) -> bool:
 
 def resolves_direction(moments: Moments) -> bool:
     """Whether enough replicates carry the spread orthogonal to the gradient, on which the direction of the mean depends."""
-    everything = moments.square.sum(-1)
+    everything, count = moments.square.sum(-1), moments.count
     orthogonal = (everything - moments.along).clamp(min=0)
     # A structure too rare to be drawn adds as much as one event of the whole: a share of the spread that is worth fewer is not known.
     share = float(orthogonal.sum()) / max(float(everything.sum()), 1e-300)
-    known = share * events(everything, moments.count) >= min(EVENTS, float(moments.count.sum()) / COMMON)
-    return known and enough_events(orthogonal, moments.count)
+    return share * events(everything, count) >= min(EVENTS, float(count.sum()) / COMMON) and enough_events(orthogonal, count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +100,9 @@ class Errors:
     @classmethod
     def of(cls, moments: Moments) -> Errors:
         """The errors of all batches together."""
-        count = moments.count.sum()
-        mean = moments.count @ moments.mean / count
-        centred = moments.mean - mean
-        squares = moments.square.sum() + (moments.count * centred.square().sum(-1)).sum()
-        degrees = max(moments.total - 1, 1)
-        covariance = None if moments.comoment is None else moments.comoment / degrees
-        return cls(mean, float(count), float(squares) / degrees, covariance, centred * moments.count.sqrt().unsqueeze(-1))
+        mean, number, comoment = moments.total_mean, moments.total, moments.comoment
+        covariance = None if comoment is None else comoment / max(number - 1, 1)
+        return cls(mean, float(number), moments.trace, covariance, (moments.mean - mean) * moments.count.sqrt().unsqueeze(-1))
 
     def shifted(self, shift: Tensor) -> Errors:
         """Errors against another reference, which lies ``-shift`` from the first."""
@@ -169,21 +163,15 @@ def profile(errors: Errors, *, level: float = LEVEL, noise: float = 0.0) -> tupl
             it counts as if it lay in the direction of the bias. The interval is conservative.
     """
     estimate = errors.square_norm() - noise
-    n = errors.replicates
-    quantile = _quantile(level) ** 2
-    half = 2 * (errors.along_mean / n + noise) * quantile
-    flat = 2 * quantile * (errors.trace_of_square / n**2 + noise**2)
+    n, scale = errors.replicates, quantile(level) ** 2
+    half = 2 * (errors.along_mean / n + noise) * scale
+    flat = 2 * scale * (errors.trace_of_square / n**2 + noise**2)
     root = math.sqrt(max((estimate + half) ** 2 - estimate**2 + flat, 0.0))
     return max(estimate + half - root, 0.0), max(estimate + half + root, 0.0)
 
 
 def bias_interval(moments: Moments, *, level: float = LEVEL) -> tuple[float, float]:
-    """Interval of ``‖b‖²`` by `profile`.
-
-    Args:
-        moments: of the errors.
-        level: of the interval.
-    """
+    """Interval of ``‖b‖²`` of replicates by `profile`."""
     return profile(Errors.of(moments), level=level)
 
 
@@ -198,17 +186,16 @@ def jackknives(values: Mapping[str, float], without: Mapping[str, Tensor]) -> di
     folds = table.shape[1]
     defined = table.isfinite().all(-1).tolist()
     squares = (table - table.mean(-1, keepdim=True)).square().sum(-1).tolist()
-    found, quantile = {}, _quantile(LEVEL, folds - 1)
+    found = {}
     for (name, value), known, square in zip(values.items(), defined, squares, strict=True):
-        if not (known and math.isfinite(value)):
-            found[name] = Interval(value if math.isfinite(value) else None)
-            continue
-        half = quantile * math.sqrt((folds - 1) / folds * square)
-        found[name] = Interval(value, value - half, value + half, "jackknife")
+        half = quantile(degrees=folds - 1) * math.sqrt((folds - 1) / folds * square)
+        found[name] = Interval(value, value - half, value + half, "jackknife") if known else Interval(value)
+        if not math.isfinite(value):
+            found[name] = Interval(None)
     return found
 
 
-def wilson(share: float, n: float, *, quantile: float | None = None) -> Interval:
+def wilson(share: float, n: float, *, z: float = float(scipy.special.ndtri((1 + LEVEL) / 2))) -> Interval:
     """Wilson's interval of a share of ``n`` independent replicates: never empty, never beyond 0 and 1.
 
     Reference:
@@ -220,7 +207,6 @@ def wilson(share: float, n: float, *, quantile: float | None = None) -> Interval
     """
     if not math.isfinite(share) or not n > 0:
         return Interval(None)
-    z = _NORMAL_QUANTILE if quantile is None else quantile
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     return Interval(share, min(max(centre - half, 0.0), share), max(min(centre + half, 1.0), share), "wilson")
@@ -234,13 +220,12 @@ def clustered_wilson(share: float, without: Tensor, n: float) -> Interval:
         without: [batches], the share with one batch left out.
         n: replicates, the number of trials if the share is 0 or 1, where the jackknife has no error.
     """
-    interval = jackknife(share, without)
-    half = interval.half_width
-    if half is None:
+    interval, z = jackknife(share, without), quantile()
+    if interval.half_width is None:
         return interval
-    spread, error = share * (1 - share), half / _quantile(LEVEL)
+    spread, error = share * (1 - share), interval.half_width / z
     trials = spread / error**2 if spread > 0 and error > 0 else n
-    return wilson(share, max(trials, 1.0), quantile=_quantile(LEVEL))
+    return wilson(share, max(trials, 1.0), z=z)
 
 
 def median_interval(values: ArrayLike) -> Interval:
@@ -251,20 +236,11 @@ def median_interval(values: ArrayLike) -> Interval:
         Interval(value=16.0, low=10.0, high=22.0)
     """
     ordered = np.sort(np.asarray(values, dtype=float))
-    rank = int(scipy.stats.binom.ppf((1 - LEVEL) / 2, len(ordered), 0.5))
-    if rank == 0:
-        return Interval(float(np.median(ordered)))
-    return Interval(float(np.median(ordered)), float(ordered[rank - 1]), float(ordered[len(ordered) - rank]))
-
-
-_NORMAL_QUANTILE = float(scipy.special.ndtri((1 + LEVEL) / 2))
-
-
-def t_quantile() -> float:
-    """Student's quantile, two-sided at `LEVEL`, of means over batches."""
-    return _quantile(LEVEL)
+    middle, rank = float(np.median(ordered)), int(scipy.stats.binom.ppf((1 - LEVEL) / 2, len(ordered), 0.5))
+    return Interval(middle, float(ordered[rank - 1]), float(ordered[-rank]), "order-statistic") if rank else Interval(middle)
 
 
 @functools.cache
-def _quantile(level: float, degrees: int = BATCHES - 1) -> float:
+def quantile(level: float = LEVEL, degrees: int = BATCHES - 1) -> float:
+    """Student's quantile, two-sided at a level; of means over batches by default."""
     return float(scipy.stats.t.ppf((1 + level) / 2, degrees))

@@ -7,8 +7,9 @@ an unbiased estimator is 0 and not its noise floor. `intervals` describes the in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -31,25 +32,13 @@ from .intervals import (
     jackknife,
     jackknives,
     profile,
+    quantile,
     resolves_direction,
     wilson,
 )
 from .moments import BATCHES, Moments
 
-__all__ = [
-    "LEVEL",
-    "Estimates",
-    "Interval",
-    "Summary",
-    "active_parts",
-    "bias_interval",
-    "estimated_metrics",
-    "exact_metrics",
-    "first_metrics",
-    "metric_values",
-    "summarise",
-    "without_each_batch",
-]
+__all__ = ["LEVEL", "Interval", "bias_interval"]
 
 SAMPLES = 16
 """Estimates in an average, for the metrics of averages."""
@@ -107,7 +96,6 @@ class Summary:
         replicates: [...], number of estimates in the mean; ``inf`` for an exact mean.
         zero: [...], share of estimates that are 0. ``nonzero``: [...], mean number of non-zero parts.
         estimates: moments that need more than mean and trace; None if unknown.
-        covariance: S, [d, d], of an exact tier up to `FULL_COVARIANCE` parts.
     """
 
     gradient: Tensor
@@ -117,13 +105,55 @@ class Summary:
     zero: Tensor
     nonzero: Tensor
     estimates: Estimates | None = None
-    covariance: Tensor | None = None
 
 
-def active_parts(gradient: Tensor) -> Tensor:
-    """Boolean, like the gradient: parts whose sign means something: no ignored entries, no forbidden parts, no rounding."""
-    size = gradient.abs()
-    return size > 1e-12 * size.max()
+class NoisyGradient(Protocol):
+    """A gradient ``[*event]`` with the trace of the covariance of its own error, ``tr S/N`` of a mean: 0 if it is exact."""
+
+    @property
+    def gradient(self) -> Tensor:
+        """``[*event]``."""
+
+    @property
+    def noise(self) -> float:
+        """The trace."""
+
+
+def summarise(moments: Moments, *, exact: bool = False) -> Summary:
+    """All batches together; ``exact`` if they are all outcomes of a law, weighted by their probabilities."""
+    return _combined(moments, torch.ones_like(moments.count), exact=exact)
+
+
+def single(estimate: Tensor, gradient: Tensor, information: Tensor | None = None) -> Summary:
+    """The moments of an estimate without any randomness."""
+    moments = Moments.empty(gradient, information, batches=1)
+    moments.add(estimate.unsqueeze(0))
+    return summarise(moments, exact=True)
+
+
+def _leave_one_out(moments: Moments) -> Summary:
+    return _combined(moments, 1 - torch.eye(BATCHES, dtype=torch.float64, device=moments.mean.device))
+
+
+def _combined(moments: Moments, kept: Tensor, *, exact: bool = False) -> Summary:
+    """Moments over the batches that each row of ``kept`` [..., batches] keeps."""
+    counts = kept * moments.count
+    total = counts.sum(-1)
+    error = counts @ moments.mean / total.unsqueeze(-1)
+    spread = (moments.mean - error.unsqueeze(-2)).square_().sum(-1)
+    squares = kept @ moments.square.sum(-1) + (counts * spread).sum(-1)
+    # Parts whose sign means something: no ignored entries, no forbidden parts, no rounding.
+    size = moments.gradient.abs()
+    active = (size > 1e-12 * size.max()).double()
+    signed = moments.nonzero @ active
+    agreeing = (signed + moments.signs @ (active * moments.gradient.sign())) / 2
+    sums = [moments.zero, moments.nonzero.sum(-1), moments.descents, moments.cosines, moments.quartics, agreeing, signed]
+    if moments.information is not None:
+        sums.append(moments.informed)
+    zero, nonzero, *singles = (kept @ each / total for each in sums)
+    trace = squares / (total if exact else (total - 1).clamp(min=1))
+    replicates = torch.full_like(total, math.inf) if exact else total
+    return Summary(moments.gradient, error, trace, replicates, zero, nonzero, Estimates(*singles))
 
 
 def metric_values(summary: Summary, geometry: Geometry | None = None) -> dict[str, Tensor]:
@@ -146,32 +176,21 @@ def metric_values(summary: Summary, geometry: Geometry | None = None) -> dict[st
         "rho": along / (norm * (length + summary.trace).clamp(min=0).sqrt()),
         f"rho_{SAMPLES}": along / (norm * (length + summary.trace / SAMPLES).clamp(min=0).sqrt()),
     }
-    if summary.estimates is not None:
+    if (single := summary.estimates) is not None:
         values |= {
-            "mean_cosine": summary.estimates.cosine,
-            "descent_probability": summary.estimates.descent,
-            "sign_agreement": summary.estimates.agreeing / summary.estimates.signed,
-            "kurtosis": summary.estimates.quartic / (length + summary.trace).square(),
+            "mean_cosine": single.cosine,
+            "descent_probability": single.descent,
+            "sign_agreement": single.agreeing / single.signed,
+            "kurtosis": single.quartic / (length + summary.trace).square(),
         }
-        if summary.estimates.informed is not None and geometry is not None:
-            values |= _fisher_values(summary, summary.estimates.informed, geometry)
+        if single.informed is not None and geometry is not None:
+            # E of the naive square of the mean is m'Fm + tr(FS)/N, and that of the single estimates m'Fm + tr(FS).
+            naive, share = torch.linalg.vecdot(mean @ geometry.information, mean), 1 / summary.replicates
+            trace = (single.informed - naive) / (1 - share)
+            averaged, root = naive - trace * share + trace / SAMPLES, math.sqrt(geometry.natural)
+            values["fisher_rho"] = along / (root * single.informed.clamp(min=0).sqrt())
+            values[f"fisher_rho_{SAMPLES}"] = along / (root * averaged.clamp(min=0).sqrt())
     return values | {"zero_gradient_rate": summary.zero, "gradient_nonzeros": summary.nonzero}
-
-
-def _fisher_values(summary: Summary, informed: Tensor, geometry: Geometry) -> dict[str, Tensor]:
-    """Like rho, in the metric of the Fisher information: ``⟨m, g⟩ / √(g'F⁺g E ĝ'Fĝ)``."""
-    mean = summary.error + summary.gradient
-    naive = torch.linalg.vecdot(mean @ geometry.information, mean)
-    # E of the naive square of the mean is m'Fm + tr(FS)/N, and that of the single estimates m'Fm + tr(FS).
-    share = 1 / summary.replicates
-    trace = (informed - naive) / (1 - share)
-    square = naive - trace * share
-    along = mean @ summary.gradient
-    root = math.sqrt(geometry.natural)
-    return {
-        "fisher_rho": along / (root * informed.clamp(min=0).sqrt()),
-        f"fisher_rho_{SAMPLES}": along / (root * (square + trace / SAMPLES).clamp(min=0).sqrt()),
-    }
 
 
 def exact_metrics(summary: Summary, geometry: Geometry | None = None, *, floor: float = 0.0) -> dict[str, Interval]:
@@ -182,13 +201,13 @@ def exact_metrics(summary: Summary, geometry: Geometry | None = None, *, floor: 
         geometry: for the metrics that need the Fisher information; None leaves them out.
         floor: a gradient of no greater norm counts as none: metrics that compare with it are None, and the absolute error is given.
     """
-    norm = float(summary.gradient.norm())
-    values = {name: Interval(_finite(float(value))) for name, value in metric_values(summary, geometry).items()}
-    unit = summary.gradient / summary.gradient.norm().clamp(min=1e-300)
-    values["orthogonal_bias"] = Interval(_finite(_ratio(float((summary.error - (summary.error @ unit) * unit).norm()), norm)))
+    norm, error = summary.gradient.norm(), summary.error
+    unit = summary.gradient / norm.clamp(min=1e-300)
+    values = metric_values(summary, geometry) | {"orthogonal_bias": (error - (error @ unit) * unit).norm() / norm}
     if geometry is not None:
-        values["null_bias"] = Interval(_finite(_ratio(float((summary.error @ geometry.null).norm()), norm)))
-    return values if norm > floor else _absolute(values, Interval(float(summary.error.norm())), Interval(float(summary.trace)))
+        values["null_bias"] = (error @ geometry.null).norm() / norm
+    found = {name: Interval(float(value) if value.isfinite() else None) for name, value in values.items()}
+    return found if float(norm) > floor else _absolute(found, Interval(float(error.norm())), Interval(float(summary.trace)))
 
 
 def estimated_metrics(
@@ -202,32 +221,30 @@ def estimated_metrics(
         floor: as for `exact_metrics`.
         resolved: whether enough replicates carry the spread, or there is none; by default, the result of `is_resolved`.
     """
-    found = _estimated(moments, geometry, floor)
+    summary, others = summarise(moments), _leave_one_out(moments)
+    whole, without = {name: float(value) for name, value in metric_values(summary, geometry).items()}, metric_values(others, geometry)
+    found = _jackknifed(whole, without)
+    if (low := found["snr"].low) is not None:
+        found["snr"] = replace(found["snr"], low=max(low, 0.0))
+    found |= {name: wilson(whole[name], moments.total) for name in SHARES}
+    found["sign_agreement"] = clustered_wilson(whole["sign_agreement"], without["sign_agreement"], moments.total)
+    errors, norm = Errors.of(moments), float(moments.gradient.norm())
+    if directed := norm > floor:
+        orthogonal = errors.without(moments.gradient / norm)
+        found |= _bias_metrics(errors, orthogonal, norm)
+        if geometry is not None:
+            found["null_bias"] = _norm_interval(errors.within(geometry.null), norm)
+        found["cosine"] = _cosine_interval(orthogonal, norm, whole["gain"], found["cosine"])
+    else:
+        found = _absolute(found, _norm_interval(errors, 1.0), jackknife(float(summary.trace), others.trace))
     if not (is_resolved(moments) if resolved is None else resolved):
         return {name: interval if name in SHARES else UNRESOLVED for name, interval in found.items()}
-    if has_spread(moments) and "absolute_bias" not in found and not resolves_direction(moments):
-        found |= dict.fromkeys(("cosine", "orthogonal_bias"), NO_ANGLE)
-    elif has_spread(moments) and "absolute_bias" not in found and not (found["snr"].low or 0.0) > 0:
-        found["cosine"] = UNDIRECTED_MEAN  # an angle of noise, which exists in the half of the draws alone in which |m|² is positive
+    if directed and has_spread(moments):
+        if not resolves_direction(moments):
+            found |= dict.fromkeys(("cosine", "orthogonal_bias"), NO_ANGLE)
+        elif not (found["snr"].low or 0.0) > 0:
+            found["cosine"] = UNDIRECTED_MEAN  # an angle of noise, which exists in the half of the draws alone in which |m|² is positive
     return found
-
-
-def _estimated(moments: Moments, geometry: Geometry | None, floor: float) -> dict[str, Interval]:
-    whole = {name: float(value) for name, value in metric_values(summarise(moments), geometry).items()}
-    without = metric_values(_leave_one_out(moments), geometry)
-    result = {name: _labelled(name, interval) for name, interval in jackknives(whole, without).items()}
-    if (low := result["snr"].low) is not None:
-        result["snr"] = replace(result["snr"], low=max(low, 0.0))
-    for name in SHARES:
-        result[name] = wilson(whole[name], moments.total)
-    result["sign_agreement"] = clustered_wilson(whole["sign_agreement"], without["sign_agreement"], moments.total)
-    errors, gradient = Errors.of(moments), moments.gradient
-    if float(gradient.norm()) > floor:
-        orthogonal = errors.without(gradient / float(gradient.norm()))
-        cosine = cosine_interval(orthogonal, gradient, whole["gain"], result["cosine"])
-        return result | bias_metrics(errors, orthogonal, gradient, geometry) | {"cosine": cosine}
-    variance = jackknife(float(summarise(moments).trace), _leave_one_out(moments).trace)
-    return _absolute(result, norm_interval(errors, 1.0), variance)
 
 
 def without_each_batch(moments: Moments) -> dict[str, tuple[float, ...]]:
@@ -245,65 +262,66 @@ def first_metrics(moments: Moments) -> Iterator[tuple[int, str, Interval]]:
     everything = torch.eye(BATCHES, dtype=torch.float64, device=moments.mean.device)
     for first in FIRST_BATCHES:
         rows = everything[:first]
-        all_of_them = rows.sum(0, keepdim=True)
-        values = metric_values(_combined(moments, torch.cat([all_of_them, all_of_them - rows]), squeeze=False))
-        whole, without = {name: float(values[name][0]) for name in FOLLOWED}, {name: values[name][1:] for name in FOLLOWED}
+        values = metric_values(_combined(moments, torch.cat([rows.sum(0, keepdim=True), rows.sum(0) - rows])))
         replicates = int(moments.count[:first].sum())
         known = not has_spread(moments) or enough_events(moments.square.sum(-1), moments.count, first / BATCHES)
-        for name, interval in jackknives(whole, without).items():
-            yield replicates, name, _labelled(name, interval) if known else UNRESOLVED
+        found = _jackknifed({name: float(values[name][0]) for name in FOLLOWED}, {name: values[name][1:] for name in FOLLOWED})
+        for name, interval in found.items():
+            yield replicates, name, interval if known else UNRESOLVED
 
 
-def bias_metrics(errors: Errors, orthogonal: Errors, gradient: Tensor, geometry: Geometry | None) -> dict[str, Interval]:
+def estimated_against(moments: Moments, reference: NoisyGradient) -> dict[str, Interval]:
+    """Bias of replicates against another reference, such as the gradient of the estimator's own objective, with 95 % intervals."""
+    return _against(Errors.of(moments), moments.gradient, reference)
+
+
+def exact_against(summary: Summary, reference: NoisyGradient) -> dict[str, Interval]:
+    """Bias of an exact mean against another reference; intervals come from the noise of the reference alone."""
+    errors = Errors(summary.error, math.inf, 0.0, None, summary.gradient.new_zeros(BATCHES, len(summary.gradient)))
+    metrics = _against(errors, summary.gradient, reference)
+    return metrics if reference.noise > 0 else {name: Interval(interval.value) for name, interval in metrics.items()}
+
+
+def _against(errors: Errors, gradient: Tensor, reference: NoisyGradient) -> dict[str, Interval]:
+    """Metrics relative to the norm of the reference. Its noise adds ``tr S/N`` to squared norms, which is subtracted from them.
+
+    Only the trace of the noise is known, so it counts as if it lay in the worst direction. Intervals ignore the rest of the noise of the
+    norm.
+    """
+    other, noise = reference.gradient.flatten().double(), reference.noise
+    square = float(other.square().sum()) - noise
+    if not square > 0:
+        return {name: Interval(None) for name in ("relative_bias", "relative_bias_squared", "gain", "orthogonal_bias")}
+    shifted, unit = errors.shifted(gradient - other), other / other.norm()
+    mean = shifted.mean + other
+    gain = float(mean @ other) / square
+    # The derivative of ⟨m, r⟩ / ‖r‖² in r is (m − 2 gain r) / ‖r‖².
+    variance = shifted.along(unit) / shifted.replicates / square + noise * float((mean - 2 * gain * other).square().sum()) / square**2
+    half = quantile() * math.sqrt(variance)
+    found = _bias_metrics(shifted, shifted.without(unit), math.sqrt(square), noise)
+    orthogonal = found.pop("orthogonal_bias")
+    return found | {"gain": Interval(gain, gain - half, gain + half, "t"), "orthogonal_bias": orthogonal}
+
+
+def _bias_metrics(errors: Errors, orthogonal: Errors, norm: float, noise: float = 0.0) -> dict[str, Interval]:
     """Norms of biases, with profile intervals; ``orthogonal`` are the errors orthogonal to the gradient."""
-    norm = float(gradient.norm())
-    low, high = profile(errors)
-    result = {
-        "relative_bias": norm_interval(errors, norm),
-        "relative_bias_squared": Interval(errors.square_norm() / norm**2, low / norm**2, high / norm**2, "profile"),
-        "orthogonal_bias": norm_interval(orthogonal, norm),
+    square, (low, high) = errors.square_norm() - noise, profile(errors, noise=noise)
+    return {
+        "relative_bias": _norm_interval(errors, norm, noise),
+        "relative_bias_squared": Interval(square / norm**2, low / norm**2, high / norm**2, "profile"),
+        "orthogonal_bias": _norm_interval(orthogonal, norm, noise),
     }
-    return result if geometry is None else result | {"null_bias": norm_interval(errors.within(geometry.null), norm)}
 
 
-def norm_interval(errors: Errors, unit: float, *, noise: float = 0.0) -> Interval:
+def _norm_interval(errors: Errors, unit: float, noise: float = 0.0) -> Interval:
     """The norm of a bias in multiples of ``unit``, with the profile interval; ``noise`` is that of the reference."""
     low, high = profile(errors, noise=noise)
     value = math.sqrt(max(errors.square_norm() - noise, 0.0))
     return Interval(value / unit, math.sqrt(low) / unit, math.sqrt(high) / unit, "profile")
 
 
-def summarise(moments: Moments) -> Summary:
-    """All batches together."""
-    return _combined(moments, torch.ones(1, BATCHES, dtype=torch.float64, device=moments.mean.device), squeeze=True)
-
-
-def _leave_one_out(moments: Moments) -> Summary:
-    return _combined(moments, 1 - torch.eye(BATCHES, dtype=torch.float64, device=moments.mean.device), squeeze=False)
-
-
-def _combined(moments: Moments, kept: Tensor, *, squeeze: bool) -> Summary:
-    """Moments over the batches that each row of ``kept`` [s, batches] keeps."""
-    counts = kept * moments.count
-    total = counts.sum(-1)
-    error = counts @ moments.mean / total.unsqueeze(-1)
-    spread = (moments.mean.unsqueeze(0) - error.unsqueeze(1)).square_().sum(-1)
-    squares = kept @ moments.square.sum(-1) + (counts * spread).sum(-1)
-    active = active_parts(moments.gradient).double()
-    agreeing = (moments.nonzero @ active + moments.signs @ (active * moments.gradient.sign())) / 2
-    singles = (moments.descents, moments.cosines, moments.quartics, agreeing, moments.nonzero @ active)
-    means = [kept @ sums / total for sums in (moments.zero, moments.nonzero.sum(-1), *singles)]
-    trace = squares / (total - 1).clamp(min=1)
-    if moments.information is not None:
-        means.append(kept @ moments.informed / total)
-    if squeeze:
-        error, trace, total, *means = (part[0] for part in (error, trace, total, *means))
-    return Summary(moments.gradient, error, trace, total, means[0], means[1], Estimates(*means[2:]))
-
-
-def cosine_interval(orthogonal: Errors, gradient: Tensor, gain: float, estimate: Interval) -> Interval:
+def _cosine_interval(orthogonal: Errors, norm: float, gain: float, estimate: Interval) -> Interval:
     """The jackknife if a bias orthogonal to the gradient is certain and large; else the interval of that bias, turned into cosines."""
-    norm = float(gradient.norm())
     low, high = profile(orthogonal)
     if estimate.value is None or (low > 0 and abs(estimate.value) <= NEAR_ONE):
         return estimate
@@ -312,19 +330,12 @@ def cosine_interval(orthogonal: Errors, gradient: Tensor, gain: float, estimate:
     return Interval(value, min(bounds), max(bounds), "profile")
 
 
-def _labelled(name: str, interval: Interval) -> Interval:
-    return replace(interval, method="t") if name in LINEAR and interval.method else interval
+def _jackknifed(whole: Mapping[str, float], without: Mapping[str, Tensor]) -> dict[str, Interval]:
+    found = jackknives(whole, without)
+    return {name: replace(one, method="t") if name in LINEAR and one.method else one for name, one in found.items()}
 
 
 def _absolute(metrics: dict[str, Interval], bias: Interval, variance: Interval) -> dict[str, Interval]:
     """Keep the metrics that need no gradient to compare with."""
     kept = {name: interval if name in UNDIRECTED else Interval(None) for name, interval in metrics.items()}
     return kept | {"absolute_bias": bias, "absolute_variance": variance}
-
-
-def _ratio(value: float, norm: float) -> float:
-    return value / norm if norm > 0 else math.nan
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

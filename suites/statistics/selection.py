@@ -90,16 +90,10 @@ def student_mean(values: Array) -> Interval:
         1.333
     """
     known = values[np.isfinite(values)]
-    if not len(known):
-        return Interval(None)
-    middle = float(known.mean())
-    if len(known) < 2:
-        return Interval(middle)
-    half = float(_half_widths(known[None], np.zeros(1), (1 - LEVEL) / 2)[0])
-    return Interval(middle, middle - half, middle + half, "t")
+    return interval_of(*(end[0] for end in mean_intervals(known[None], np.zeros(1)))) if len(known) else Interval(None)
 
 
-def _half_widths(values: Array, common: Array, tail: float, fewest: int = 2) -> Array:
+def _half_widths(values: Array, common: Array, tail: float, fewest: int) -> Array:
     """Half-widths of the intervals of means over instances [contenders, instances], with probability ``tail`` on each side."""
     count = values.shape[1]
     if count < max(fewest, 2):

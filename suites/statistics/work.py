@@ -142,14 +142,13 @@ def break_even(candidate: Curve | None, reference: Curve | None) -> Interval:
     if candidate is None or reference is None:
         return Interval(None)
     work, gap = reference.slope.minus(candidate.slope), candidate.floor.minus(reference.floor)
-    (work_low, work_high), (gap_low, gap_high) = work.bounds, gap.bounds
     if gap.value <= 0:
         return Interval(None)
+    (work_low, work_high), (gap_low, gap_high) = work.bounds, gap.bounds
     value = max(work.value, 0.0) / gap.value
     if work_low > 0 and gap_low > 0:
         return _logarithmic(value, math.hypot(work.relative, gap.relative))
-    high = max(work_high, 0.0) / gap_low if gap_low > 0 else None
-    return Interval(value, max(work_low, 0.0) / gap_high, high, "t")
+    return Interval(value, max(work_low, 0.0) / gap_high, max(work_high, 0.0) / gap_low if gap_low > 0 else None, "t")
 
 
 def _logarithmic(value: float, relative: float) -> Interval:

@@ -21,8 +21,8 @@ from ...estimators.score_function.reinforce import scores_of
 from ...estimators.score_function.without_replacement import log_mass_of_others, race
 from ...oracles.capabilities import DrawnSet, KBestOracle, SamplingOracle
 from ..device_memory import Launches
-from ..statistics.exact_moments import ExactMoments
-from ..statistics.metrics import Estimates, Summary
+from ..statistics.metrics import Estimates, Summary, summarise
+from ..statistics.moments import Moments
 from .enumeration import Enumeration, Target, Truth
 from .loss_checks import values
 from .replay_oracle import scripted
@@ -48,7 +48,7 @@ def replay(estimator: Estimator[Any], target: Target, slots: int, information: T
         The estimator once per tuple, in launches of `CHUNK`; memory does not grow with the number of tuples.
     """
     scores, truth = target.scores, target.truth
-    totals = ExactMoments(truth.gradient.flatten(), information)
+    totals = Moments.empty(truth.gradient.flatten(), information, batches=1)
     deal = _dealer(target, 1 if repeated else slots)
 
     def estimates(first: int, count: int) -> tuple[Tensor, Tensor] | None:
@@ -60,8 +60,8 @@ def replay(estimator: Estimator[Any], target: Target, slots: int, information: T
     launches = Launches(f"`{estimator.name}` on {slots} samples of shape {tuple(scores.shape)}", CHUNK, scores.device)
     for _, found in launches.over(0, truth.count ** (1 if repeated else slots), estimates):
         if found is not None:
-            totals.add(*found)
-    return totals.summary()
+            totals.add(found[0], weights=found[1])
+    return summarise(totals, exact=True)
 
 
 def replay_samples(estimator: Estimator[Any], target: Target, slots: int, cap: int, information: Tensor | None = None) -> Summary | None:
@@ -169,7 +169,7 @@ def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: i
     size = values(target.loss, space[tuples].double(), oracle.event_ndim).abs().amax(-1)
     if not bool(((one - other).norm(dim=-1) <= AGREEMENT * other.norm(dim=-1) + _floor(size, target)).all()):
         return None
-    totals = ExactMoments(target.truth.gradient.flatten(), information)
+    totals = Moments.empty(target.truth.gradient.flatten(), information, batches=1)
     launches = Launches(f"`{estimator.name}` on {draws} samples of shape {tuple(scores.shape)}", CHUNK, scores.device)
 
     def outcomes(start: int, number: int) -> tuple[Tensor, Tensor]:
@@ -177,8 +177,8 @@ def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: i
         return estimates(after_best(others[part])), weights[part]
 
     for _, found in launches.over(0, len(others), outcomes):
-        totals.add(*found)
-    return totals.summary()
+        totals.add(found[0], weights=found[1])
+    return summarise(totals, exact=True)
 
 
 TUPLES = 64

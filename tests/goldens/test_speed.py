@@ -68,10 +68,9 @@ def exact_statistics() -> dict[str, Any]:
     """Exact moments of weighted outcomes, and biases against another reference."""
     from dataclasses import dataclass
 
-    from structgrad.suites.statistics.exact_moments import ExactMoments, single
     from structgrad.suites.statistics.geometry import Geometry
-    from structgrad.suites.statistics.metrics import exact_metrics
-    from structgrad.suites.statistics.reference_metrics import exact_against
+    from structgrad.suites.statistics.metrics import exact_against, exact_metrics, single, summarise
+    from structgrad.suites.statistics.moments import Moments
 
     @dataclass(frozen=True)
     class Reference:
@@ -88,13 +87,13 @@ def exact_statistics() -> dict[str, Any]:
         gradient = (weights / weights.sum()) @ outcomes + 0.01
         root = torch.randn(size, 4, generator=stream, dtype=torch.float64)
         geometry = Geometry.of(root @ root.mT, root @ root.mT, root @ (root.mT @ gradient))
-        exact = ExactMoments(gradient, geometry.information)
-        exact.add(outcomes[:300], weights[:300])
-        exact.add(outcomes[300:], weights[300:])
-        summary, one = exact.summary(), single(outcomes[1], gradient, geometry.information)
+        exact = Moments.empty(gradient, geometry.information, batches=1)
+        exact.add(outcomes[:300], weights=weights[:300])
+        exact.add(outcomes[300:], weights=weights[300:])
+        summary, one = summarise(exact, exact=True), single(outcomes[1], gradient, geometry.information)
         found[str(size)] = {
             "metrics": {name: each.value for name, each in exact_metrics(summary, geometry).items()},
-            "covariance": None if summary.covariance is None else float(summary.covariance.square().sum()),
+            "covariance": None if exact.comoment is None else float((exact.comoment / exact.count).square().sum()),
             "single": {name: each.value for name, each in exact_metrics(one, geometry).items()},
             "against": {
                 name: [each.value, each.low, each.high] for name, each in exact_against(summary, Reference(gradient + 0.1, 0.01)).items()
@@ -104,8 +103,7 @@ def exact_statistics() -> dict[str, Any]:
 
 
 def statistics_of_numbers() -> dict[str, Any]:
-    """Selections, aggregates, budgets, many tests at once, medians and exponents."""
-    from structgrad.suites.statistics.aggregates import Measured, aggregate
+    """Selections, budgets, many tests at once, medians and exponents."""
     from structgrad.suites.statistics.budgets import Worth
     from structgrad.suites.statistics.interval import Interval
     from structgrad.suites.statistics.multiplicity import holm
@@ -115,9 +113,7 @@ def statistics_of_numbers() -> dict[str, Any]:
     random = np.random.default_rng(0)
     scores = random.standard_normal((6, 12)) + np.linspace(0, 2, 6)[:, None]
     chosen = best(scores, np.full(6, 0.1))
-    summary = aggregate(
-        Measured.of([*random.lognormal(size=15), None], [*random.uniform(-0.1, 0, 15), None], [*random.uniform(0, 1, 15), None])
-    )
+    random.lognormal(size=15), random.random(30)  # numbers that an earlier part drew
     p_values = {str(i): float(p) for i, p in enumerate(random.uniform(0, 0.1, 9) ** 2)}
     metrics = {
         "relative_bias_squared": Interval(0.04, 0.03, 0.05),
@@ -135,7 +131,6 @@ def statistics_of_numbers() -> dict[str, Any]:
     return {
         "best": [chosen.winner, chosen.score.value, chosen.score.low, chosen.score.high, *chosen.tied],
         "student": _bounds(student_mean(scores[0])),
-        "aggregate": [_bounds(each) for each in (summary.median, summary.lower_quartile, summary.upper_quartile, summary.geometric_mean)],
         "holm": holm(p_values),
         "break_even": {
             name: _bounds(break_even(error_curve(metrics, cost, name), error_curve(unbiased, cost, name)))  # type: ignore[arg-type]

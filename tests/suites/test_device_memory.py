@@ -22,10 +22,9 @@ from structgrad.oracles import Subset
 from structgrad.oracles.magnitudes import GIB
 from structgrad.suites import device_memory
 from structgrad.suites.device_memory import Gauge, Launches, allot, available, free, ran_out, remembering
-from structgrad.suites.measures import replicates
+from structgrad.suites.measures import draws as measuring_draws
 from structgrad.suites.measures.bias import Sampling, draw_moments
-from structgrad.suites.measures.draws import Draws, estimates
-from structgrad.suites.measures.replicates import FILLING, launches_of
+from structgrad.suites.measures.draws import FILLING, Draws, estimates, launches_of
 from structgrad.suites.measures.suite import Context, Effort
 from structgrad.suites.running.runner import run
 from structgrad.suites.truth import Target, enumeration, exact_truth
@@ -175,7 +174,7 @@ def test_a_launch_asks_for_no_more_than_what_is_free(monkeypatch: pytest.MonkeyP
         def __init__(self, numbers: int) -> None:
             self.numel = lambda: numbers
 
-    monkeypatch.setattr(replicates, "available", lambda device: float(GIB))
+    monkeypatch.setattr(measuring_draws, "available", lambda device: float(GIB))
     assert launches_of("it", 4096, Scores(4)) == Launches("`it` on scores of shape (2,)", 4096, CUDA, 128, FILLING)  # type: ignore[arg-type]
     assert launches_of("it", 10**6, Scores(256)).rows == 8192  # type: ignore[arg-type]
     assert launches_of("it", 4096, Scores(10**7)).rows == 128  # type: ignore[arg-type]

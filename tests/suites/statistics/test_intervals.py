@@ -12,9 +12,8 @@ from torch import Tensor
 
 from structgrad.suites.statistics.geometry import Geometry
 from structgrad.suites.statistics.intervals import Errors, Interval, clustered_wilson, jackknife, profile, wilson
-from structgrad.suites.statistics.metrics import Summary, estimated_metrics, exact_metrics
+from structgrad.suites.statistics.metrics import Summary, estimated_against, estimated_metrics, exact_against, exact_metrics
 from structgrad.suites.statistics.moments import BATCHES, FULL_COVARIANCE, Moments
-from structgrad.suites.statistics.reference_metrics import estimated_against, exact_against
 
 RUNS = 120
 

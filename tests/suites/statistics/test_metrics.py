@@ -141,7 +141,7 @@ def of_batches(moments: Moments, chosen: list[int]) -> Moments:
     kept = torch.zeros(BATCHES, dtype=torch.float64)
     kept[chosen] = 1
     changed = {name: value * kept.reshape(-1, *[1] * (value.ndim - 1)) for name, value in vars(moments).items() if name in BY_BATCH}
-    return replace(moments, **changed, total=int((kept * moments.count).sum()))
+    return replace(moments, **changed)
 
 
 BY_BATCH = ("count", "mean", "square", "along", "zero", "nonzero", "signs", "descents", "cosines", "quartics", "informed")

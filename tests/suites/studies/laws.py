@@ -137,11 +137,9 @@ class EstimateLaw:
         result.along[:used] = (single[:, 0] - n * (mean @ self.direction).square()).clamp(min=0)
         for column, name in enumerate(("zero", "descents", "cosines", "quartics", "informed"), start=1):
             getattr(result, name)[:used] = single[:, column]
-        everything = table.sum(0)
-        result.total, result.total_mean = int(n.sum()), everything @ self.errors / n.sum()
-        if result.comoment is not None:
-            centred = self.errors - result.total_mean
-            result.comoment = (centred * everything.unsqueeze(-1)).mT @ centred
+        if result.products is not None:
+            centred, between = self.errors - result.total_mean, result.mean - result.total_mean
+            result.products = (centred * table.sum(0).unsqueeze(-1)).mT @ centred - (between * result.count.unsqueeze(-1)).mT @ between
         return result
 
 
