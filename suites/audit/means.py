@@ -17,10 +17,9 @@ from ...oracles.capabilities import Oracle
 from ..measures.bias_tests import rounding_floor
 from ..measures.group_sequential import sequential_test
 from ..measures.replicates import Sampling, draw_moments, finite, warmed
-from ..statistics.metrics import single
 from ..statistics.interval import ABSENT, RARE
 from ..statistics.intervals import UNRESOLVED, Interval
-from ..statistics.metrics import Summary, estimated_metrics, exact_metrics, summarise
+from ..statistics.metrics import Summary, estimated_metrics, exact_metrics, single, summarise
 from ..statistics.moments import BATCHES, Moments
 from ..truth import Target
 from ..truth.references import STEP, reference_gradient

@@ -18,22 +18,24 @@ from ...estimators.noise import Gumbel, Noise, SmoothNoise
 from ...oracles.capabilities import EnumerableOracle
 from ..base import Instance, NonFiniteError, Problem
 from ..statistics.adaptive import Budget, Checkpoint, sample_until
-from ..statistics.metrics import single
 from ..statistics.geometry import Geometry
 from ..statistics.interval import ABSENT
 from ..statistics.intervals import UNRESOLVED
 from ..statistics.metrics import (
     UNDIRECTED,
     Interval,
+    NoisyGradient,
     Summary,
     bias_interval,
+    estimated_against,
     estimated_metrics,
+    exact_against,
     exact_metrics,
     first_metrics,
+    single,
     without_each_batch,
 )
 from ..statistics.moments import Moments
-from ..statistics.metrics import NoisyGradient, estimated_against, exact_against
 from ..statistics.seeds import BLOCK
 from ..truth import UNKNOWN, Target, Truth, exact_truth
 from ..truth.geometry import geometry

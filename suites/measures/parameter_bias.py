@@ -15,12 +15,10 @@ from ...estimators.base import Estimator
 from ..base import NonFiniteError, Problem
 from ..problems import TaskProblem
 from ..problems.learning import doubled, learner_of, within
-from ..statistics.metrics import single
 from ..statistics.interval import ABSENT
 from ..statistics.intervals import UNRESOLVED
-from ..statistics.metrics import Interval, estimated_metrics, exact_metrics
+from ..statistics.metrics import Interval, estimated_against, estimated_metrics, exact_against, exact_metrics, single
 from ..statistics.moments import BATCHES, Moments
-from ..statistics.metrics import estimated_against, exact_against
 from ..tasks.references import learnt_model, reference_estimator, remembered
 from ..tasks.task import Task
 from ..tasks.training import BatchOrder

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from structgrad.oracles import Categorical, LinearChain, ShiftReduce, SpanningTree, Subset
-from structgrad.suites.statistics.metrics import single
-from structgrad.suites.statistics.metrics import exact_metrics
+from structgrad.suites.statistics.metrics import exact_metrics, single
 from structgrad.suites.truth import exact_truth
 from structgrad.suites.truth.geometry import fisher_information, geometry
 from tests.suites.cases import target_of
