@@ -130,23 +130,17 @@ class Options:
     out: str | None = option(None, OUTPUT, "DIR", "--out", "-o", shown="structgrad-results/<hash of the plan>")
     """Folder, or URL such as s3://bucket/run, for the results."""
 
-    def check_together(self, *pairs: tuple[str, str], needs: tuple[tuple[str, str], ...] = ()) -> None:
-        """Refuse options that exclude each other, or that need another one.
+    def check_together(self, *pairs: tuple[str, str]) -> None:
+        """Refuse options that exclude each other.
 
         Raises:
             ValueError: the first such pair.
         """
-
-        def shown(name: str) -> str:
-            value = getattr(self, name)
-            return f"--{name.replace('_', '-')}" + (f" {value}" if isinstance(value, str) else "")
-
-        for one, other in (("quiet", "verbose"), *pairs):
-            if getattr(self, one) and getattr(self, other):
-                raise ValueError(f"`{self.verb}` got both {shown(one)} and {shown(other)}; give one of them")
-        for one, other in needs:
-            if getattr(self, one) and not getattr(self, other):
-                raise ValueError(f"`{self.verb}` got --{one} without --{other} {other.upper()}; expected both, or neither")
+        for pair in (("quiet", "verbose"), *pairs):
+            given = [(name.replace("_", "-"), getattr(self, name)) for name in pair]
+            if all(value for _, value in given):
+                shown = " and ".join(f"--{name} {value}" if isinstance(value, str) else f"--{name}" for name, value in given)
+                raise ValueError(f"`{self.verb}` got both {shown}; give one of them")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,13 +29,19 @@ def run(options: RunOptions) -> None:
     Exit codes: 0 success, 1 an estimator returned NaN, 2 bad input, 3 failed cells or a full disk, 130 interrupted.
     """
     with sentences():
+        from ....suites.running.planning.estimates import seconds_within
+        from ....suites.running.planning.grid import grid
         from ....suites.running.planning.plan import Machine, Scope, Shard, default_jobs
         from ....suites.running.planning.presets import PRESETS
         from . import launch
 
-        options.check_together(*EXCLUSIVE, needs=(("field", "file"),))
-        if options.address and options.engine != "ray":
-            raise ValueError("`run` got --address without --engine ray; expected both, or neither")
+        options.check_together(*EXCLUSIVE)
+        for needing, needed, missing in (
+            ("field", "file FILE", options.field and not options.file),
+            ("address", "engine ray", options.address and options.engine != "ray"),
+        ):
+            if missing:
+                raise ValueError(f"`run` got --{needing} without --{needed}; expected both, or neither")
         if options.quick and options.preset not in (None, "quick"):
             raise ValueError(f"`run` got both --quick and --preset {options.preset}; give one of them")
         shard = None if options.shard is None else Shard.parsed(options.shard)
@@ -44,8 +50,10 @@ def run(options: RunOptions) -> None:
         machine = Machine(jobs, options.timeout, options.memory_limit, options.engine, options.address, options.gpus_per_cell)
         scope = Scope(options.rerun, options.budget, options.fail_fast, options.longest_cell or PRESETS[preset].longest)
         launch.pin_threads(options.threads)
-        plan = plan if options.seconds else within_budget(plan, jobs, options.budget)
-        seconds = plan.effort.seconds if options.budget else options.seconds
+        seconds = options.seconds
+        if options.budget and not seconds:  # the same plan and budget always give the same time for each answer
+            seconds = seconds_within(plan, grid(plan).cells, jobs, options.budget)
+            plan = dataclasses.replace(plan, effort=dataclasses.replace(plan.effort, seconds=seconds))
         builtin = options.builtin or (plan.data is None and plan.file is None)
         repeated = dataclasses.replace(options, preset=preset, quick=False, seconds=seconds, builtin=builtin)
         counts = launch.launched(plan, repeated, machine=machine, scope=scope, preset=preset, shard=shard)
@@ -102,7 +110,6 @@ def plan_from(options: RunOptions) -> tuple[str, Plan]:
     from ....suites.measures import SUITES
     from ....suites.measures.suite import EFFORTS
     from ....suites.problems import default_data
-    from ....suites.problems.named import REAL_PROBLEMS, available
     from ....suites.running.planning.grid import suites_of
     from ....suites.running.planning.presets import DEFAULT, PRESETS, plan_of
 
@@ -112,18 +119,11 @@ def plan_from(options: RunOptions) -> tuple[str, Plan]:
     own = score_file(options) if options.file else None
     problems, data = options.problem, None
     if own is None:
-        problems += problems_of_oracle(options.oracle)
+        problems = named_problems(options)
         data = str(options.data) if options.data else None if options.builtin else default_data()
-    if options.data:
-        if not any((options.data / f"{name}.npz").is_file() for name in REAL_PROBLEMS):
-            raise ValueError(
-                f"--data got {str(options.data)!r}, which holds none of the {len(REAL_PROBLEMS)} score files "
-                f"({next(iter(REAL_PROBLEMS))}.npz and so on); expected their folder, or choose --builtin"
-            )
-        problems = problems or tuple(name for name in available(data) if name in REAL_PROBLEMS)
     limits: dict[str, Any] = {"replicates": options.replicates, "most_replicates": options.max_replicates, "seconds": options.seconds}
     effort = dataclasses.replace(EFFORTS[preset], **{name: value for name, value in limits.items() if value is not None})
-    if options.replicates is not None and options.max_replicates is None:
+    if options.max_replicates is None:
         effort = dataclasses.replace(effort, most_replicates=max(effort.most_replicates, effort.replicates))
     plan = plan_of(
         preset,
@@ -147,20 +147,31 @@ def plan_from(options: RunOptions) -> tuple[str, Plan]:
     return preset, dataclasses.replace(plan, suites=suites)
 
 
-def problems_of_oracle(oracle: str | None) -> tuple[str, ...]:
-    """The problem of a structure with a size, without a score file.
+def named_problems(options: RunOptions) -> tuple[str, ...]:
+    """The problems of --problem and --oracle, else those of --data.
 
     Raises:
-        ValueError: a structure without a size.
+        ValueError: a structure without a size, or a folder without score files.
     """
     from ....suites.problems import is_sized
+    from ....suites.problems.named import REAL_PROBLEMS, available
 
-    if oracle is not None and not is_sized(oracle):
-        raise ValueError(
-            f"--oracle got {oracle!r} without --file; expected a size, such as 'subset[n=10,k=5]' or 'spanning_tree[n=5]', "
-            "to measure on built-in scores"
-        )
-    return () if oracle is None else (oracle,)
+    problems = options.problem
+    if options.oracle is not None:
+        if not is_sized(options.oracle):
+            raise ValueError(
+                f"--oracle got {options.oracle!r} without --file; expected a size, such as 'subset[n=10,k=5]' or 'spanning_tree[n=5]', "
+                "to measure on built-in scores"
+            )
+        problems += (options.oracle,)
+    if options.data:
+        if not any((options.data / f"{name}.npz").is_file() for name in REAL_PROBLEMS):
+            raise ValueError(
+                f"--data got {str(options.data)!r}, which holds none of the {len(REAL_PROBLEMS)} score files "
+                f"({next(iter(REAL_PROBLEMS))}.npz and so on); expected their folder, or choose --builtin"
+            )
+        problems = problems or tuple(name for name in available(str(options.data)) if name in REAL_PROBLEMS)
+    return problems
 
 
 def score_file(options: RunOptions) -> ScoreFile:
@@ -176,27 +187,14 @@ def score_file(options: RunOptions) -> ScoreFile:
     arrays: dict[str, Any] = {}
     convention: dict[str, Any] = {}
     for text in options.field:
-        key, equals, value = text.partition("=")
-        if not equals or not value:
+        key, _, value = text.partition("=")
+        if not value:
             raise ValueError(f"--field got {text!r}; expected key=value")
         if key not in (*ARRAYS, *meanings):
             raise ValueError(f"--field got the key {key!r}; {hint(key, (*ARRAYS, *meanings))}")
-        (convention if key in meanings else arrays)[key] = value
-    if "temperature" in convention:
         try:
-            convention["temperature"] = float(convention["temperature"])
+            (convention if key in meanings else arrays)[key] = float(value) if key == "temperature" else value
         except ValueError:
-            raise ValueError(f"--field got temperature={convention['temperature']}; expected a number") from None
+            raise ValueError(f"--field got temperature={value}; expected a number") from None
     given = {"instances": options.instances, "seed": options.seed, **arrays}
     return ScoreFile(str(options.file), options.oracle or FILE_ORACLE, convention=Convention(**convention), **given)
-
-
-def within_budget(plan: Plan, jobs: int, budget: float | None) -> Plan:
-    """The plan with each answer limited to its share of a budget; the same plan and budget always give the same share."""
-    if budget is None:
-        return plan
-    from ....suites.running.planning.estimates import seconds_within
-    from ....suites.running.planning.grid import grid
-
-    seconds = seconds_within(plan, grid(plan).cells, jobs, budget)
-    return dataclasses.replace(plan, effort=dataclasses.replace(plan.effort, seconds=seconds))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,11 +18,7 @@ def merge(
     out: Annotated[
         str | None,
         typer.Option(
-            "--out",
-            "-o",
-            help="Folder or URL for the whole run.",
-            metavar="DIR",
-            show_default="structgrad-results/<hash of the plan>",
+            "--out", "-o", help="Folder or URL for the whole run.", metavar="DIR", show_default="structgrad-results/<hash of the plan>"
         ),
     ] = None,
 ) -> None:
@@ -30,51 +27,49 @@ def merge(
     Exit codes: 0 success, 2 shards of different plans or bad input, 3 failed cells.
     """
     with sentences(), ExitStack() as stack:
-        from ....suites.running.remote import Mirror, is_url, mirrored, reading
-        from ....suites.running.store import Store, check_writable, locked
+        from ....oracles import plugins
+        from ....suites.running.remote import is_url, reading
+        from ....suites.running.replay_cell import plan_from
+        from ....suites.running.store import Store
         from ....suites.running.work import Grid
         from ....suites.text import plural
+        from ...analysis import tables
         from . import launch
 
-        found_at = {shard: stack.enter_context(reading(shard)) for shard in shards}
-        manifests = {shard: _manifest(shard, folder) for shard, folder in found_at.items()}
-        first = next(iter(manifests.values()))
+        def absolute(place: str) -> str:
+            return place.rstrip("/") if is_url(place) else str(Path(place).resolve())
+
+        sources = {shard: stack.enter_context(reading(shard)) for shard in shards}
+        manifests = {shard: _manifest(shard, folder) for shard, folder in sources.items()}
+        first = manifests[shards[0]]
         for shard, manifest in manifests.items():
             _check_same(shards[0], first, shard, manifest)
         place = out or str(RUNS / str(first["plan_hash"]))
-        if _place(place) in map(_place, shards):
+        if absolute(place) in map(absolute, shards):
             raise ValueError(f"`merge` got {place} as a shard and as the folder of the whole run; name another one with --out")
-        for line in _differences(manifests):
-            typer.echo(f"warning: {line}", err=True)
-        mirror: Mirror | None = stack.enter_context(mirrored(place)) if is_url(place) else None
-        folder = Path(place) if mirror is None else mirror.folder
-        check_writable(folder)
-        with locked(folder):
-            with Store(folder, write=True) as store:
-                store.freeze(Grid((), ()))
-                for source in found_at.values():
-                    store.take(source, plan=True)
-                cells, finished = len(store.planned().cells), len(store.known())
-            total = int(first["shard"]["cells"])
-            counts = launch.conclude(folder, first, shards, total - finished)
+        _warn_of_differences(manifests.values())
+        folder, mirror = stack.enter_context(launch.opened(place))
+        with Store(folder, write=True) as store:
+            store.freeze(Grid((), ()))
+            for source in sources.values():
+                store.take(source, plan=True)
+            cells, finished = len(store.planned().cells), len(store.known())
+        total, of = (int(first["shard"][name]) for name in ("cells", "of"))
+        plan = plan_from(first["plan"])
+        plugins.use(plan.plugins)
+        whole = {name: value for name, value in first.items() if name not in ("shard", "argv", "process")}
+        frame, _ = launch.publish(plan, folder, str(folder), whole, total - finished, shards=shards)
         if mirror is not None:
             mirror.write()
     given = {manifest["shard"]["number"] for manifest in manifests.values()}
-    typer.echo(f"{plural(len(given), 'shard')} of {first['shard']['of']} merged: {cells} cells of {total}")
+    typer.echo(f"{plural(len(given), 'shard')} of {of} merged: {cells} cells of {total}")
     if cells < total:
-        absent = [str(number) for number in range(1, first["shard"]["of"] + 1) if number not in given]
-        typer.echo(f"{total - cells} cells are missing; shards not given: {', '.join(absent) or 'none'}")
+        absent = ", ".join(str(number) for number in range(1, of + 1) if number not in given)
+        typer.echo(f"{total - cells} cells are missing; shards not given: {absent or 'none'}")
     if finished < cells:
         typer.echo(f"{cells - finished} cells are not measured yet; continue their shards, then merge again")
     typer.echo(f"results: {place}")
-    raise typer.Exit(code_of(counts))
-
-
-def _place(text: str) -> str:
-    """A folder or URL in a form that can be compared."""
-    from ....suites.running.remote import is_url
-
-    return text.rstrip("/") if is_url(text) else str(Path(text).resolve())
+    raise typer.Exit(code_of(tables.counts(frame)))
 
 
 def _manifest(shard: str, folder: Path) -> dict[str, Any]:
@@ -90,28 +85,23 @@ def _manifest(shard: str, folder: Path) -> dict[str, Any]:
 
 
 def _check_same(one: str, first: dict[str, Any], other: str, second: dict[str, Any]) -> None:
-    for name, what in (("plan_hash", "plan"), ("schema_version", "schema version")):
-        if first.get(name) != second.get(name):
+    for key, said in (("plan_hash", "plan"), ("schema_version", "schema version")):
+        if first.get(key) != second.get(key):
             raise ValueError(
-                f"`merge` got {one} of the {what} {first.get(name)} and {other} of {second.get(name)}; expected shards of one plan"
+                f"`merge` got {one} of the {said} {first.get(key)} and {other} of {second.get(key)}; expected shards of one plan"
             )
-    ends = [{name: part[name] for name in ("of", "cells")} for part in (first["shard"], second["shard"])]
-    if ends[0] != ends[1]:
-        (a, b), (c, d) = (tuple(end.values()) for end in ends)
-        raise ValueError(
-            f"`merge` got {one}, one of {a} shards of {b} cells, and {other}, one of {c} of {d}; expected shards of the same division"
-        )
+    here, there = (f"{part['of']} shards of {part['cells']} cells" for part in (first["shard"], second["shard"]))
+    if here != there:
+        raise ValueError(f"`merge` got {one}, one of {here}, and {other}, one of {there}; expected shards of the same division")
 
 
-def _differences(manifests: dict[str, dict[str, Any]]) -> list[str]:
-    """Differences between the machines of shards that may change the last digits of numbers."""
-    found: dict[str, set[str]] = {}
-    for manifest in manifests.values():
-        surroundings = manifest.get("environment", {})
-        for name, version in {**surroundings.get("packages", {}), "processor": surroundings.get("cpu")}.items():
-            found.setdefault(name, set()).add(str(version))
-    return [
-        f"shards were measured with different versions of {name}: {', '.join(sorted(values))}"
-        for name, values in found.items()
-        if len(values) > 1
-    ]
+def _warn_of_differences(manifests: Any) -> None:
+    """Print the differences between the machines of shards that may change the last digits of numbers."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for manifest in manifests:
+        environment = manifest.get("environment", {})
+        for name, version in {**environment.get("packages", {}), "processor": environment.get("cpu")}.items():
+            found[name].add(str(version))
+    for name, values in found.items():
+        if len(values) > 1:
+            typer.echo(f"warning: shards were measured with different versions of {name}: {', '.join(sorted(values))}", err=True)

@@ -75,7 +75,7 @@ def test_shards_of_something_else_are_refused(tmp_path: Path) -> None:
         ({"plan_hash": "00000000"}, f"and {other} of 00000000; expected shards of one plan"),
         (
             {"shard": {"number": 2, "of": 4, "cells": 3}},
-            f"one of 3 shards of 3 cells, and {other}, one of 4 of 3; expected shards of the same division",
+            f"one of 3 shards of 3 cells, and {other}, one of 4 shards of 3 cells; expected shards of the same division",
         ),
     ):
         (other / results.MANIFEST).write_text(json.dumps({**results.manifest_of(one), **change}))

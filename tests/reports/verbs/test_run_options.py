@@ -301,15 +301,15 @@ def test_a_dry_run_estimates_time_and_memory() -> None:
 def test_a_dry_run_counts_what_is_still_to_be_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["-p", "subset_regimes", "--builtin"]
     monkeypatch.setattr(
-        "structgrad.reports.verbs.run.outline.uncompiled", lambda structures: 100 * (structures == {"subset", "derivations"})
+        "structgrad.reports.verbs.run.dry_run.uncompiled", lambda structures: 100 * (structures == {"subset", "derivations"})
     )
     cold = dry(*words)
-    monkeypatch.setattr("structgrad.reports.verbs.run.outline.uncompiled", lambda structures: 0)
+    monkeypatch.setattr("structgrad.reports.verbs.run.dry_run.uncompiled", lambda structures: 0)
     warm = dry(*words)
     assert cold["seconds"] == pytest.approx(warm["seconds"] + cold["compiling"])
     assert cold["compiling"] == pytest.approx(100 * compiling.SECONDS)
     assert "of it to compile kernels" not in call("run", "--dry-run", *words).stdout
-    monkeypatch.setattr("structgrad.reports.verbs.run.outline.uncompiled", lambda structures: 200)
+    monkeypatch.setattr("structgrad.reports.verbs.run.dry_run.uncompiled", lambda structures: 200)
     assert "1 min 50 s of it to compile kernels, once per machine, about" in call("run", "--dry-run", *words).stdout
 
 
@@ -325,7 +325,7 @@ def test_compiling_while_planning_is_said_once(monkeypatch: pytest.MonkeyPatch) 
             notices.end()
         return ordinary(*given)
 
-    monkeypatch.setattr("structgrad.reports.verbs.run.outline.uncompiled", lambda structures: 0)
+    monkeypatch.setattr("structgrad.reports.verbs.run.dry_run.uncompiled", lambda structures: 0)
 
     monkeypatch.setattr(launch, "grid", compiling_twice)
     result = call("run", "--dry-run", "--json", *SMALL[1:])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from structgrad.reports import results
-from structgrad.reports.verbs.run import outline
+from structgrad.reports.verbs.run.dry_run import lines, outline
 from structgrad.suites.running import cells
 from structgrad.suites.running.engines import local
 from structgrad.suites.running.planning import plan as planning
@@ -88,18 +88,16 @@ def test_a_device_has_one_worker_unless_more_are_asked_for() -> None:
     ],
 )
 def test_the_plan_says_how_many_workers_compute_where(plan: Plan, machine: Machine, said: str) -> None:
-    told = outline.lines(outline.outline(plan, grid(SMALL), machine, "quick"), plan, machine)
+    told = list(lines(outline(plan, grid(SMALL), machine, "quick", ""), plan, machine, skips=False))
     assert f"with {said}, " in told[-1]
     assert any(line.endswith(f"float64 on {plan.device}") for line in told)
 
 
 def test_the_memory_of_this_machine_holds_no_launch_of_a_device() -> None:
     large = dataclasses.replace(SMALL, batch_size=10**9)
-    here, there = (
-        outline.outline(plan, grid(SMALL), Machine(jobs=1), "quick") for plan in (large, dataclasses.replace(large, device="cuda"))
-    )
-    assert here.bytes > 1e12
-    assert there.bytes < 1e9
+    here, there = (outline(plan, grid(SMALL), Machine(jobs=1), "quick", "") for plan in (large, dataclasses.replace(large, device="cuda")))
+    assert here["bytes"] > 1e12
+    assert there["bytes"] < 1e9
 
 
 def test_a_run_names_its_cards(monkeypatch: pytest.MonkeyPatch) -> None:

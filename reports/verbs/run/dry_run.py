@@ -1,0 +1,142 @@
+"""A plan before it is measured: its cells, and estimates of its time and memory, as one record that is printed or written as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from ....oracles.derivations import StatedOracle
+from ....oracles.magnitudes import beyond_memory
+from ....suites.base import split_loss
+from ....suites.measures import SUITES
+from ....suites.problems import OWN_LOSS
+from ....suites.processors import slowdown
+from ....suites.running.planning.compiling import SECONDS, uncompiled
+from ....suites.running.planning.estimates import CostModel
+from ....suites.running.planning.plan import Machine, Plan
+from ....suites.running.scores import sample
+from ....suites.running.work import Grid
+from ....suites.text import duration, gibibytes, listed, number, plural, setting, spelled
+
+WORKER_BYTES = 0.45 * 2**30
+"""Memory of a worker after its imports and its first compiled kernels, as measured."""
+
+COPIES = 40
+"""Tensors of a launch that live at one time, as measured on the preset quick: samples, losses, gradients, in float64."""
+
+SKIPS_SHOWN, COMPILING_SHOWN = 20, 5.0
+"""Reasons for skipped pairs, and the fewest seconds of compilation that are printed."""
+
+Outline = dict[str, Any]
+"""Names, counts and estimates of a plan as JSON values.
+
+``suites`` holds the numbers of cells and instances of each suite, and ``skipped`` the number of pairs that do not fit. At most
+``structures`` are enumerated. ``seconds`` and ``bytes`` are those of the whole run; in ``compiling`` of these seconds, new kernels are
+compiled. ``command`` repeats the run.
+"""
+
+
+def outline(plan: Plan, work: Grid, machine: Machine, preset: str, command: str, compiled: float = 0.0) -> Outline:  # noqa: PLR0913, PLR0917
+    """Estimate a plan; nothing is measured, and `compiled` seconds of compilation are over."""
+    cells, costs = work.cells, CostModel(plan)
+    samples = {scores: sample(plan, *scores) for scores in dict.fromkeys(cell.scores for cell in cells)}
+    instances = {cell.scores: cell.instances for cell in cells}
+    structures = 0
+    for scores, problem in samples.items():  # of a few instances; larger spaces are not enumerated
+        counts = [problem.oracle.count(tuple(item.scores.shape)) for item in problem.instances]
+        structures += sum(count for count in counts if count <= plan.effort.cap) * instances[scores] // len(counts)
+    oracles = [problem.oracle for problem in samples.values()]
+    kernels = {oracle.kernel for oracle in oracles if oracle.kernel} | {"derivations" for one in oracles if isinstance(one, StatedOracle)}
+    compiling = compiled + SECONDS * uncompiled(kernels)
+    parts = max((item.scores.numel() for problem in samples.values() for item in problem.instances), default=0)
+    launches = 8.0 * COPIES * parts * plan.batch_size if plan.device_kind == "cpu" else 0.0  # a device has its own memory
+    longest = max(((costs.seconds(cell), cell.label) for cell in cells), key=lambda cost: cost[0], default=(0.0, ""))
+    measured = Counter(cell.suite for cell in cells for _ in range(cell.instances))
+    return {
+        "preset": preset,
+        "source": plan.file.path if plan.file else plan.data or "built-in regimes",
+        "problems": list(dict.fromkeys(cell.problem for cell in cells)),
+        "stages": list(dict.fromkeys(cell.stage for cell in cells)),
+        "estimators": list(dict.fromkeys(name for cell in cells for name in cell.estimators)),
+        "suites": {name: {"cells": count, "instances": measured[name]} for name, count in Counter(cell.suite for cell in cells).items()},
+        "cells": len(cells),
+        "skipped": work.skipped_pairs,
+        "structures": structures,
+        "seconds": round(slowdown() * costs.whole(cells, machine.jobs) + compiling, 1),
+        "bytes": round(max(machine.jobs, 1) * (WORKER_BYTES + launches)),
+        "compiling": round(compiling, 1),
+        "longest": {"cell": longest[1], "seconds": round(longest[0], 1)},
+        "workers": max(machine.jobs, 1),
+        "seed": plan.seed,
+        "skips": [{name: getattr(row, name) for name in ("suite", "problem", "stage", "estimator", "reason")} for row in work.skips],
+        "limits": [vars(limit) for limit in work.limits],
+        "command": command,
+    }
+
+
+def lines(found: Outline, plan: Plan, machine: Machine, *, skips: bool) -> Iterator[str]:
+    """An outline for people, with the skipped pairs if they are asked for."""
+    trained = all(SUITES[name].measures in ("tasks", "references") for name in found["suites"])
+    effort, quick = plan.effort, ": a first look, not for conclusions" if found["preset"] == "quick" else ""
+    precise = "" if trained else f"{effort.replicates} to {effort.most_replicates} replicates within {setting(effort.seconds)} s, "
+    precision = "" if trained else f", {plan.dtype} on {plan.device}"
+    count = plan.instances if plan.file is None else plan.file.instances or "all"
+    parts = [split_loss(name) for name in found["problems"]]
+    scores, losses = dict.fromkeys(name for name, _ in parts), dict.fromkeys(loss or OWN_LOSS for _, loss in parts)
+    named = "" if list(losses) == [OWN_LOSS] else f"; losses: {', '.join(losses)}"
+    workers = plural(machine.jobs, "worker") if machine.jobs else "this process alone"
+    if plan.device_kind != "cpu" and machine.engine == "local":
+        workers += " on one device" if len(plan.devices) == 1 else f" on {len(plan.devices)} devices"
+    seconds = found["compiling"]
+    compiling = f", {duration(seconds)} of it to compile kernels, once per machine" if seconds >= COMPILING_SHOWN else ""
+    yield f"preset {found['preset']}{quick}"
+    yield f"{len(scores)} problems: {', '.join(scores)}{named}; entropy levels: {', '.join(found['stages'])}; scores from {found['source']}"
+    yield f"{len(found['estimators'])} estimators: {', '.join(found['estimators'])}"
+    yield f"{count} instances each, {precise}seed {plan.seed}{precision}"
+    for name, counts in found["suites"].items():
+        yield f"{name}: {counts['cells']} cells, {counts['instances']} instances"
+    yield (
+        f"{found['cells']} cells, {found['skipped']} pairs skipped; about {duration(found['seconds'])} with {workers}{compiling}, "
+        f"about {gibibytes(found['bytes'])} of memory"
+    )
+    if skips:
+        yield f"structures to enumerate: about {number(found['structures'])}"
+        yield from _skips(found)
+    for limit in found["limits"]:
+        left = "only metrics that need no exact gradient are measured" if SUITES[limit["suite"]].partial else "skipped"
+        yield "{suite} on {problem}, {stage}: {limited} of {instances} instances: {left}: {reason}".format(**limit, left=left)
+
+
+def _skips(found: Outline) -> Iterator[str]:
+    """One line per reason."""
+    reasons: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for row in found["skips"]:
+        if not row["suite"]:
+            reasons[row["reason"].removeprefix(row["estimator"]).strip()].append((row["estimator"], row["problem"]))
+    for reason, pairs in list(reasons.items())[:SKIPS_SHOWN]:
+        yield f"skipped: {' on '.join(listed(list(dict.fromkeys(names))) for names in zip(*pairs, strict=True))}: {reason}"
+    if len(reasons) > SKIPS_SHOWN:
+        yield f"skipped: pairs for {len(reasons) - SKIPS_SHOWN} more reasons, each a row of the report"
+
+
+def check_affordable(found: Outline, plan: Plan, machine: Machine, most: float) -> None:
+    """Refuse a plan that needs more memory than this machine has, or whose longest cell takes more seconds than `most`.
+
+    Raises:
+        ValueError: with the figure, and the options to change.
+    """
+    beyond = beyond_memory(found["bytes"]) if machine.engine == "local" else ""
+    if beyond:
+        raise ValueError(
+            f"the plan takes about {beyond}; choose fewer rows by --batch-size (it is {plan.batch_size}, and numbers do not depend on it), "
+            f"fewer --jobs (they are {machine.jobs}), or smaller problems"
+        )
+    seconds = found["longest"]["seconds"]
+    if seconds > most:
+        raise ValueError(
+            f"the plan has a cell, {found['longest']['cell']}, that takes about {duration(seconds)}, longer than {duration(most)}; choose "
+            "smaller problems, fewer instances or other estimators, or ask for it by --longest-cell "
+            f"{spelled(math.ceil(seconds / 3600) * 3600.0)}"
+        )
