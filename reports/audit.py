@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from ..suites.text import duration, number, percent, plural, plus_minus, setting
+from ..suites.text import duration, number, percent, plural, plus_minus, significant
 
 if TYPE_CHECKING:
     from ..suites.audit import Audit, Check
@@ -54,7 +54,7 @@ def _of_oracle(found: OracleAudit) -> Iterator[list[Any]]:
     lacking = [Text(f"has no {', '.join(found.lacking)}", style="dim")] if found.lacking else []
     yield [*(Text(f"looked at {event}", style="dim") for event in found.events), *lacking]
     tests = plural(sum(check.p_value is not None for check in found.checks), "test")
-    small = f"Sums over all structures in float64; {tests} of samples with an error rate of {setting(found.alpha)} together."
+    small = f"Sums over all structures in float64; {tests} of samples with an error rate of {significant(found.alpha)} together."
     yield [Text(small, style="dim")]
 
 
@@ -62,7 +62,7 @@ def _of_estimator(found: Audit) -> Iterator[list[Any]]:
     """The lines above and below the laws."""
     declared, rows = found.declared, found.comparisons
     bias = "unbiased" if declared["unbiased"] else "biased"
-    scale = "" if declared["scale"] == 1 else f", scale {setting(declared['scale'])}"
+    scale = "" if declared["scale"] == 1 else f", scale {significant(declared['scale'])}"
     cost = ", ".join(f"{count} {name}" for name, count in declared.get("evaluations", {}).items())
     takes = f"; one estimate takes {cost}" if cost else ""
     above = [Text(f"declared: {bias}, of the {declared['objective']} loss{scale}{takes}", style="dim")]
@@ -83,9 +83,9 @@ def _of_estimator(found: Audit) -> Iterator[list[Any]]:
         ratios = (number(value) for value in (row.relative_variance, row.to_reinforce, row.to_leave_one_out))
         table.add_row(row.where, *uncertain, percent(row.zero_rate), *ratios)
     tests = "no test" if found.tests == 0 else plural(found.tests, "test")
-    small = f"{tests} at one error rate of {setting(found.alpha)} (Holm's correction, confirmed on fresh seeds); all other laws are exact\n"
+    small = f"{tests} at one error rate of {significant(found.alpha)} (Holm's correction, confirmed on fresh seeds); all other laws are exact\n"
     if found.losses is not None:
-        small += f"ratios of variances: at equal gain, for {setting(found.losses)} losses (a gradient counts as two); "
+        small += f"ratios of variances: at equal gain, for {significant(found.losses)} losses (a gradient counts as two); "
     small += f"± is half of a 95 % interval\nseed {found.seed}, {duration(found.seconds)}"
     yield [table, Text(), Text(small, style="dim")]
 

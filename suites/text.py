@@ -21,10 +21,7 @@ ZERO = 1e-12
 COMPILING = "compiling kernels (once per machine)"
 """The state of a process that compiles kernels before it can measure."""
 
-_SUMMED = 1e-9  # sums over thousands of replays have more rounding
 _IN_FULL = 1e6
-_SHORT = 10.0
-_LISTED = 4
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -61,24 +58,14 @@ def rounded(value: float, digits: int) -> float:
     return float(f"{value:.{digits - 1}e}")
 
 
-def significant(value: float, digits: int = 4) -> str:
-    """A number without trailing zeros: one of two that are compared, a probability, or an error.
+def significant(value: float, digits: int = 6) -> str:
+    """A number without trailing zeros: a setting, a probability, an error, or one of two that are compared.
 
     Example:
-        >>> [significant(value) for value in (1.0, 0.98, 1.23456e-15, float("inf"))], significant(0.0123, 2)
-        (['1', '0.98', '1.235e-15', 'inf'], '0.012')
+        >>> [significant(value) for value in (0.05, 2.0, 3e-4, float("inf"))], significant(0.0123, 2)
+        (['0.05', '2', '0.0003', 'inf'], '0.012')
     """
     return f"{value:.{digits}g}"
-
-
-def setting(value: float) -> str:
-    """A number that a user has set, as they would write it: a rate, a factor, a level.
-
-    Example:
-        >>> setting(0.05), setting(2.0), setting(3e-4)
-        ('0.05', '2', '0.0003')
-    """
-    return f"{value:g}"
 
 
 def whole(value: float) -> str:
@@ -132,44 +119,26 @@ def plus_minus(value: float | None, low: float | None = None, high: float | None
         >>> plus_minus(0.5), plus_minus(0.512, 0.49, 0.53), plus_minus(None)
         ('0.500', '0.512 ± 0.020', '–')
     """
-    shown = number(0.0 if value is not None and abs(value) < _SUMMED else value)
+    # Sums over thousands of replays have more rounding than `ZERO`.
+    shown = number(0.0 if value is not None and abs(value) < 1e-9 else value)
     return shown if value is None or low is None or high is None else f"{shown} ± {number((high - low) / 2, 2)}"
 
 
-def coefficient(value: float | None) -> str:
-    """Two digits with a sign, without the 0 before the point.
-
-    Example:
-        >>> coefficient(0.58), coefficient(-0.1), coefficient(-0.001), coefficient(None)
-        ('+.58', '−.10', '+.00', '–')
-    """
-    if value is None:
-        return MISSING
-    size = f"{abs(value):.2f}"
-    return ("−" if value < 0 and float(size) else "+") + size.removeprefix("0")
-
-
-def coefficient_interval(found: Interval) -> str:
-    """A correlation with its interval.
+def coefficient(found: Interval | float | None) -> str:
+    """A correlation: two digits with a sign, without the 0 before the point, and its interval if there is one.
 
     Example:
         >>> from structgrad.suites.statistics.interval import Interval
-        >>> coefficient_interval(Interval(0.58, 0.32, 0.77)), coefficient_interval(Interval(-0.1))
-        ('+.58 [+.32, +.77]', '−.10')
+        >>> coefficient(Interval(0.58, 0.32, 0.77)), coefficient(-0.1), coefficient(-0.001), coefficient(None)
+        ('+.58 [+.32, +.77]', '−.10', '+.00', '–')
     """
-    if found.low is None or found.high is None:
-        return coefficient(found.value)
-    return f"{coefficient(found.value)} [{coefficient(found.low)}, {coefficient(found.high)}]"
-
-
-def ratio(value: float, digits: int = 4) -> str:
-    """A ratio with the sign ×.
-
-    Example:
-        >>> ratio(1.25)
-        '×1.25'
-    """
-    return f"×{significant(value, digits)}"
+    if found is None:
+        return MISSING
+    if isinstance(found, float | int):
+        size = f"{abs(found):.2f}"
+        return ("−" if found < 0 and float(size) else "+") + size.removeprefix("0")
+    middle, low, high = map(coefficient, (found.value, found.low, found.high))
+    return middle if MISSING in (low, high) else f"{middle} [{low}, {high}]"
 
 
 def change(found: Interval, scale: str) -> str:
@@ -182,8 +151,8 @@ def change(found: Interval, scale: str) -> str:
     """
     if found.value is None:
         return ""
-    shown = ratio(found.value) if scale == "ratio" else f"{found.value:+.4g}"
-    return shown if found.low is None or found.high is None else f"{shown} [{significant(found.low)}, {significant(found.high)}]"
+    shown = f"×{found.value:.4g}" if scale == "ratio" else f"{found.value:+.4g}"
+    return shown if found.low is None or found.high is None else f"{shown} [{found.low:.4g}, {found.high:.4g}]"
 
 
 def duration(seconds: float) -> str:
@@ -193,35 +162,12 @@ def duration(seconds: float) -> str:
         >>> [duration(seconds) for seconds in (0.25, 4.2, 42.3, 75, 3700, 200000)]
         ['0.25 s', '4.2 s', '42 s', '1 min 15 s', '1 h 1 min', '55 h 33 min']
     """
-    if seconds < _SHORT:
+    if seconds < 10:
         return f"{number(seconds, 2)} s"
     full = round(seconds)
     if full < 60:
         return f"{full} s"
     return f"{full // 60} min {full % 60} s" if full < 3600 else f"{full // 3600} h {full % 3600 // 60} min"
-
-
-def milliseconds(seconds: float | None) -> str:
-    """The number of milliseconds of a short time.
-
-    Example:
-        >>> milliseconds(0.00125), milliseconds(None)
-        ('1.25', '–')
-    """
-    return number(None if seconds is None else 1e3 * seconds)
-
-
-def spelled(seconds: float) -> str:
-    """The shortest text that an option takes for these seconds.
-
-    Example:
-        >>> [spelled(seconds) for seconds in (45.0, 120.0, 5400.0, 0.25, 7200.0)]
-        ['45s', '2m', '90m', '0.25s', '2h']
-    """
-    for unit, size in (("h", 3600.0), ("m", 60.0)):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:g}{unit}"
-    return f"{seconds!r}s".replace(".0s", "s")
 
 
 def gibibytes(size: float) -> str:
@@ -244,16 +190,6 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{whole(count)} {one if count == 1 else many or one + 's'}"
 
 
-def counted(counts: Mapping[str, int]) -> str:
-    """Counts with their names, in the order given, without zeros.
-
-    Example:
-        >>> counted({"changed": 2, "broken": 0, "identical": 1})
-        '2 changed, 1 identical'
-    """
-    return ", ".join(f"{whole(count)} {name}" for name, count in counts.items() if count)
-
-
 def cells_line(counts: Mapping[str, int]) -> str:
     """The line that every run ends with.
 
@@ -265,7 +201,7 @@ def cells_line(counts: Mapping[str, int]) -> str:
     return f"{plural(counts['ok'], 'cell')} ok, {whole(counts['failed'])} failed{broken}, {whole(counts['skipped'])} skipped."
 
 
-def listed(names: Sequence[str], most: int = _LISTED) -> str:
+def listed(names: Sequence[str], most: int = 4) -> str:
     """The first of some names, and how many more there are.
 
     Example:

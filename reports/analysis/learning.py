@@ -17,7 +17,7 @@ from ...suites.learning.summaries import Survival, interquartile_mean, mean, pai
 from ...suites.metrics import signed_label
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import best
-from ...suites.text import change, coefficient_interval, estimate, listed, number, plural
+from ...suites.text import change, coefficient, estimate, listed, number, plural
 
 SCORE = "normalised_accuracy"
 """The score of estimators over several tasks: 0 is the floor, 1 the ceiling."""
@@ -161,4 +161,4 @@ def correlation(found: Association) -> str:
     """A correlation with its interval, or why there is none."""
     if found.pooled.value is None:
         return found.note
-    return ", ".join(filter(None, (coefficient_interval(found.pooled), found.note)))
+    return ", ".join(filter(None, (coefficient(found.pooled), found.note)))

@@ -19,7 +19,7 @@ from ...oracles.registry import parse
 from ...suites.base import TASK, split_loss
 from ...suites.running.remote import reading
 from ...suites.statistics.interval import RARE, Interval
-from ...suites.text import exponential, first_sentence, number, plural, setting
+from ...suites.text import exponential, first_sentence, number, plural, significant
 from .. import published, results
 from .answers import AnsweredStage, Outcome, Question, needs_values_only, outcome, places
 
@@ -446,7 +446,7 @@ class _Place:
     def _priced(self, wish: Wish) -> AnsweredStage:
         if wish.loss_cost > 0 and not self.answered.timed:
             raise ValueError(
-                f"--loss-cost got {setting(wish.loss_cost)}, and {self.answered.problem} has no times; measure the suite wall_clock too"
+                f"--loss-cost got {significant(wish.loss_cost)}, and {self.answered.problem} has no times; measure the suite wall_clock too"
             )
         return self.answered.with_loss_cost(wish.loss_cost)
 

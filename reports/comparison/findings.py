@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,10 +12,10 @@ import pandas as pd
 
 from ...suites.comparison import MEANING, GateResult
 from ...suites.comparison.gating import reaction_to
-from ...suites.comparison.pairs import identities, items_of
+from ...suites.comparison.pairs import CELL, identities, items_of
 from ...suites.comparison.timing import TimeComparison
 from ...suites.statistics.interval import Interval
-from ...suites.text import ZERO, change, counted, listed, plural, significant, whole
+from ...suites.text import ZERO, change, listed, plural, significant, whole
 from .groups import grouped
 
 SYMBOLS = dict(zip(MEANING, "✗≠!−?/✓⊕+≈=", strict=True))
@@ -27,8 +27,6 @@ _TELLING = ("gain", "relative_bias", CLAIM, "absolute_bias", "orthogonal_bias", 
 
 _SAME_GRAVITY = 4
 """Verdicts of `MEANING` in a row that are about equally grave: proven or missing, open, better, the same."""
-
-_TALLY = ["suite", "problem", "stage", "estimator", "metric", "verdict", "why"]
 
 _OTHER_PLAN = {
     "missing": "another plan: the run lacks {} of the baseline ({}); measure them too, or save a new baseline of this run",
@@ -83,28 +81,20 @@ def sentence(item: Any) -> str:
 def tally(items: pd.DataFrame) -> str:
     """The number of comparisons of each verdict, gravest first."""
     counts = items["verdict"].value_counts()
-    return counted({verdict: int(counts.get(verdict, 0)) for verdict in MEANING}) or "nothing to compare"
+    return ", ".join(f"{whole(counts[verdict])} {verdict}" for verdict in MEANING if counts.get(verdict)) or "nothing to compare"
 
 
 def gate_findings(result: GateResult, level: Literal["fail", "warn"], most: int) -> Findings:
     """One line for each estimator with checks that fail, or stay open; then its other metrics."""
     judged = [verdict for verdict in MEANING if reaction_to(verdict, result.settings) == level]
-    broken = result.claims[result.claims["broken"] & (level == "fail")]
-    noun = "fail" if level == "fail" else "stay open"
-    found = by_estimator(result.comparisons, judged, noun, most, checked=Counter(result.claims["estimator"]), broken=broken)
+    claims = result.claims.assign(broken=result.claims["broken"] & (level == "fail"))
+    found = by_estimator(result.comparisons, judged, "fail" if level == "fail" else "stay open", most, claims=claims)
     lines = [*found.lines, *(sentence(item) for item in result.timings if item.verdict in judged)]
-    return replace(found, lines=lines[:most], left=found.left + len(lines[most:]))
+    return Findings(lines[:most], found.details, found.left + len(lines[most:]))
 
 
-def by_estimator(  # noqa: PLR0913 - the comparisons, and what is said of them
-    items: pd.DataFrame,
-    judged: Collection[str],
-    noun: str,
-    most: int,
-    *,
-    checked: Mapping[str, int] = {},
-    broken: pd.DataFrame | None = None,
-    by_name: bool = False,
+def by_estimator(  # noqa: PLR0913 - the comparisons, and their description
+    items: pd.DataFrame, judged: Collection[str], noun: str, most: int, *, claims: pd.DataFrame | None = None, by_name: bool = False
 ) -> Findings:
     """One line for each estimator with a verdict of some kinds: its most telling metric, and the number of its checks of these kinds.
 
@@ -113,84 +103,69 @@ def by_estimator(  # noqa: PLR0913 - the comparisons, and what is said of them
         judged: the verdicts to report.
         noun: the verb for such checks: fail, stay open.
         most: the largest number of lines, and of details.
-        checked: the number of claims of each estimator.
-        broken: the claims that are broken.
+        claims: claims to be unbiased, as in `GateResult`.
         by_name: sort estimators by name; else those with the gravest verdicts come first.
     """
-    items = items.assign(why=items["reason"].astype(object).where(items["verdict"].eq("incomparable"), ""))
-    ids = identities(items, _TALLY) if len(items) else np.zeros(0, int)
-    tallies = {
-        tuple(key): int(number)
-        for key, number in zip(items.drop_duplicates(_TALLY)[_TALLY].to_numpy(object), np.bincount(ids), strict=True)
-    }
-    shared, spoken = _shared({key: number for key, number in tallies.items() if key[5] in judged}, tallies)
-    totals, counts = Counter(checked), defaultdict[str, Counter[str]](Counter)
-    gravity: dict[tuple[str, str], int] = defaultdict(lambda: len(MEANING))
-    for key, number in tallies.items():
-        *_, estimator, metric, verdict, _ = key
-        totals[estimator] += number
-        if verdict in judged and key not in spoken:
-            counts[estimator][metric] += number
-            gravity[estimator, metric] = min(gravity[estimator, metric], list(MEANING).index(verdict) // _SAME_GRAVITY)
-    for estimator in [] if broken is None else broken["estimator"]:
-        counts[estimator][CLAIM] += 1
-        gravity[estimator, CLAIM] = 0
-
-    def telling(estimator: str) -> list[str]:
-        metrics = [name for name in counts[estimator] if name != CLAIM or "relative_bias" not in counts[estimator]]
-        metrics = [name for name in metrics if name != "relative_bias_squared" or "relative_bias" not in metrics]
-        rank = {name: _TELLING.index(name) if name in _TELLING else len(_TELLING) for name in metrics}
-        return sorted(metrics, key=lambda name: (gravity[estimator, name], rank[name], -counts[estimator][name], name))
-
-    order = sorted(counts, key=lambda name: name if by_name else (gravity[name, telling(name)[0]], -counts[name].total(), name))
-    shown = {name: telling(name) for name in order[:most]}
-    said = np.array([key in spoken for key in tallies], bool)[ids]
-    chosen = items[items["estimator"].isin(list(shown)) & ~said]
+    claims = items.iloc[:0].assign(broken=False) if claims is None else claims
+    wanted, broken = items["verdict"].isin(list(judged)), claims[claims["broken"].astype(bool)]
+    shared, spoken = _shared(items, wanted)
+    checks = [
+        items.loc[wanted & ~spoken, ["estimator", "metric"]].assign(gravity=items["verdict"].cat.codes // _SAME_GRAVITY),
+        broken[["estimator"]].assign(metric=CLAIM, gravity=0),
+    ]
+    found = pd.concat([part.astype({"estimator": str, "metric": str}) for part in checks]).groupby(["estimator", "metric"], as_index=False)
+    metrics = found.agg(gravity=("gravity", "min"), count=("gravity", "size"))
+    metrics["total"] = metrics.groupby("estimator")["count"].transform("sum")
+    metrics["rank"] = metrics["metric"].map({name: rank for rank, name in enumerate(_TELLING)}).fillna(len(_TELLING))
+    biased = metrics.loc[metrics["metric"].eq("relative_bias"), "estimator"]
+    metrics = metrics[~metrics["metric"].isin([CLAIM, "relative_bias_squared"]) | ~metrics["estimator"].isin(biased)]
+    metrics = metrics.sort_values(["gravity", "rank", "count", "metric"], ascending=[True, True, False, True])
+    first = metrics.drop_duplicates("estimator")
+    first = (
+        first.sort_values("estimator") if by_name else first.sort_values(["gravity", "total", "estimator"], ascending=[True, False, True])
+    )
+    chosen = items[items["estimator"].isin(first["estimator"][:most]) & ~spoken]
     groups = {(group.estimator, group.metric): group for group in items_of(grouped(chosen, judged, ["estimator", "metric"]))}
 
     def line(name: str, metric: str) -> str:
-        if metric == CLAIM and broken is not None:
+        if metric == CLAIM:
             return _broken_claims(broken[broken["estimator"] == name])
         return _group_sentence(groups[name, metric], chosen.loc[groups[name, metric].labels])
 
+    checked = Counter(items["estimator"]) + Counter(claims["estimator"])
     lines = [
-        f"{line(name, metrics[0])}; {whole(counts[name].total())} of {plural(totals[name], 'check')} {noun}"
-        for name, metrics in shown.items()
+        f"{line(item.estimator, item.metric)}; {whole(item.total)} of {plural(checked[item.estimator], 'check')} {noun}"
+        for item in items_of(first[:most])
     ]
-    details = [(name, metric) for name, metrics in shown.items() for metric in metrics[1:]]
-    return Findings([*shared, *lines], [line(*detail) for detail in details[:most]], len(order[most:]) + len(details[most:]))
+    others = {name: some["metric"][1:] for name, some in metrics.groupby("estimator", sort=False)}
+    details = [(name, metric) for name in first["estimator"][:most] for metric in others[name]]
+    return Findings([*shared, *lines], [line(*detail) for detail in details[:most]], len(first[most:]) + len(details[most:]))
 
 
-_Tally = tuple[str, ...]
-
-
-def _shared(judged: Mapping[_Tally, int], tallies: Mapping[_Tally, int]) -> tuple[list[str], set[_Tally]]:
-    """Lines on many numbers at once: those that only one run has, and those that cannot be compared for one reason."""
-    lines, spoken = [], set[_Tally]()
+def _shared(items: pd.DataFrame, wanted: pd.Series) -> tuple[list[str], pd.Series]:
+    """Lines on many numbers at once, and whether each number is in one: only one run has it, or many cannot be compared for one reason."""
+    lines, spoken = [], pd.Series(False, items.index)
+    cells, levels = (identities(items, columns) for columns in (CELL, CELL[:3]))
     for verdict, text in _OTHER_PLAN.items():
-        lacking = {key for key in tallies if key[5] == verdict}
-        others = [key for key in tallies if key[5] != verdict]
-        there = {key[:4] for key in others}
+        lacking = items["verdict"].eq(verdict)
+        whole_cell = ~np.isin(cells, cells[~lacking])
         # Fewer instances: every estimator at an entropy level of a problem lacks some.
-        whole_levels = {key[:3] for key in lacking} - {cell[:3] for cell in there - {key[:4] for key in lacking}}
-        plan = [key for key in lacking & set(judged) if key[:4] not in there or key[:3] in whole_levels]
-        if plan:
-            names = (sorted({key[column] for key in plan} - {key[column] for key in others}) for column in range(4))
+        whole_level = ~np.isin(levels, levels[~np.isin(cells, cells[lacking])])
+        plan = lacking & wanted & (whole_cell | whole_level)
+        if plan.any():
+            names = (sorted(set(items.loc[plan, column]) - set(items.loc[~lacking, column])) for column in CELL)
             kinds = ("suites", "problems", "entropy levels", "estimators")
             only = "; ".join(f"{kind} {listed(some)}" for kind, some in zip(kinds, names, strict=True) if some) or "other instances"
-            lines.append(f"{SYMBOLS[verdict]} {text.format(plural(sum(judged[key] for key in plan), 'number'), only)}")
-            spoken |= set(plan)
-    reasons = defaultdict[str, list[_Tally]](list)
-    for key in judged:
-        if key[6]:
-            reasons[key[6]].append(key)
-    for reason, some in reasons.items():
-        estimators = {key[3] for key in some}
-        if len(estimators) > 1 or len({key[4] for key in some}) > 1:
-            count = plural(sum(judged[key] for key in some), "number")
-            of = f"{len(estimators)} estimators" if len(estimators) > 1 else min(estimators)
-            lines.append(f"{SYMBOLS['incomparable']} {count} of {of} cannot be compared: {reason}")
-            spoken |= set(some)
+            lines.append(f"{SYMBOLS[verdict]} {text.format(plural(plan.sum(), 'number'), only)}")
+            spoken |= plan
+    for reason, some in items[wanted & items["verdict"].eq("incomparable") & items["reason"].ne("")].groupby(
+        "reason", sort=False, observed=True
+    ):
+        estimators = some["estimator"].unique()
+        if len(estimators) > 1 or some["metric"].nunique() > 1:
+            of = f"{len(estimators)} estimators" if len(estimators) > 1 else estimators[0]
+            lines.append(f"{SYMBOLS['incomparable']} {plural(len(some), 'number')} of {of} cannot be compared: {reason}")
+            spoken[some.index] = True
     return lines, spoken
 
 

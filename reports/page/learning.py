@@ -18,7 +18,7 @@ from ...suites.learning.finding import KINDS, OUTCOMES, measured, predictor_resu
 from ...suites.learning.summaries import interquartile_mean, mean, performance_profile, probability_of_improvement, survival
 from ...suites.metrics import label_of, signed_label
 from ...suites.statistics.interval import Interval
-from ...suites.text import coefficient_interval, estimate, milliseconds, number, plural, setting, whole
+from ...suites.text import coefficient, estimate, number, plural, significant, whole
 from ..analysis import tables
 from ..analysis.learning import SCORE, sentences, times
 from ..analysis.loading import rows_of
@@ -125,8 +125,8 @@ def task_table(study: Study, task: str) -> Table:
             plain(contender.objective),
             *(estimate_cell(mean(one.outcome(metric)[0, place])) for metric, _ in outcomes.values()),
             _target(one, contender.name),
-            _median(one.outcome("step_time")[0, place], milliseconds),
-            _median(one.outcome("learning_rate")[0, place], setting),
+            _median(one.outcome("step_time")[0, place], lambda seconds: number(1e3 * seconds)),
+            _median(one.outcome("learning_rate")[0, place], significant),
             plain(one.chosen.get((task, contender.name), "")),
         ]
         for place, contender in enumerate(one.contenders)
@@ -216,7 +216,7 @@ def predictor_table(study: Study) -> Table:
         for outcome in outcomes:
             cells += [correlation_cell(by_place[predictor, stage, outcome, kind].whole) for kind in KINDS]
             both = by_place[predictor, stage, outcome, "all"]
-            text = f"{coefficient_interval(both.choice.pooled)} → {coefficient_interval(both.confirmation.pooled)}"
+            text = f"{coefficient(both.choice.pooled)} → {coefficient(both.confirmation.pooled)}"
             cells.append(TableCell(text, both.confirmation.pooled.value or 0.0, notes=("confirmed",) if both.confirmed else ()))
         rows.append(cells)
     note = (
@@ -233,7 +233,7 @@ def correlation_cell(found: Association) -> TableCell:
     if found.pooled.value is None:
         return TableCell("–", math.nan, notes=(found.note,))
     return TableCell(
-        coefficient_interval(found.pooled), found.pooled.value, notes=(found.note or f"{found.estimators} of {found.ideas} ideas",)
+        coefficient(found.pooled), found.pooled.value, notes=(found.note or f"{found.estimators} of {found.ideas} ideas",)
     )
 
 

@@ -24,7 +24,7 @@ import pandas as pd
 
 from ...suites.base import split_loss
 from ...suites.statistics.interval import Interval
-from ...suites.text import coefficient_interval, exponential, number, whole
+from ...suites.text import coefficient, exponential, number, whole
 from .. import published, results
 from ..analysis import answers, tables
 from ..analysis.answers import MAIN_BUDGET, Answer
@@ -134,7 +134,7 @@ class Standard:
         exact = " and ".join(f"`{name}`" for name in self.exact(LINEAR))
         early, final = (self.contest(GRADIENTS, stage) for stage in ("early", "final"))
         used = published.predictors()
-        triple = coefficient_interval(Interval(*used["used"]["correlation"]))
+        triple = coefficient(Interval(*used["used"]["correlation"]))
         confirmed = "confirmed" if used["confirmed"] else "did not confirm"
         return [
             f"With a differentiable loss and high entropy (h = 0.95), {flat.phrase()} (median ρ {number(flat.rho, 2)}).",

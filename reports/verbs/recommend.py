@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ...suites.statistics.interval import Interval
-from ...suites.text import ZERO, coefficient_interval, estimate, exponential, listed, number, percent, plural, setting
+from ...suites.text import ZERO, coefficient, estimate, exponential, listed, number, percent, plural, significant
 from .options import option
 from .outcome import sentences
 
@@ -84,7 +84,7 @@ def lines(found: Recommendation, *, whole: bool = False) -> list[str]:
         "differentiable loss" if wish.loss_gradients else "black-box loss",
         *(["unbiased"] if wish.unbiased else []),
         f"batch of {wish.batch}",
-        *([f"an evaluation of the loss takes {setting(wish.loss_cost)} REINFORCE estimates"] if wish.loss_cost else []),
+        *([f"an evaluation of the loss takes {significant(wish.loss_cost)} REINFORCE estimates"] if wish.loss_cost else []),
         f"entropy level {wish.stage}",
     ]
     text = [", ".join(asked), *(line for note in found.notes for line in _wrapped(note))]
@@ -209,7 +209,7 @@ def predictive_value(known: Mapping[str, Any]) -> str:
 
 def _signed(triple: Sequence[float]) -> str:
     value, low, high = triple
-    return coefficient_interval(Interval(value, low, high))
+    return coefficient(Interval(value, low, high))
 
 
 def _wrapped(text: str, indent: str = INDENT) -> list[str]:
