@@ -83,7 +83,9 @@ def _of_estimator(found: Audit) -> Iterator[list[Any]]:
         ratios = (number(value) for value in (row.relative_variance, row.to_reinforce, row.to_leave_one_out))
         table.add_row(row.where, *uncertain, percent(row.zero_rate), *ratios)
     tests = "no test" if found.tests == 0 else plural(found.tests, "test")
-    small = f"{tests} at one error rate of {significant(found.alpha)} (Holm's correction, confirmed on fresh seeds); all other laws are exact\n"
+    small = (
+        f"{tests} at one error rate of {significant(found.alpha)} (Holm's correction, confirmed on fresh seeds); all other laws are exact\n"
+    )
     if found.losses is not None:
         small += f"ratios of variances: at equal gain, for {significant(found.losses)} losses (a gradient counts as two); "
     small += f"± is half of a 95 % interval\nseed {found.seed}, {duration(found.seconds)}"

@@ -149,10 +149,11 @@ def change(found: Interval, scale: str) -> str:
         >>> change(Interval(1.2, 1.1, 1.3), "ratio"), change(Interval(-0.02), "difference")
         ('×1.2 [1.1, 1.3]', '-0.02')
     """
-    if found.value is None:
+    value, low, high = (None if one is None or math.isnan(one) else one for one in (found.value, found.low, found.high))
+    if value is None:
         return ""
-    shown = f"×{found.value:.4g}" if scale == "ratio" else f"{found.value:+.4g}"
-    return shown if found.low is None or found.high is None else f"{shown} [{found.low:.4g}, {found.high:.4g}]"
+    shown = f"×{value:.4g}" if scale == "ratio" else f"{value:+.4g}"
+    return shown if low is None or high is None else f"{shown} [{low:.4g}, {high:.4g}]"
 
 
 def duration(seconds: float) -> str:

@@ -13,7 +13,6 @@ import pandas as pd
 from ...suites.comparison import MEANING, GateResult
 from ...suites.comparison.gating import reaction_to
 from ...suites.comparison.pairs import CELL, identities, items_of
-from ...suites.comparison.timing import TimeComparison
 from ...suites.statistics.interval import Interval
 from ...suites.text import ZERO, change, listed, plural, significant, whole
 from .groups import grouped
@@ -62,17 +61,16 @@ def quantity(item: Any) -> str:
 
 def change_text(item: Any) -> str:
     """The change with its interval; empty without one."""
-    value, low, high = (None if np.isnan(number) else float(number) for number in (item.change, item.low, item.high))
-    return change(Interval(value, low, high), item.scale)
+    return change(Interval(item.change, item.low, item.high), getattr(item, "scale", "ratio"))
 
 
 def sentence(item: Any) -> str:
     """One line on a comparison of numbers or of times, or on a broken claim."""
     if hasattr(item, "evidence"):
         return f"{SYMBOLS['broken']} broken claim: {place(item)}: {item.reason}"
-    if isinstance(item, TimeComparison):
-        text = change(item.change, "ratio") or item.reason
-        return f"{SYMBOLS[item.verdict]} {item.verdict}: time of {item.cell.estimator} on {item.cell.problem}, {item.cell.stage}: {text}"
+    if hasattr(item, "pairs"):
+        text = change_text(item) or item.reason
+        return f"{SYMBOLS[item.verdict]} {item.verdict}: time of {item.estimator} on {item.problem}, {item.stage}: {text}"
     details = "; ".join(filter(None, [change_text(item), _evidence(item), item.reason]))
     text = f"{SYMBOLS[item.verdict]} {item.verdict}: {quantity(item)} of {place(item)}: {_values(item)}"
     return f"{text} ({details})" if details else text
@@ -89,7 +87,7 @@ def gate_findings(result: GateResult, level: Literal["fail", "warn"], most: int)
     judged = [verdict for verdict in MEANING if reaction_to(verdict, result.settings) == level]
     claims = result.claims.assign(broken=result.claims["broken"] & (level == "fail"))
     found = by_estimator(result.comparisons, judged, "fail" if level == "fail" else "stay open", most, claims=claims)
-    lines = [*found.lines, *(sentence(item) for item in result.timings if item.verdict in judged)]
+    lines = [*found.lines, *(sentence(item) for item in items_of(result.timings) if item.verdict in judged)]
     return Findings(lines[:most], found.details, found.left + len(lines[most:]))
 
 

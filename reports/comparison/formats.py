@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from ...suites.comparison import KEY, MEANING, GateResult
-from ...suites.comparison.gating import reaction_to
 from ...suites.comparison.pairs import items_of
 from ...suites.metrics import METRICS
 from . import findings
@@ -167,8 +166,8 @@ def gate_text(result: GateResult) -> str:
     lines += [f"numbers: {tally(result.comparisons)}"]
     if len(result.claims):
         lines += [f"claims to be unbiased: {len(result.claims)} checked, {result.claims['broken'].sum()} broken"]
-    if result.timings:
-        times = ", ".join(f"{item.cell.estimator} on {item.cell.problem} {item.verdict}" for item in result.timings)
+    if len(result.timings):
+        times = ", ".join(f"{item.estimator} on {item.problem} {item.verdict}" for item in items_of(result.timings))
         lines += [f"interleaved times: {times}"]
     return "\n".join([*lines, headline(result)]) + "\n"
 
@@ -193,23 +192,13 @@ def _checks(result: GateResult) -> Iterator[tuple[str, str, str, str]]:
     for item in items_of(result.comparisons):
         name = f"{quantity(item)} of {findings.place(item)}"
         yield f"structgrad.{item.problem}.{item.estimator}", name, item.reaction, findings.sentence(item)
-    for item in result.timings:
-        reaction = reaction_to(item.verdict, result.settings)
-        yield f"structgrad.{item.cell.problem}.{item.cell.estimator}", f"time, {item.cell.stage}", reaction, findings.sentence(item)
+    for item in items_of(result.timings):
+        yield f"structgrad.{item.problem}.{item.estimator}", f"time, {item.stage}", item.reaction, findings.sentence(item)
 
 
 def gate_json(result: GateResult, exit_code: int) -> str:
     """The whole gate in strict JSON."""
     checks = list(_checks(result))
-    timings = [
-        {
-            **item.cell._asdict(),
-            "verdict": item.verdict,
-            **{"change": item.change.value, "low": item.change.low, "high": item.change.high},
-            **{name: getattr(item, name) for name in ("pairs", "p_adjusted", "reason")},
-        }
-        for item in result.timings
-    ]
     return _json(
         {
             "outcome": result.outcome,
@@ -219,7 +208,7 @@ def gate_json(result: GateResult, exit_code: int) -> str:
             "warnings": [sentence for *_, reaction, sentence in checks if reaction == "warn"],
             "comparisons": _records(result.comparisons[_RECORD]),
             "claims": _records(result.claims[[*KEY, "broken", "exact", "effect", "p_adjusted"]]),
-            "timings": timings,
+            "timings": _records(result.timings.drop(columns=["p_value", "reaction"])),
             "idle_overrides": result.idle,
         }
     )

@@ -232,9 +232,7 @@ def correlation_cell(found: Association) -> TableCell:
     """A correlation, with the number of its estimators."""
     if found.pooled.value is None:
         return TableCell("–", math.nan, notes=(found.note,))
-    return TableCell(
-        coefficient(found.pooled), found.pooled.value, notes=(found.note or f"{found.estimators} of {found.ideas} ideas",)
-    )
+    return TableCell(coefficient(found.pooled), found.pooled.value, notes=(found.note or f"{found.estimators} of {found.ideas} ideas",))
 
 
 def _overview(task: str, table: Table) -> dict[str, Any]:

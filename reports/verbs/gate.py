@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ...suites.comparison import Settings
-    from ...suites.comparison.timing import TimeComparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,7 @@ def gate(options: GateOptions) -> None:
         if base.is_published:
             more = f"expected a baseline or a run (`structgrad compare` accepts {options.baseline})"
             raise ValueError(f"--baseline got {options.baseline}, whose numbers are rounded; {more}")
-        times = _times(options.timing_base, base.frame, head.frame, settings) if options.timing_base else []
+        times = _times(options.timing_base, base.frame, head.frame, settings) if options.timing_base else None
         result = decide(base.frame, head.frame, (base.machine, head.machine), settings, times)
         undecided = UNDECIDED if options.strict else OK
         code = {"passed": OK, "failed": REGRESSED, "undecided": undecided, "nothing to compare": NOTHING_TO_COMPARE}[result.outcome]
@@ -89,11 +88,11 @@ def gate(options: GateOptions) -> None:
     raise typer.Exit(code)
 
 
-def _times(interpreter: str, base: pd.DataFrame, head: pd.DataFrame, settings: Settings) -> list[TimeComparison]:
+def _times(interpreter: str, base: pd.DataFrame, head: pd.DataFrame, settings: Settings) -> pd.DataFrame:
     """Times of the estimators and problems of both runs, measured in turns, at the first entropy level that both have."""
     from ...suites.comparison.pairs import items_of
     from ...suites.comparison.settings import selects
-    from ...suites.comparison.timing import TimedCell, compare_times
+    from ...suites.comparison.timing import compare_times
 
     both = []
     for frame in (base, head):
@@ -101,7 +100,7 @@ def _times(interpreter: str, base: pd.DataFrame, head: pd.DataFrame, settings: S
         both.append(measured[["problem", "stage", "estimator"]].astype(str).drop_duplicates())
     cells = both[1].merge(both[0]).drop_duplicates(["problem", "estimator"])
     chosen = [
-        TimedCell(*cell)
+        (cell.problem, cell.stage, cell.estimator)
         for cell in items_of(cells)
         if any(selects(pattern, cell.problem) for pattern in settings.timing.problems)
         and any(selects(pattern, cell.estimator) for pattern in settings.timing.estimators)

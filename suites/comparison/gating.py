@@ -12,7 +12,7 @@ import pandas as pd
 from ..base import Row
 from .pairs import KEY, matched, prepared
 from .settings import Reaction, Settings
-from .timing import TimeComparison
+from .timing import COLUMNS
 from .verdicts import MEANING, VERDICTS, Machine, adjust, holm_with, uncorrected
 
 Outcome = Literal["passed", "failed", "undecided", "nothing to compare"]
@@ -32,21 +32,20 @@ class GateResult:
         comparisons: of all gated numbers, as `compare` returns them, with a column ``reaction``: ``fail``, ``warn`` or ``pass``.
         claims: a row for each claim to be unbiased: the columns `KEY`, ``effect`` (relative bias, or the error of the gain if that is
             larger), ``exact``, ``broken``, ``p_adjusted`` (over all tests of the gate), ``evidence`` and ``reason``.
-        timings: comparisons of times, if there are any.
+        timings: comparisons of times, as `compare_times` returns them, with a column ``reaction``.
         settings: level, margins and reactions.
         idle: overrides that match no number.
     """
 
     comparisons: pd.DataFrame
     claims: pd.DataFrame
-    timings: list[TimeComparison]
+    timings: pd.DataFrame
     settings: Settings
     idle: list[str]
 
     def count(self, reaction: Reaction) -> int:
         """The number of checks that fail, or stay open."""
-        count = int(self.comparisons["reaction"].eq(reaction).sum())
-        count += sum(reaction_to(item.verdict, self.settings) == reaction for item in self.timings)
+        count = sum(int(table["reaction"].eq(reaction).sum()) for table in (self.comparisons, self.timings))
         return count + (int(self.claims["broken"].sum()) if reaction == "fail" else 0)
 
     @property
@@ -76,7 +75,7 @@ def gate(
     head: pd.DataFrame | Iterable[Row],
     machines: tuple[Machine, Machine] = ({}, {}),
     settings: Settings | None = None,
-    timings: Sequence[TimeComparison] = (),
+    timings: pd.DataFrame | None = None,
 ) -> GateResult:
     """Compare all gated numbers, and check every claim; one Holm correction covers all tests of both.
 
@@ -98,61 +97,49 @@ def gate(
     rules, idle = settings.rules(pairs.keys)
     wanted = rules["gated"].to_numpy(bool) | pairs.keys["metric"].eq("").to_numpy()
     out, at_gain = uncorrected(pairs, rules, machines, settings.alpha, wanted)
-    claims = claims_of(rows, settings)
+    claims = claims_of(rows, settings, out["worse"].dropna().tolist())
     tests = claims["p_value"].dropna().tolist()
     comparisons = pd.concat([adjust(out, at_gain, settings.alpha, tests), identical_curves(rows)], ignore_index=True)
     reactions = {verdict: reaction_to(verdict, settings) for verdict in MEANING}
     comparisons = comparisons.assign(
         verdict=comparisons["verdict"].astype(VERDICTS), reaction=comparisons["verdict"].map(reactions).astype(object)
     )
-    return GateResult(comparisons, _decided(claims, out["worse"].to_numpy(float), settings), list(timings), settings, idle)
+    timings = pd.DataFrame(columns=COLUMNS) if timings is None else timings
+    timings = timings.assign(reaction=timings["verdict"].map(reactions))
+    return GateResult(comparisons, claims, timings, settings, idle)
 
 
-def claims_of(rows: pd.DataFrame, settings: Settings) -> pd.DataFrame:
+def claims_of(rows: pd.DataFrame, settings: Settings, others: Sequence[float]) -> pd.DataFrame:
     """The claims to be unbiased that can be checked, and estimates that are NaN or infinite, which break every claim.
 
-    Exact claims are decided: an exact bias fails beyond rounding, which in single precision is as large as a small bias. Of sampled claims
-    the p-value is returned.
+    Exact claims are decided: an exact bias fails beyond rounding, which in single precision is as large as a small bias. Sampled claims are
+    broken if the adjusted test rejects, and the effect is not negligible. ``others``: p-values of other tests that share the level.
     """
     broken = rows["verdict"].eq("broken")
     claims = rows["unbiased"].astype(bool) & rows["objective"].eq("expected") & rows["reference"].eq("expected") & rows["status"].eq("ok")
     rejected = rows["verdict"].eq("biased") & rows["p_value"].notna()  # too few replicates for the size of the bias
     claims &= rows["metric"].eq("relative_bias") & rows["setting"].eq("") & (rows["value"].notna() | rejected)
-    found = (
-        rows[claims | broken]
-        .drop_duplicates([*KEY, "verdict"], keep="last")
-        .sort_values("verdict", key=lambda one: one.ne("broken"), kind="stable")
-    )
+    found = rows[claims | broken].drop_duplicates([*KEY, "verdict"], keep="last")
+    found = found.sort_values("verdict", key=lambda one: one.ne("broken"), kind="stable").reset_index(drop=True)
     place = [name for name in KEY if name != "metric"]
     gains = rows[rows["metric"].eq("gain") & rows["value"].notna()].drop_duplicates(KEY, keep="last")
     gain = found[place].merge(gains[[*place, "value"]], on=place, how="left")["value"].to_numpy(float)
-    nonfinite = found["verdict"].eq("broken").to_numpy()
-    bias = np.where(nonfinite, np.inf, found["value"].fillna(np.inf))
-    effect = np.fmax(bias, np.abs(gain - 1))
+    nonfinite, biased = (found["verdict"].eq(name).to_numpy() for name in ("broken", "biased"))
     exact = found["tier"].eq("exact").to_numpy() | nonfinite
+    effect = np.fmax(np.where(nonfinite, np.inf, found["value"].fillna(np.inf)), np.abs(gain - 1))
     least = np.where(found["dtype"].eq("float64"), 0.0, settings.minimum_bias)
-    return found[KEY].assign(
-        effect=effect,
-        exact=exact,
-        broken=nonfinite | (exact & found["verdict"].eq("biased").to_numpy() & (effect > least)),
-        p_value=np.where(exact, np.nan, found["p_value"]),
-        evidence=np.where(nonfinite, found["reason"].astype(object), ""),
-        reason=np.where(nonfinite, found["reason"].astype(object), ""),
-    )
-
-
-def _decided(claims: pd.DataFrame, worse: np.ndarray, settings: Settings) -> pd.DataFrame:
-    """Sampled claims are broken if the adjusted test rejects, and the effect is not negligible."""
-    adjusted = holm_with(claims["p_value"].to_numpy(float), worse[~np.isnan(worse)].tolist())
-    with np.errstate(invalid="ignore"):
-        broken = claims["broken"] | ((adjusted < settings.alpha) & (claims["effect"] > settings.minimum_bias))
-    found = claims.assign(broken=broken, p_adjusted=adjusted).drop(columns="p_value").reset_index(drop=True)
-    for at in np.flatnonzero(broken.to_numpy() & found["evidence"].eq("").to_numpy()):
-        effect, exact, p_adjusted = found.loc[at, ["effect", "exact", "p_adjusted"]]
-        size = "of unknown size" if effect == np.inf else f"{effect:.2%} of the gradient"
-        evidence = f"{size} ({'exactly' if exact else f'adjusted p = {p_adjusted:.2g}'})"
-        found.loc[at, ["evidence", "reason"]] = evidence, f"claims to be unbiased, and is found biased: {evidence}"
-    return found
+    p_value = np.where(exact, np.nan, found["p_value"])
+    p_adjusted = holm_with(p_value, others)
+    rejects = (p_adjusted < settings.alpha) & (effect > settings.minimum_bias)
+    evidence = [
+        reason
+        if ever
+        else f"{'of unknown size' if size == np.inf else f'{size:.2%} of the gradient'} ({'exactly' if sure else f'adjusted p = {p:.2g}'})"
+        for ever, reason, size, sure, p in zip(nonfinite, found["reason"].astype(object), effect, exact, p_adjusted, strict=True)
+    ]
+    reasons = np.where(nonfinite, "", "claims to be unbiased, and is found biased: ") + np.array(evidence, object)
+    known = {"effect": effect, "exact": exact, "broken": nonfinite | (exact & biased & (effect > least)) | rejects}
+    return found[KEY].assign(**known, p_value=p_value, p_adjusted=p_adjusted, evidence=evidence, reason=reasons)
 
 
 def identical_curves(rows: pd.DataFrame) -> pd.DataFrame:
