@@ -51,24 +51,19 @@ def available(device: torch.device) -> float:
     return SHARE * max(min(free(device), _allotted.get() - torch.cuda.memory_allocated(device)), 0)
 
 
-def ran_out(error: BaseException) -> bool:
-    """Whether an exception means that the memory of a device ran out. Some CUDA libraries have no class for it."""
-    return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and "out of memory" in str(error).lower())
-
-
 @dataclass(frozen=True)
 class Launches:
     """A range of rows, cut into launches. Their sizes depend on memory only if it is scarce.
 
     Attributes:
-        what: the name of the computation. Launches of the same name share the sizes that fit.
+        name: the name of the computation. Launches of the same name share the sizes that fit.
         rows: rows of a launch.
         device: the device.
         block: rows that are never split; ``rows`` is a multiple of it.
         filling: rows of a launch after the first one, if the memory of the first one shows that so many fit.
     """
 
-    what: str
+    name: str
     rows: int
     device: torch.device
     block: int = 1
@@ -81,67 +76,45 @@ class Launches:
             torch.OutOfMemoryError: there is none for a single block.
         """
         known = _learned.get()
-        known, kind = {} if known is None else known, (self.what, self.device)
+        known, kind = {} if known is None else known, (self.name, self.device)
         first = start
         while first < stop:
             rows, settled = known.get(kind, (self.rows, False))
             count = min(rows, stop - first)
-            gauge = None if settled or self.filling <= rows else Gauge.of(self.device)
+            grows = self.device.type == "cuda" and not settled and self.filling > rows
+            if grows:
+                torch.cuda.reset_peak_memory_stats(self.device)
+                before = torch.cuda.memory_allocated(self.device)
             found = self._attempt(compute, first, count)
             if not found:
                 known[kind] = self._doublings(count // 2), True
                 continue
-            if gauge is not None:
-                known[kind] = max(rows, self._filled(gauge.taken() / count)), True
+            if grows:
+                each = max((torch.cuda.max_memory_allocated(self.device) - before) / count, 1.0)
+                known[kind] = max(rows, self._doublings(int(min(self.filling, available(self.device) / each)))), True
             yield first, found.pop()
             first += count
 
     def _attempt(self, compute: Callable[[int, int], T], first: int, count: int) -> list[T]:
         """The result, or nothing if memory ran out. The traceback, which holds intermediate tensors, is released."""
+        cuda = self.device.type == "cuda"
         try:
             return [compute(first, count)]
         except RuntimeError as error:
-            if not ran_out(error):
+            # Some CUDA libraries have no class for it.
+            if not isinstance(error, torch.OutOfMemoryError) and "out of memory" not in str(error).lower():
                 raise
             if count <= self.block:
+                left, whole = torch.cuda.mem_get_info(self.device) if cuda else (0, 0)
+                place = f"{self.device}, where {left / GIB:.1f} of {whole / GIB:.1f} GiB are free" if cuda else str(self.device)
                 raise torch.OutOfMemoryError(
-                    f"{self.what} got no memory for {count} at a time on {self._place()}; expected it for so few: choose smaller "
+                    f"{self.name} got no memory for {count} at a time on {place}; expected it for so few: choose smaller "
                     "problems or fewer --jobs on this device, or end what else computes there"
                 ) from error
-        if self.device.type == "cuda":
+        if cuda:
             torch.cuda.empty_cache()
         return []
-
-    def _place(self) -> str:
-        if self.device.type != "cuda":
-            return str(self.device)
-        left, whole = torch.cuda.mem_get_info(self.device)
-        return f"{self.device}, where {left / GIB:.1f} of {whole / GIB:.1f} GiB are free"
-
-    def _filled(self, each: float) -> int:
-        """The number of rows that fit, if each takes so many bytes."""
-        return self._doublings(int(min(self.filling, available(self.device) / max(each, 1.0))))
 
     def _doublings(self, most: int) -> int:
         """A block, doubled as often as possible, so that sums over launches hardly depend on their size."""
         return self.block << max((most // self.block).bit_length() - 1, 0)
-
-
-@dataclass(frozen=True)
-class Gauge:
-    """The memory that a device's tensors take from a moment on."""
-
-    device: torch.device
-    before: int
-
-    @classmethod
-    def of(cls, device: torch.device) -> Gauge | None:
-        """A gauge that starts now; None on the CPU."""
-        if device.type != "cuda":
-            return None
-        torch.cuda.reset_peak_memory_stats(device)
-        return cls(device, torch.cuda.memory_allocated(device))
-
-    def taken(self) -> int:
-        """The most bytes at one time, beyond those at the beginning."""
-        return torch.cuda.max_memory_allocated(self.device) - self.before

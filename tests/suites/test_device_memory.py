@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,12 +17,10 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import LeaveOneOut
-from structgrad.estimators.base import Loss
 from structgrad.estimators.noise import Gumbel
 from structgrad.oracles import Subset
 from structgrad.oracles.magnitudes import GIB
-from structgrad.suites import device_memory
-from structgrad.suites.device_memory import Gauge, Launches, allot, available, free, ran_out, remembering
+from structgrad.suites.device_memory import Launches, allot, available, free, remembering
 from structgrad.suites.measures import draws as measuring_draws
 from structgrad.suites.measures.bias import Sampling, draw_moments
 from structgrad.suites.measures.draws import FILLING, Draws, estimates, launches_of
@@ -36,175 +35,116 @@ from tests.suites.cases import quadratic, scores_of, target_of
 from tests.suites.running_cases import HERE, SMALL, broken
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-MOST = 150
-"""Rows that there is memory for."""
-
-
-def refuse_beyond(most: int, rows: int) -> None:
-    if rows > most:
-        raise torch.OutOfMemoryError(f"CUDA out of memory: {rows} rows")
 
 
 class Work:
-    """A launch that has memory for so many rows, and records its calls."""
+    """A launch that has memory for so many rows, records its calls, and holds something while it computes."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.asked = most, list[tuple[int, int]]()
+        self.most, self.asked, self.alive = most, list[tuple[int, int]](), [0]
 
     def __call__(self, first: int, count: int) -> range:
+        held = Held(self.alive)
         self.asked.append((first, count))
-        refuse_beyond(self.most, count)
+        if count > self.most:
+            raise torch.OutOfMemoryError(f"CUDA out of memory: {count} rows")
+        del held
         return range(first, first + count)
+
+
+class Held:
+    def __init__(self, alive: list[int]) -> None:
+        assert alive == [0], "the failed launch before still holds its tensors"
+        self.alive, alive[0] = alive, 1
+
+    def __del__(self) -> None:
+        self.alive[0] = 0
 
 
 def covered(launches: Iterator[tuple[int, range]]) -> list[int]:
     return [row for first, found in launches for row in found if first == found.start]
 
 
-def test_half_of_the_rows_are_launched_from_where_memory_runs_out() -> None:
-    work = Work(300)
-    assert covered(Launches("it", 1024, CPU, block=128).over(128, 2000, work)) == list(range(128, 2000))
-    assert work.asked[:4] == [(128, 1024), (128, 512), (128, 256), (384, 256)]
-    assert {count for _, count in work.asked[2:-1]} == {256}
-
-
-def test_blocks_are_never_parted() -> None:
-    work = Work(200)
-    assert covered(Launches("it", 384, CPU, block=128).over(0, 300, work)) == list(range(300))
-    assert work.asked == [(0, 300), (0, 128), (128, 128), (256, 44)]
+@pytest.mark.parametrize(
+    ("most", "rows", "start", "stop", "asked"),
+    [
+        (300, 1024, 128, 800, [(128, 1024 - 352), (128, 256), (384, 256), (640, 160)]),
+        (200, 384, 0, 300, [(0, 300), (0, 128), (128, 128), (256, 44)]),
+    ],
+)
+def test_half_of_the_rows_are_launched_where_memory_runs_out_in_whole_blocks(
+    most: int, rows: int, start: int, stop: int, asked: list[tuple[int, int]]
+) -> None:
+    work = Work(most)
+    assert covered(Launches("it", rows, CPU, block=128).over(start, stop, work)) == list(range(start, stop))
+    assert work.asked == asked
 
 
 def test_what_was_learned_holds_for_a_cell_and_for_its_kind() -> None:
-    it, other, work = Launches("it", 512, CPU), Launches("other", 512, CPU), Work(64)
-    for learned in (nullcontext(), remembering()):
+    for learned, expected in ((nullcontext(), 256), (remembering(), 64)):
         with learned:
-            list(it.over(0, 512, work))
-            del work.asked[:]
-            list(dataclasses.replace(it, rows=256).over(512, 1024, work))
-            assert work.asked[0] == ((512, 256) if isinstance(learned, nullcontext) else (512, 64))
-            del work.asked[:]
-            list(other.over(0, 512, work))
-            assert work.asked[0] == (0, 512)
+            work = Work(64)
+            list(Launches("it", 512, CPU).over(0, 512, work))
+            for name, rows, asked in (("it", 256, expected), ("other", 512, 512)):
+                work.asked.clear()
+                list(Launches(name, rows, CPU).over(512, 1024, work))
+                assert work.asked[0] == (512, asked)
 
 
 def test_too_little_memory_for_a_block_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(100)
-    with pytest.raises(
-        torch.OutOfMemoryError, match=r"^`it` got no memory for 128 at a time on cpu; expected it for so few: choose"
-    ) as told:
+    with pytest.raises(torch.OutOfMemoryError, match=r"^`it` got no memory for 128 at a time on cpu; expected it for so few: choose"):
         list(Launches("`it`", 512, CPU, block=128).over(0, 512, work))
-    assert "out of memory: 128 rows" in str(told.value.__cause__)
     assert [count for _, count in work.asked] == [512, 256, 128]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (GIB // 2, 80 * GIB))
     with pytest.raises(torch.OutOfMemoryError, match=r"for 1 at a time on cuda:1, where 0\.5 of 80\.0 GiB are free"):
         list(Launches("`it`", 1, torch.device("cuda:1")).over(0, 2, Work(0)))
 
 
-def test_other_errors_pass() -> None:
+@pytest.mark.parametrize(("message", "counts"), [("a mistake", [4]), ("CUDA error: out of memory", [4, 2, 1])])
+def test_other_errors_pass(message: str, counts: list[int]) -> None:
+    asked = []
+
     def wrong(first: int, count: int) -> None:
-        raise RuntimeError("a mistake")
+        asked.append(count)
+        raise RuntimeError(message)
 
-    with pytest.raises(RuntimeError, match="a mistake"):
+    with pytest.raises(RuntimeError, match=message if counts == [4] else "got no memory for 1 at a time"):
         list(Launches("it", 4, CPU).over(0, 4, wrong))
-    assert ran_out(RuntimeError("CUDA error: out of memory"))
-    assert not ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
-    assert not ran_out(MemoryError("out of memory"))
-
-
-def test_what_a_failed_launch_held_is_released_before_the_next() -> None:
-    alive: list[int] = []
-
-    class Held:
-        def __init__(self) -> None:
-            alive.append(0)
-
-        def __del__(self) -> None:
-            alive.pop()
-
-    def compute(first: int, count: int) -> None:
-        assert not alive
-        held = Held()
-        refuse_beyond(1, count)
-        del held
-
-    list(Launches("it", 8, CPU).over(0, 8, compute))
-
-
-@dataclass(frozen=True)
-class Measured(Gauge):
-    """A device on which each row takes so many bytes."""
-
-    work: Any = None
-    each: int = 0
-
-    def taken(self) -> int:
-        return int(self.each * self.work.asked[-1][1])
+    assert asked == counts
 
 
 @pytest.mark.parametrize(("each", "second"), [(1000, 4096), (10_000, 1024), (10**6, 512)])
 def test_the_second_launch_is_as_large_as_the_first_one_shows(each: int, second: int, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(10**6)
-    monkeypatch.setattr(Gauge, "of", lambda device: Measured(device, 0, work, each))
-    monkeypatch.setattr(device_memory, "available", lambda device: 2.0e7)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 100)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 100 + each * work.asked[-1][1])
+    monkeypatch.setattr("structgrad.suites.device_memory.available", lambda device: 2.0e7)
     launches = Launches("it", 512, CUDA, block=128, filling=4096)
     with remembering():
         assert covered(launches.over(0, 10_000, work)) == list(range(10_000))
         assert [count for _, count in work.asked[:3]] == [512, second, second]
-        del work.asked[:]
+        work.asked.clear()
         list(launches.over(0, second, work))
     assert work.asked == [(0, second)]
 
 
-def test_a_gauge_tells_what_was_taken_since(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Gauge.of(CPU) is None
-    asked: list[str] = []
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: asked.append(f"reset {device}"))
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 100)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 350)
-    gauge = Gauge.of(torch.device("cuda:1"))
-    assert gauge is not None
-    assert asked == ["reset cuda:1"]
-    assert gauge.taken() == 250
-
-
-def test_a_launch_asks_for_no_more_than_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Scores:
-        device, shape = CUDA, (2,)
-
-        def __init__(self, numbers: int) -> None:
-            self.numel = lambda: numbers
-
-    monkeypatch.setattr(measuring_draws, "available", lambda device: float(GIB))
-    assert launches_of("it", 4096, Scores(4)) == Launches("`it` on scores of shape (2,)", 4096, CUDA, 128, FILLING)  # type: ignore[arg-type]
-    assert launches_of("it", 10**6, Scores(256)).rows == 8192  # type: ignore[arg-type]
-    assert launches_of("it", 4096, Scores(10**7)).rows == 128  # type: ignore[arg-type]
-    assert launches_of("it", 100, torch.zeros(3)).rows == 128
-
-
-def test_what_is_free_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_take_their_share_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (30 * GIB, 80 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 12 * GIB)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2 * GIB)
-    assert free("cuda:1") == 40 * GIB
-    assert available(CUDA) == 20 * GIB
-    assert available(CPU) == math.inf
-
-    def allotted(amount: float) -> float:
-        allot(amount)
-        return available(CUDA)
-
-    assert contextvars.copy_context().run(allotted, 22 * GIB) == 10 * GIB
-    assert contextvars.copy_context().run(allotted, GIB) == 0
-
-
-def test_a_chunk_of_structures_fits_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Scores:
-        device = CUDA
-        numel = staticmethod(lambda: 1024)
-
+    assert (free("cuda:1"), available(CUDA), available(CPU)) == (40 * GIB, 20 * GIB, math.inf)
+    for amount, left in ((22 * GIB, 10 * GIB), (GIB, 0)):
+        assert contextvars.copy_context().run(lambda amount=amount: (allot(amount), available(CUDA))[1]) == left
+    monkeypatch.setattr(measuring_draws, "available", lambda device: float(GIB))
+    for batch_size, numbers, rows in ((4096, 4, 4096), (10**6, 256, 8192), (4096, 10**7, 128)):
+        scores: Any = SimpleNamespace(device=CUDA, shape=(2,), numel=lambda numbers=numbers: numbers)
+        assert launches_of("it", batch_size, scores) == Launches("`it` on scores of shape (2,)", rows, CUDA, 128, FILLING)
+    assert launches_of("it", 100, torch.zeros(3)).rows == 128
     for memory, chunk in ((math.inf, 2**18), (80.0 * 2**28, 2**18), (80.0 * 2**28 - 1, 2**17), (0.0, 1)):
         monkeypatch.setattr(enumeration, "available", lambda device, memory=memory: memory)
-        assert fitting_chunk(Scores()) == chunk  # type: ignore[arg-type]
+        assert fitting_chunk(SimpleNamespace(device=CUDA, numel=lambda: 1024)) == chunk  # type: ignore[arg-type]
 
 
 # Estimates and truths, where memory runs out.
@@ -214,10 +154,10 @@ def test_a_chunk_of_structures_fits_what_is_free(monkeypatch: pytest.MonkeyPatch
 class Starved(LeaveOneOut):
     """REINFORCE that has memory for so many rows."""
 
-    most: int = MOST
+    most: int = 150
 
-    def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        refuse_beyond(self.most, len(scores))
+    def surrogate(self, loss: Any, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        Work(self.most)(0, len(scores))
         return super().surrogate(loss, oracle, scores, generator=generator)
 
 
@@ -228,55 +168,44 @@ class StarvedSubset(Subset):
     most: int = 6
 
     def enumerate(self, event: tuple[int, ...], first: int, last: int, **options: Any) -> Tensor:
-        refuse_beyond(self.most, last - first)
+        Work(self.most)(first, last - first)
         return super().enumerate(event, first, last, **options)
 
     def argmax(self, scores: Tensor, **options: Any) -> Tensor:
-        refuse_beyond(max(self.most, 100), len(scores) if scores.ndim > 1 else 1)
+        Work(max(self.most, 100))(0, len(scores) if scores.ndim > 1 else 1)
         return super().argmax(scores, **options)
 
 
-def starved(most: int, call: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """Results with memory for so many rows, and with memory for all."""
-    return call(Starved(2, most=most)), call(Starved(2, most=10**9))
+def starved(call: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """Results with memory for 150 rows, and with memory for all."""
+    return call(Starved(2)), call(Starved(2, most=10**9))
 
 
-def test_replicates_are_the_same() -> None:
+def test_estimates_and_truths_are_the_same() -> None:
+    loss, scores = quadratic("subset"), scores_of("subset")
     target, sampling = target_of("subset"), Sampling(replicates=2048, batch_size=1024)
-    few, many = starved(MOST, lambda estimator: draw_moments(estimator, target, sampling))
+    few, many = starved(lambda estimator: draw_moments(estimator, target, sampling))
     # Sums of other blocks of rows are rounded in another order.
     torch.testing.assert_close((few.mean, few.comoment), (many.mean, many.comoment), rtol=1e-12, atol=1e-10)
-    draws = Draws(Subset(2), quadratic("subset"), scores_of("subset"), Context(batch_size=1024), ("it",))
-    assert torch.equal(*starved(MOST, lambda estimator: estimates(estimator, draws, 700)))
-
-
-def test_tuples_that_are_dealt_are_the_same() -> None:
-    few, many = starved(MOST, lambda estimator: replay(estimator, target_of("subset"), 2))
-    for name, value in vars(many).items():
-        if isinstance(value, float):
-            assert getattr(few, name) == pytest.approx(value, rel=1e-12, abs=1e-13)
-
-
-def test_perturbed_references_are_the_same() -> None:
-    def found(oracle: Subset) -> tuple[Any, ...]:
-        return perturbed_gradient(oracle, quadratic("subset"), scores_of("subset"), Gumbel(), key=("it",), replicates=2048)
-
-    (few, *numbers), (many, *expected) = found(StarvedSubset(2, most=300)), found(Subset(2))
+    draws = Draws(Subset(2), loss, scores, Context(batch_size=1024), ("it",))
+    assert torch.equal(*starved(lambda estimator: estimates(estimator, draws, 700)))
+    few, many = (vars(found) for found in starved(lambda estimator: replay(estimator, target, 2)))
+    numbers = [name for name, value in many.items() if isinstance(value, float)]
+    assert [few[name] for name in numbers] == pytest.approx([many[name] for name in numbers], rel=1e-12, abs=1e-13)
+    (few, *rest), (many, *expected) = (
+        perturbed_gradient(oracle, loss, scores, Gumbel(), key=("it",), replicates=2048)
+        for oracle in (StarvedSubset(2, most=300), Subset(2))
+    )
     assert torch.equal(few, many)
-    assert numbers == expected
-
-
-def test_structures_that_are_enumerated_are_the_same() -> None:
-    scores, loss = scores_of("subset"), quadratic("subset")
-    found, expected = (exact_truth(loss, oracle, scores) for oracle in (StarvedSubset(2), Subset(2)))
-    assert float((found.gradient - expected.gradient).norm()) <= found.error + expected.error
-    torch.testing.assert_close(found.kurtosis, expected.kurtosis, rtol=1e-10, atol=0)
+    assert rest == expected
+    few, many = (exact_truth(loss, oracle, scores) for oracle in (StarvedSubset(2), Subset(2)))
+    assert float((few.gradient - many.gradient).norm()) <= few.error + many.error
+    torch.testing.assert_close(few.kurtosis, many.kurtosis, rtol=1e-10, atol=0)
     with pytest.raises(torch.OutOfMemoryError, match=r"`exact_truth` of structures of shape \(6,\) got no memory for 1 at a time"):
         exact_truth(loss, StarvedSubset(2, most=0), scores)
 
 
-def test_a_cell_goes_on(tmp_path: Path) -> None:
-    """Cells continue with half of their rows, or fail with a reason if one block does not fit."""
+def test_cells_continue_with_half_of_their_rows_or_fail_if_one_block_does_not_fit(tmp_path: Path) -> None:
     effort = Effort(replicates=512, most_replicates=2048)
     plan = dataclasses.replace(SMALL, tier="mc", estimators=broken("Starved", "Famished"), instances=1, effort=effort)
     rows = run(plan, tmp_path, machine=HERE)
