@@ -51,12 +51,12 @@ def of_commit(module: str, name: str) -> Any:
 
 def make_oracle(text: str) -> Any:
     """The oracle of a name with options, such as ``subset[k=5]``."""
-    return _made(text, "oracle", of_commit("oracles", "ORACLES"), of_commit("oracles", "make_oracle"))
+    return _made(text, "oracle")
 
 
 def make_estimator(name: str, oracle: Any, event: tuple[int, ...]) -> Any:
     """The estimator of a name, if it supports the oracle at this size."""
-    estimator = _made(name, "estimator", of_commit("estimators", "ESTIMATORS"), of_commit("estimators", "make_estimator"))
+    estimator = _made(name, "estimator")
     # Before categories and policies, no estimator asked for sizes.
     asked = (oracle, event)[: len(inspect.signature(estimator.incompatibility).parameters)]
     reason = estimator.incompatibility(*asked)
@@ -65,10 +65,10 @@ def make_estimator(name: str, oracle: Any, event: tuple[int, ...]) -> Any:
     return estimator
 
 
-def _made(text: str, kind: str, known: Any, make: Any) -> Any:
-    if text.partition("[")[0] not in known:
+def _made(text: str, kind: str) -> Any:
+    if text.partition("[")[0] not in of_commit(f"{kind}s", f"{kind.upper()}S"):
         raise NotImplementedError(f"this commit has no {kind} {text}")
-    return make(text)
+    return of_commit(f"{kind}s", f"make_{kind}")(text)
 
 
 if __package__ == "benchmarks":  # the name under which asv imports this folder

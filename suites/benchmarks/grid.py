@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import ast
 import os
-from pathlib import Path
 
 from .cases import ROOMS, SMALL
 
-DEFAULT, FULL = "", "full"
-MODE = os.environ.get("STRUCTGRAD_ASV", DEFAULT)
+MODE = os.environ.get("STRUCTGRAD_ASV", "")
 
 
-def registered(file: Path = ROOMS / "estimators" / "__init__.py") -> tuple[str, ...]:
-    """The estimators of the registry that is written out in a file."""
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ESTIMATORS" and isinstance(node.value, ast.Dict):
-            return tuple(ast.literal_eval(key) for key in node.value.keys if key is not None)
-    raise ValueError(f"{file} writes out no dictionary ESTIMATORS")
-
-
-ESTIMATORS = registered()
+_REGISTRY = ast.parse((ROOMS / "estimators" / "__init__.py").read_text(encoding="utf-8"))
+ESTIMATORS: tuple[str, ...] = tuple(
+    ast.literal_eval(key)
+    for node in _REGISTRY.body
+    if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ESTIMATORS" and isinstance(node.value, ast.Dict)
+    for key in filter(None, node.value.keys)
+)
+"""The estimators of the registry that is written out in today's file."""
 
 HOME = "home"
 """A case of estimators: each on the first of the `HOMES` that it supports."""
@@ -47,6 +44,6 @@ def chosen(default: tuple[str | int, ...], more: tuple[str | int, ...], mode: st
     Raises:
         ValueError: an unknown mode.
     """
-    if mode not in (DEFAULT, FULL):
-        raise ValueError(f"STRUCTGRAD_ASV is {mode!r}; expected {FULL!r}, or nothing for the default")
-    return [*default, *(more if mode == FULL else ())]
+    if mode not in ("", "full"):
+        raise ValueError(f"STRUCTGRAD_ASV is {mode!r}; expected 'full', or nothing for the default")
+    return [*default, *(more if mode else ())]

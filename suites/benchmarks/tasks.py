@@ -31,7 +31,6 @@ class PreparedCall:
 
     call: Callable[[], Any]
     generator: torch.Generator
-    device: str
 
     def restart(self) -> PreparedCall:
         """Reset the generator, so that every timed call has the same random numbers."""
@@ -92,7 +91,7 @@ def operation_task(case: str, operation: str, batch: int, device: str) -> Prepar
     before = oracle.project(scores - STEP * others) if operation == "project_warm" else None
     given = Inputs(scores, others, oracle.argmax(scores), torch.Generator(device).manual_seed(0), before)
     OPERATIONS[operation](oracle, given)
-    return PreparedCall(functools.partial(OPERATIONS[operation], oracle, given), given.generator, device)
+    return PreparedCall(functools.partial(OPERATIONS[operation], oracle, given), given.generator)
 
 
 @functools.cache
@@ -104,7 +103,7 @@ def estimator_task(name: str, case: str, batch: int, device: str) -> PreparedCal
     generator = torch.Generator(device).manual_seed(0)
     warmed = estimator.warmed_up(loss, oracle, scores, generator=generator)
     warmed.gradient(loss, oracle, scores, generator=generator)
-    return PreparedCall(functools.partial(warmed.gradient, loss, oracle, scores, generator=generator), generator, device)
+    return PreparedCall(functools.partial(warmed.gradient, loss, oracle, scores, generator=generator), generator)
 
 
 @functools.cache

@@ -30,8 +30,8 @@ class GateResult:
 
     Attributes:
         comparisons: of all gated numbers, as `compare` returns them, with a column ``reaction``: ``fail``, ``warn`` or ``pass``.
-        claims: a row for each claim to be unbiased: the columns `KEY`, ``effect`` (relative bias, or the error of the gain if that is
-            larger), ``exact``, ``broken``, ``p_adjusted`` (over all tests of the gate), ``evidence`` and ``reason``.
+        claims: a row for each claim to be unbiased: the columns `KEY`, ``effect``, ``exact``, ``broken``, ``p_adjusted`` (over all tests
+            of the gate), ``evidence`` and ``reason``. The effect is the relative bias, or the error of the gain if that is larger.
         timings: comparisons of times, as `compare_times` returns them, with a column ``reaction``.
         settings: level, margins and reactions.
         idle: overrides that match no number.
