@@ -18,7 +18,7 @@ from ....suites.running.planning.estimates import CostModel
 from ....suites.running.planning.plan import Machine, Plan
 from ....suites.running.scores import sample
 from ....suites.running.work import Grid
-from ....suites.text import duration, gibibytes, listed, number, plural, setting, spelled
+from ....suites.text import duration, gibibytes, listed, number, plural, significant
 
 WORKER_BYTES = 0.45 * 2**30
 """Memory of a worker after its imports and its first compiled kernels, as measured."""
@@ -80,7 +80,7 @@ def lines(found: Outline, plan: Plan, machine: Machine, *, skips: bool) -> Itera
     """An outline for people, with the skipped pairs if they are asked for."""
     trained = all(SUITES[name].measures in ("tasks", "references") for name in found["suites"])
     effort, quick = plan.effort, ": a first look, not for conclusions" if found["preset"] == "quick" else ""
-    precise = "" if trained else f"{effort.replicates} to {effort.most_replicates} replicates within {setting(effort.seconds)} s, "
+    precise = "" if trained else f"{effort.replicates} to {effort.most_replicates} replicates within {significant(effort.seconds)} s, "
     precision = "" if trained else f", {plan.dtype} on {plan.device}"
     count = plan.instances if plan.file is None else plan.file.instances or "all"
     parts = [split_loss(name) for name in found["problems"]]
@@ -138,5 +138,5 @@ def check_affordable(found: Outline, plan: Plan, machine: Machine, most: float) 
         raise ValueError(
             f"the plan has a cell, {found['longest']['cell']}, that takes about {duration(seconds)}, longer than {duration(most)}; choose "
             "smaller problems, fewer instances or other estimators, or ask for it by --longest-cell "
-            f"{spelled(math.ceil(seconds / 3600) * 3600.0)}"
+            f"{math.ceil(seconds / 3600)}h"
         )
