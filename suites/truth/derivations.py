@@ -71,152 +71,82 @@ def _permutations(size: int) -> Derivations:
     return builder.finish(nodes[-1])
 
 
-@dataclass(frozen=True, eq=False)
-class GibbsLaw:
-    """The Gibbs law of derivations.
-
-    Attributes:
-        derivations: all derivations. ``choices``: per level [h, e], the probability of each edge below its node, as leaves of a graph.
-        log_partition: A(θ). ``marginals``: [d]. ``roundings``: how many units of rounding a probability may be off.
-    """
-
-    derivations: Derivations
-    choices: tuple[Tensor, ...]
-    log_partition: float
-    marginals: Tensor
-    roundings: float
-
-    def gradient(self, expectation: Tensor) -> Tensor:
-        """The gradient [d] in the natural parameters of ``E f(z)``, if ``f`` has the mean 0 and the expectation is made of `choices`.
-
-        It is ``E[f(z) z]``. Each edge adds its probability times the slope of the expectation in it. These sums keep their relative
-        precision if f is small at likely structures.
-        """
-        slopes = torch.autograd.grad(expectation, self.choices, allow_unused=True, materialize_grads=True)
-        total = self.marginals.new_zeros(self.derivations.parts + 1)
-        for level, choice, slope in zip(self.derivations.levels, self.choices, slopes, strict=True):
-            spread(total, level.parts, choice.detach() * slope)
-        return total[:-1]
-
-    def moments(self, weights: Tensor) -> DerivationMoments:
-        """The moments of ``weights z``, weights [r, d]."""
-        return DerivationMoments(self, weights)
-
-    def counts(self, weights: Tensor, size: int) -> DerivationCounts:
-        """The law of the count ``⟨weights, z⟩`` below a size."""
-        return DerivationCounts(self, weights.flatten(), size)
-
-
-def gibbs_law(derivations: Derivations, scores: Tensor) -> GibbsLaw:
-    """Inside weights bottom up, and probabilities of nodes top down.
-
-    Args:
-        derivations: all derivations.
-        scores: natural parameters, flat [d], with 0 at ignored entries.
-    """
-    padded = pad(scores, (0, 1))
-    inside = scores.new_full((derivations.nodes,), -math.inf)
-    inside[UNIT] = 0
-    choices, largest = [], 0.0
-    for level in derivations.levels:
-        weights = inside[level.first] + padded[level.parts]
-        if level.second is not None:
-            weights = weights + inside[level.second]
-        total = weights.logsumexp(1)
-        possible = total > -math.inf
-        inside[level.heads] = total
-        choices.append((weights - torch.where(possible, total, 0).unsqueeze(1)).exp())
-        choices[-1] = choices[-1] / torch.where(possible, choices[-1].sum(1), 1).unsqueeze(1)
-        largest = max(largest, float(torch.where(possible, total.abs(), 0).max()))
-    outside = scores.new_zeros(derivations.nodes)
-    outside[derivations.root] = 1
-    marginals = scores.new_zeros(derivations.parts + 1)
-    for level, choice in zip(reversed(derivations.levels), reversed(choices), strict=True):
-        edges = outside[level.heads].unsqueeze(1) * choice
-        spread(marginals, level.parts, edges)
-        for tails in (level.first, level.second):
-            if tails is not None:
-                spread(outside, tails, edges)
-    leaves = tuple(choice.requires_grad_() for choice in choices)
-    roundings = len(derivations.levels) * (largest + 8)
-    return GibbsLaw(derivations, leaves, float(inside[derivations.root]), marginals[:-1], roundings)
-
-
-def spread(totals: Tensor, places: Tensor, edges: Tensor) -> None:
-    """Add values [h, e] to totals at places [h, e], or their sums by node at places [h, 1]."""
-    values = edges if places.shape[1] == edges.shape[1] else edges.sum(1, keepdim=True)
-    totals.index_add_(0, places.flatten(), values.flatten())
-
-
-class QuadraticMoments(NamedTuple):
-    """Moments of ``y − centre`` [r] at whole structures: mean, and half the mean square."""
+class Moments(NamedTuple):
+    """Moments of ``y − centre`` [r] at whole structures: mean, and half the mean square, both differentiable."""
 
     centre: Tensor
     mean: Tensor
     half_square: Tensor
 
 
-class DerivationMoments:
-    """The first two moments of ``y = A z`` over derivations.
+@dataclass(frozen=True, eq=False)
+class GibbsLaw:
+    """The Gibbs law of derivations.
 
-    Every node has them over its sub-derivations, as deviations from the most probable one. Where the law is peaked the deviations are rare,
-    and a rare event keeps all its digits; moments about 0 would lose them.
-
-    Args:
-        law: of the derivations.
-        weights: A, [r, d].
+    Attributes:
+        derivations: all derivations.
+        choices: per level [h, e], the probability of each edge below its node, as leaves of a graph.
+        mass: by node, the total probability of its sub-derivations: 1, as a function of `choices`.
+        log_partition: A(θ). ``marginals``: [d]. ``roundings``: how many units of rounding a probability may be off.
     """
 
-    def __init__(self, law: GibbsLaw, weights: Tensor) -> None:
-        self.law = law
-        root, nodes = law.derivations.root, law.derivations.nodes
-        padded = pad(weights, (0, 1)).mT
-        # By node and row: the value of y at the centre; then probability, mean and half mean square of the excess of y over it.
-        centre, mean, half = (weights.new_zeros(nodes, len(weights)) for _ in range(3))
-        mass = weights.new_ones(nodes, 1)
+    derivations: Derivations
+    choices: tuple[Tensor, ...]
+    mass: Tensor
+    log_partition: float
+    marginals: Tensor
+    roundings: float
+
+    def gradient(self, expectation: Tensor) -> Tensor:
+        """The gradient [d] in the natural parameters of ``E f(z)``, made of `choices`: that is ``E[(f − E f) z]``.
+
+        Each edge adds its probability times the slope of the expectation in it. These sums keep their relative precision if f is small at
+        likely structures.
+        """
         with torch.enable_grad():
-            for level, choice in zip(law.derivations.levels, law.choices, strict=True):
+            centred = expectation - float(expectation.detach()) * self.mass[self.derivations.root]
+        slopes = torch.autograd.grad(centred, self.choices, allow_unused=True, materialize_grads=True, retain_graph=True)
+        total = self.marginals.new_zeros(self.derivations.parts + 1)
+        for level, choice, slope in zip(self.derivations.levels, self.choices, slopes, strict=True):
+            spread(total, level.parts, choice.detach() * slope)
+        return total[:-1]
+
+    def moments(self, weights: Tensor) -> Moments:
+        """The first two moments of ``y = weights z``, weights [r, d].
+
+        Every node has them over its sub-derivations, as deviations from the most probable one. Where the law is peaked the deviations are
+        rare, and a rare event keeps all its digits; moments about 0 would lose them.
+        """
+        nodes, padded = self.derivations.nodes, pad(weights, (0, 1)).mT
+        centre, mean, half = (weights.new_zeros(nodes, len(weights)) for _ in range(3))
+        with torch.enable_grad():
+            for level, choice in zip(self.derivations.levels, self.choices, strict=True):
                 tails = [level.first] if level.second is None else [level.first, level.second]
                 values = padded[level.parts] + sum(centre[places] for places in tails)
                 best = choice.argmax(1).reshape(-1, 1, 1).expand(-1, 1, values.shape[-1])
                 centre[level.heads] = values.gather(1, best).squeeze(1)
                 first = values - centre[level.heads].unsqueeze(1)
-                second, zeroth = first.square() / 2, torch.ones_like(first[..., :1])
+                second, zeroth = first.square() / 2, torch.ones_like(first)
                 for places in tails:
-                    second = second * mass[places] + first * mean[places] + zeroth * half[places]
-                    first = first * mass[places] + zeroth * mean[places]
-                    zeroth = zeroth * mass[places]
-                found = torch.einsum("he,her->hr", choice, torch.cat([zeroth, first, second], -1))
-                mass[level.heads], mean[level.heads], half[level.heads] = found.split([1, len(weights), len(weights)], -1)
-        self._mass, self._mean, self._half = mass[root], mean[root], half[root]
-        self.root = QuadraticMoments(centre[root], mean[root].detach(), half[root].detach())
+                    mass = self.mass[places].unsqueeze(-1)
+                    second = second * mass + first * mean[places] + zeroth * half[places]
+                    first = first * mass + zeroth * mean[places]
+                    zeroth = zeroth * mass
+                mean[level.heads], half[level.heads] = (torch.einsum("he,her->hr", choice, part) for part in (first, second))
+        root = self.derivations.root
+        return Moments(centre[root], mean[root], half[root])
 
-    def gradient(self, first: Tensor, second: Tensor) -> Tensor:
-        """The gradient of ``Σ_r first_r E y_r + second_r E y_r² / 2``, y about the centre: [d]."""
-        with torch.enable_grad():
-            total = first @ self._mean + second @ self._half
-            return self.law.gradient(total - float(total.detach()) * self._mass)
+    def count(self, weights: Tensor, values: Tensor) -> tuple[Moments, float]:
+        """The moments of ``values[⟨weights, z⟩]``, int64 [*event] and [size], and the size that rounding errors are relative to.
 
-
-class DerivationCounts:
-    """The law of an integer count over derivations, ``root`` [size], and the exact gradient of the expectation of any function of it.
-
-    Every node has the law of the count over its sub-derivations. Laws of independent items are convolved, and choices mixed: sums of
-    products of probabilities, so that every probability keeps its relative precision; a Fourier transform keeps an absolute one.
-
-    Args:
-        law: of the derivations.
-        weights: int64 [d], the count of each part.
-        size: counts are below this at whole structures.
-    """
-
-    def __init__(self, law: GibbsLaw, weights: Tensor, size: int) -> None:
-        self.law = law
-        nodes, padded = law.derivations.nodes, pad(weights, (0, 1))
-        laws, lengths = law.marginals.new_zeros(nodes, size), torch.ones(nodes, dtype=torch.int64)
+        Every node has the law of the count over its sub-derivations. Laws of independent items are convolved, and choices mixed: sums of
+        products of probabilities, so that every probability keeps its relative precision; a Fourier transform keeps an absolute one.
+        """
+        nodes, size, padded = self.derivations.nodes, len(values), pad(weights.flatten(), (0, 1))
+        laws, lengths = self.marginals.new_zeros(nodes, size), torch.ones(nodes, dtype=torch.int64)
         laws[UNIT, 0] = 1
         with torch.enable_grad():
-            for level, choice in zip(law.derivations.levels, law.choices, strict=True):
+            for level, choice in zip(self.derivations.levels, self.choices, strict=True):
                 steps = padded[level.parts]
                 reach = lengths[level.first] + steps + (0 if level.second is None else lengths[level.second] - 1)
                 lengths[level.heads] = torch.where(choice > 0, reach, 1).amax(1).clamp(max=size)
@@ -229,17 +159,53 @@ class DerivationCounts:
                     joint = mixed.sum(1) if second is None else _antidiagonal_sums(mixed.mT @ second)
                     block = block + pad(joint, (step, size))[:, :size]
                 laws[level.heads] = block
-        self._root = laws[law.derivations.root]
-        self.root = self._root.detach()
+            law = laws[self.derivations.root]
+            centre = values[law.argmax()]
+            changes = values - centre
+            return Moments(centre, law @ changes, law @ changes.square() / 2), float(law.detach() @ changes.abs())
 
-    def gradient(self, values: Tensor) -> Tensor:
-        """The gradient of ``E values[count]``: [d]. Values that are small at likely counts keep the relative precision."""
+
+def gibbs_law(derivations: Derivations, scores: Tensor) -> GibbsLaw:
+    """Inside weights bottom up, and probabilities of nodes top down.
+
+    Args:
+        derivations: all derivations.
+        scores: natural parameters, flat [d], with 0 at ignored entries.
+    """
+    padded = pad(scores, (0, 1))
+    inside, mass = scores.new_full((derivations.nodes,), -math.inf), scores.new_ones(derivations.nodes)
+    inside[UNIT] = 0
+    choices, largest = [], 0.0
+    for level in derivations.levels:
+        weights = inside[level.first] + padded[level.parts]
+        if level.second is not None:
+            weights = weights + inside[level.second]
+        total = weights.logsumexp(1)
+        possible = total > -math.inf
+        inside[level.heads] = total
+        choice = (weights - torch.where(possible, total, 0).unsqueeze(1)).exp()
+        choices.append((choice / torch.where(possible, choice.sum(1), 1).unsqueeze(1)).requires_grad_())
         with torch.enable_grad():
-            return self.law.gradient(self._root @ (values - values @ self.root))
+            below = mass[level.first] if level.second is None else mass[level.first] * mass[level.second]
+            mass[level.heads] = (choices[-1] * below).sum(1)
+        largest = max(largest, float(torch.where(possible, total.abs(), 0).max()))
+    outside = scores.new_zeros(derivations.nodes)
+    outside[derivations.root] = 1
+    marginals = scores.new_zeros(derivations.parts + 1)
+    for level, choice in zip(reversed(derivations.levels), reversed(choices), strict=True):
+        edges = outside[level.heads].unsqueeze(1) * choice.detach()
+        spread(marginals, level.parts, edges)
+        for tails in (level.first, level.second):
+            if tails is not None:
+                spread(outside, tails, edges)
+    roundings = len(derivations.levels) * (largest + 8)
+    return GibbsLaw(derivations, tuple(choices), mass, float(inside[derivations.root]), marginals[:-1], roundings)
 
-    def noise(self, values: Tensor) -> float:
-        """The size that rounding errors of `gradient` are relative to."""
-        return float(self.root @ values.abs())
+
+def spread(totals: Tensor, places: Tensor, edges: Tensor) -> None:
+    """Add values [h, e] to totals at places [h, e], or their sums by node at places [h, 1]."""
+    values = edges if places.shape[1] == edges.shape[1] else edges.sum(1, keepdim=True)
+    totals.index_add_(0, places.flatten(), values.flatten())
 
 
 def _antidiagonal_sums(matrices: Tensor) -> Tensor:

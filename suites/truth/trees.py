@@ -9,8 +9,8 @@ digits. The Laplacian itself loses them. With a single root, let the weights of 
 the root.
 
 Moments of a linear function are three derivatives of one determinant. The law of an integer count ``k = ⟨a, z⟩`` is a Fourier transform of
-the log-partition at complex scores, ``E e^{iωk} = Z(θ + iωa) / Z(θ)``. A transform keeps an absolute precision, relative to the deviations
-from the best tree.
+the log-partition at complex scores, ``E e^{iωk} = Z(θ + iωa) / Z(θ)``. A transform keeps an absolute precision, so rare counts are read
+from the law at scores ``θ + t a``, where they are likely.
 
 Sources: Tutte 1948, "The dissection of equilateral triangles into equilateral triangles", section 3; Koo et al. 2007, "Structured
 prediction models via the matrix-tree theorem", section 3.
@@ -20,32 +20,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from ...oracles.spanning_tree import SpanningTree
-from .derivations import QuadraticMoments
+from .derivations import Moments
 
 MARGIN = 0.5
 """Distance in logarithms of entries below the pivots: √2 is lost because |Re| + |Im| stands for the modulus."""
 
 
-class TreeScaling(NamedTuple):
-    """Scales that keep B in range.
-
-    Attributes:
-        columns: [n], subtracted from ``log ρ``.
-        factors: [n, n], multiplied with B after that: a similarity, which leaves determinants as they are, and the subtracted columns.
-        graded: whether every entry off the diagonal is smaller than 1, as for a probable T. Elimination then takes its pivots from the
-            diagonal, and small numbers keep their digits.
-    """
-
-    columns: Tensor
-    factors: Tensor
-    graded: bool
+SEARCH = {"xatol": 0.1}
+"""Precision of a tilt: rounding errors change by a factor of e where it changes by 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +71,10 @@ class Deviations:
         itself = pad(torch.eye(size - 1, dtype=torch.bool, device=own.device), (0, 0, 1, 0))
         return (into - best).masked_fill(own | itself, -math.inf)
 
+    def of_tree(self, weights: Tensor) -> Tensor:
+        """The sum of weights [..., n + 1, n + 1] over the arcs of T: [...]."""
+        return weights[..., self.heads, torch.arange(1, weights.shape[-1], device=weights.device)].sum(-1)
+
     def less_tree(self, weights: Tensor) -> Tensor:
         """Weights [..., n + 1, n + 1] of arcs as the change that an arc brings: [..., n + 1, n], 0 on T."""
         into = weights[..., 1:]
@@ -98,13 +91,17 @@ class Deviations:
 
     def log_weight(self, relative: Tensor) -> Tensor:
         """The log-weight of all trees relative to T: [...] for ``log ρ`` [..., n + 1, n], scaled for the first of them."""
-        scaling = self.scaling(relative.detach().reshape(-1, *relative.shape[-2:])[0])
-        matrix = self.matrix((relative - scaling.columns).exp()) * scaling.factors
+        columns, factors = self.scaling(relative.detach().reshape(-1, *relative.shape[-2:])[0])
+        matrix = self.matrix((relative - columns).exp()) * factors
         logarithm: Tensor = torch.linalg.slogdet(matrix + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device))[1]
         return logarithm
 
-    def scaling(self, relative: Tensor) -> TreeScaling:
-        """The scales for ``log ρ`` [n + 1, n]."""
+    def scaling(self, relative: Tensor) -> tuple[Tensor, Tensor]:
+        """Scales for ``log ρ`` [n + 1, n] that keep B in range: columns [n] to subtract, and factors [n, n] to multiply B with after that.
+
+        They are a similarity, which leaves determinants as they are, and the subtracted columns. If T is probable, every entry off the
+        diagonal becomes smaller than 1: elimination takes its pivots from the diagonal, and small numbers keep their digits.
+        """
         columns = relative.amax(0).clamp(min=-1e300)
         size = self.matrix((relative - columns).exp()).abs().log() + columns
         size.fill_diagonal_(-math.inf)
@@ -113,109 +110,96 @@ class Deviations:
             for _ in range(len(columns) + 1):
                 raised = torch.maximum(potential, (size - slack + potential).amax(1))
                 if torch.equal(raised, potential):
-                    return TreeScaling(columns, (columns + potential - potential.unsqueeze(1)).exp(), slack < 0)
+                    return columns, (columns + potential - potential.unsqueeze(1)).exp()
                 potential = raised
             # A cycle of gain: nothing settles until every step costs more.
             potential, slack = torch.zeros_like(columns), 2 * max(slack, 0) + 1
-
-
-class TreeMoments:
-    """The moments of ``y = A z`` about its value at a tree T, and the gradient of a function of them.
-
-    Args:
-        deviations: from T.
-        scores: [n + 1, n + 1], 0 at ignored entries.
-        weights: A, [r, n + 1, n + 1].
-    """
-
-    def __init__(self, deviations: Deviations, scores: Tensor, weights: Tensor) -> None:
-        self._leaf = scores.expand(len(weights), *scores.shape).clone().requires_grad_()
-        # Along a direction that is 0 on T, so that a rare event is not a difference of likely ones.
-        along = pad(deviations.less_tree(weights), (1, 0))
-        with torch.enable_grad():
-            log_weight = deviations.log_weight(deviations.relative(self._leaf))
-            (taken,) = torch.autograd.grad(log_weight.sum(), self._leaf, create_graph=True)
-            self._mean = (taken * along).sum((1, 2))
-            (change,) = torch.autograd.grad(self._mean.sum(), self._leaf, create_graph=True)
-            self._half = ((change * along).sum((1, 2)) + self._mean.square()) / 2
-        words = torch.arange(1, scores.shape[-1], device=scores.device)
-        centre = weights[:, deviations.heads, words].sum(-1)
-        self.root = QuadraticMoments(centre, self._mean.detach(), self._half.detach())
-
-    def gradient(self, first: Tensor, second: Tensor) -> Tensor:
-        """The gradient of ``Σ_r first_r E y_r + second_r E y_r² / 2``, y about the centre: [d]."""
-        with torch.enable_grad():
-            total = (first * self._mean + second * self._half).sum()
-        (gradient,) = torch.autograd.grad(total, self._leaf)
-        return gradient.sum(0).flatten()
-
-
-class TreeCounts:
-    """The law of an integer count over spanning trees, ``root`` [size], to an absolute precision; one determinant per frequency.
-
-    Args:
-        deviations: from the best tree.
-        scores: [n + 1, n + 1], 0 at ignored entries.
-        weights: [n + 1, n + 1], the count of each arc.
-        size: counts are below this.
-    """
-
-    def __init__(self, deviations: Deviations, scores: Tensor, weights: Tensor, size: int) -> None:
-        self.deviations, self.size, self.weights = deviations, size, weights.to(scores)
-        # Odd, so that no determinant is at −1, where sums of a few arcs vanish.
-        self.frequencies = 2 * (size // 2) + 1
-        self.mode = int(self.weights[deviations.heads, torch.arange(1, scores.shape[-1], device=scores.device)].sum())
-        self._leaf = scores.clone().requires_grad_()
-        with torch.enable_grad():
-            self._transform = self._transformed(deviations.relative(self._leaf))
-        around: Tensor = torch.fft.irfft(self._transform.detach().conj(), n=self.frequencies)
-        self.root = around.roll(self.mode)[:size].clamp(min=0)
-
-    def _transformed(self, relative: Tensor) -> Tensor:
-        """``E e^{iω(k − k_T)}`` at the frequencies 0 … half of an odd number of them: complex [f], differentiable in ``log ρ``."""
-        changes = self.deviations.less_tree(self.weights)
-        columns, factors, _ = self.deviations.scaling(relative.detach())
-        ratios = (relative - columns).exp()
-        phases = torch.arange(self.size // 2 + 1, dtype=torch.float64, device=relative.device) * (2 * math.pi / self.frequencies)
-        matrix = torch.eye(len(factors), dtype=torch.complex128, device=relative.device).expand(len(phases), *factors.shape)
-        # One real matrix for everything that changes the count by the same number.
-        for change in changes[ratios > 0].unique().tolist():
-            part = self.deviations.matrix(torch.where(changes == change, ratios, 0)) * factors
-            matrix = matrix + torch.polar(torch.ones_like(phases), phases * change).reshape(-1, 1, 1) * part
-        signs, logarithms = torch.linalg.slogdet(matrix)
-        transformed: Tensor = signs * (logarithms - logarithms[0]).exp()
-        return transformed
-
-    def gradient(self, values: Tensor) -> Tensor:
-        """The gradient of ``E values[count]``: [d]."""
-        weights = torch.fft.rfft(pad(values, (0, self.frequencies - self.size)).roll(-self.mode))
-        weights[1:] *= 2
-        with torch.enable_grad():
-            (gradient,) = torch.autograd.grad((weights * self._transform).real.sum() / self.frequencies, self._leaf, retain_graph=True)
-        return gradient.flatten()
-
-    def noise(self, values: Tensor) -> float:
-        """The size that rounding errors of `gradient` are relative to; small if values are 0 at the best tree and it is likely."""
-        relative = self.deviations.relative(self._leaf.detach())
-        rare = values[self.mode] == 0 and self.deviations.scaling(relative).graded
-        return (-math.expm1(-float(self.deviations.log_weight(relative))) if rare else 1.0) * float(values.abs().max())
 
 
 class TreeLaw:
     """The Gibbs law of spanning trees, by determinants around the best one; attributes as those of `GibbsLaw`."""
 
     def __init__(self, oracle: SpanningTree, parameters: Tensor) -> None:
-        self._scores, tree = parameters, oracle.heads(oracle.argmax(parameters))
-        self._deviations = Deviations.of(tree, single_root=oracle.single_root)
+        self._oracle, self._leaf = oracle, parameters.clone().requires_grad_()
+        self._deviations = self._around_best(parameters)
         self.log_partition = float(oracle.log_partition(parameters))
         self.marginals = oracle.marginals(parameters).flatten()
+        heads = self._deviations.heads
         largest = float(self._deviations.relative(parameters).clamp(min=-1e3).abs().max())
-        self.roundings = len(tree) * (2 * largest + 8 * len(tree))
+        self.roundings = len(heads) * (2 * largest + 8 * len(heads))
 
-    def moments(self, weights: Tensor) -> TreeMoments:
-        """The moments of ``weights z``, weights [r, d]."""
-        return TreeMoments(self._deviations, self._scores, weights.unflatten(1, self._scores.shape))
+    def _around_best(self, scores: Tensor) -> Deviations:
+        return Deviations.of(self._oracle.heads(self._oracle.argmax(scores)), single_root=self._oracle.single_root)
 
-    def counts(self, weights: Tensor, size: int) -> TreeCounts:
-        """The law of the count ``⟨weights, z⟩`` below a size."""
-        return TreeCounts(self._deviations, self._scores, weights, size)
+    def gradient(self, expectation: Tensor) -> Tensor:
+        """The gradient [d] in the scores of an expectation of `moments` or `count`."""
+        (gradient,) = torch.autograd.grad(expectation, self._leaf, retain_graph=True)
+        return gradient.flatten()
+
+    def moments(self, weights: Tensor) -> Moments:
+        """The first two moments of ``y = weights z``, weights [r, d], about its value at the best tree."""
+        weights = weights.unflatten(1, self._leaf.shape)
+        # Along a direction that is 0 on T, so that a rare event is not a difference of likely ones.
+        along = pad(self._deviations.less_tree(weights), (1, 0))
+        with torch.enable_grad():
+            rows = self._leaf.expand(len(weights), *self._leaf.shape)
+            log_weight = self._deviations.log_weight(self._deviations.relative(rows))
+            (taken,) = torch.autograd.grad(log_weight.sum(), rows, create_graph=True)
+            mean = (taken * along).sum((1, 2))
+            (change,) = torch.autograd.grad(mean.sum(), rows, create_graph=True)
+            half = ((change * along).sum((1, 2)) + mean.square()) / 2
+        return Moments(self._deviations.of_tree(weights), mean, half)
+
+    def count(self, weights: Tensor, values: Tensor) -> tuple[Moments, float]:
+        """The moments of ``values[⟨weights, z⟩]``, int64 [*event] and [size], and the size that rounding errors are relative to.
+
+        A Fourier transform of determinants keeps an absolute precision of ``p_k``, relative to the largest. So counts below and above that
+        of the best tree are read from two laws with scores ``θ + t weights``, each with the tilt t at which rounding errors are least.
+        """
+        scores, counts = self._leaf.detach(), torch.arange(len(values), dtype=torch.float64, device=values.device)
+        weights = weights.to(scores)
+        mode = int(self._deviations.of_tree(weights))
+        changes = values - values[mode]
+        mean, square, noise = scores.new_zeros(()), 0.0, 0.0
+        farthest = len(scores) * float(scores[scores.isfinite()].abs().max()) + 1
+        for side, bounds in ((counts < mode, (-farthest, 0.0)), (counts > mode, (0.0, farthest))):
+            logarithms = torch.where(side, changes.abs(), 0).log()
+
+            def errors(tilt: float, logarithms: Tensor = logarithms) -> Tensor:
+                tilted = float(self._oracle.log_partition(scores + tilt * weights)) - self.log_partition
+                return logarithms + (tilted - tilt * counts)
+
+            if bool((logarithms > -math.inf).any()):
+                tilt = float(minimize_scalar(lambda tilt: float(errors(tilt).max()), bounds=bounds, method="bounded", options=SEARCH).x)
+                parts = errors(tilt).exp() * changes.sign()
+                law = self._counts(weights, len(values), tilt)
+                with torch.enable_grad():
+                    mean = mean + law @ parts
+                square += float(law.detach().clamp(min=0) @ (parts * changes))
+                noise = max(noise, float(parts.abs().max()))
+        with torch.enable_grad():
+            # The derivative of the mean is E[f(z) (z − z_T)], less the mean times μ − z_T.
+            along = torch.where(self.marginals > 0, self._leaf.flatten(), 0) @ self.marginals - self._deviations.of_tree(self._leaf)
+            mean = mean - float(mean.detach()) * (along - float(along.detach()))
+        return Moments(values[mode], mean, scores.new_tensor(square / 2)), noise
+
+    def _counts(self, weights: Tensor, size: int, tilt: float) -> Tensor:
+        """The law [size] of a count at tilted scores; its derivative is that of the weights of trees by the total, relative to T."""
+        deviations = self._around_best(self._leaf.detach() + tilt * weights)
+        # Odd, so that no determinant is at −1, where sums of a few arcs vanish.
+        frequencies = 2 * (size // 2) + 1
+        phases = torch.arange(size // 2 + 1, dtype=torch.float64, device=weights.device) * (2 * math.pi / frequencies)
+        changes = deviations.less_tree(weights)
+        with torch.enable_grad():
+            relative = deviations.relative(self._leaf + tilt * weights)
+            columns, factors = deviations.scaling(relative.detach())
+            ratios = (relative - columns).exp()
+            matrix = torch.eye(len(factors), dtype=torch.complex128, device=weights.device).expand(len(phases), *factors.shape)
+            # One real matrix for everything that changes the count by the same number.
+            for change in changes[ratios > 0].unique().tolist():
+                part = deviations.matrix(torch.where(changes == change, ratios, 0)) * factors
+                matrix = matrix + torch.polar(torch.ones_like(phases), phases * change).reshape(-1, 1, 1) * part
+            signs, logarithms = torch.linalg.slogdet(matrix)
+            best = deviations.of_tree(self._leaf) - self._deviations.of_tree(self._leaf)
+            transform = signs * (logarithms - logarithms[0].detach() + (best - best.detach())).exp()
+            return torch.fft.irfft(transform.conj(), n=frequencies).roll(int(deviations.of_tree(weights)))[:size]

@@ -104,9 +104,9 @@ def test_equals_enumeration(name, regime):
     for kind in KINDS:
         loss, scores = loss_of(kind, name), scores_of(name, regime, seed=len(kind))
         found = analytic_truth(loss, oracle, scores)
-        # If rare counts matter, as at peaked scores, a transform keeps an absolute precision only, and its bound.
-        transformed = found.method == "analytic:count" and isinstance(oracle, SpanningTree) and regime in ("5", "50", "masked 50")
-        assert_same(found, exact_truth(loss, oracle, scores), tolerance=math.inf if transformed else 1e-12)
+        # Where counts that matter are far rarer than their neighbours, a transform keeps an absolute precision only, and its bound.
+        transformed = found.method == "analytic:count" and isinstance(oracle, SpanningTree) and regime in ("50", "masked 50")
+        assert_same(found, exact_truth(loss, oracle, scores), tolerance=math.inf if transformed and kind != "squared_count" else 1e-12)
 
 
 @pytest.mark.parametrize("name", ["linear_chain", "alignment", "spanning_tree"])
@@ -204,6 +204,4 @@ def test_a_count_finds_the_probability_of_gold(name):
     counted = analytic_truth(Formed(CountForm((gold,), lambda k: (k < size).double()), oracle.event_ndim), oracle, scores)
     assert counted.method == "analytic:count"
     assert 0 < float(point.gradient.norm()) < 1e-6
-    # Over trees, a Fourier transform keeps an absolute precision.
-    allowed = counted.error if name.startswith("spanning") else 1e-11 * float(point.gradient.norm())
-    assert float((counted.gradient - point.gradient).norm()) <= allowed
+    assert float((counted.gradient - point.gradient).norm()) <= 1e-11 * float(point.gradient.norm())
