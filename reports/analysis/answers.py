@@ -10,9 +10,8 @@ others that are not significantly different from it. Otherwise it says that no e
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, product
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,10 +20,9 @@ import pandas as pd
 from ...suites.base import REFERENCE
 from ...suites.statistics.budgets import MAX_RATIO_ERROR, Worth
 from ...suites.statistics.interval import Interval
-from ...suites.statistics.selection import Selection, best, interval_of, mean_intervals
+from ...suites.statistics.selection import best, interval_of, mean_intervals
 from ...suites.text import ZERO, below, listed, number, percent
 from . import tables
-from .measured_places import MeasuredPlace, measured_places
 
 BUDGETS = (1, 16, 256)
 """Numbers of estimates of `REFERENCE` whose time every candidate gets."""
@@ -41,8 +39,9 @@ FEWEST_INSTANCES = 4
 Outcome = Literal["clear", "tied", "unclear", "useless"]
 """One best estimator; a few that are not significantly different; more than half of them, or too few instances; none with a positive ρ."""
 
-_ASKED = ("problem", "stage", "loss", "estimator", "instance", "metric", "value", "low", "high", "objective", "unbiased")
-
+_MOMENTS = ("relative_bias_squared", "relative_variance", "gain")
+_MEANS = ("zero_gradient_rate", "loss_evaluations")
+_METRICS = (*_MOMENTS, *_MEANS, "seconds_per_estimate", "time_ratio")
 _ORACLE_CALLS = ("argmax", "marginals", "samples", "projections", "kbest", "relaxations", "enumerations", "listings", "completions")
 _NORMAL = 1.96
 _SMALLEST = 1e-12
@@ -84,16 +83,15 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class Answer:
-    """The best estimator of one problem and entropy level for one question and budget.
+    """The ranking of the candidates at one problem and entropy level, for one question and budget.
 
     Attributes:
         loss: loss of the problem.
-        estimator: the estimator with the best score; see ``outcome`` for whether it is clearly best.
-        score: its ρ, relative error, or variance × seconds, with a 95 % interval from `FEWEST_INSTANCES` instances on.
-        tied: estimators that are not significantly different from it, best first.
-        rivals: number of other eligible estimators.
-        why: its bias, variance and time.
-        verdict: result of the test for bias.
+        scores: ρ, relative error, or variance × seconds of every candidate, the best first. Each has a 95 % interval from
+            `FEWEST_INSTANCES` instances on.
+        tied: the estimators that are not significantly different from the first, best first.
+        why: bias, variance and time of the first.
+        verdict: its result of the test for bias.
         instances: number of measured instances.
         timed: whether all get the same time. If not, they get as many estimates, or calls and evaluations if times are uncertain.
         uncertain: estimators whose times are uncertain.
@@ -104,11 +102,9 @@ class Answer:
     stage: str
     loss: str
     question: Question
-    budget: float
-    estimator: str
-    score: Interval
+    budget: int
+    scores: dict[str, Interval]
     tied: tuple[str, ...]
-    rivals: int
     why: str
     verdict: str
     instances: int
@@ -117,78 +113,92 @@ class Answer:
     mostly_zero: tuple[str, ...]
 
     @property
+    def estimator(self) -> str:
+        """The estimator with the best score; see ``outcome`` for whether it is clearly best."""
+        return next(iter(self.scores))
+
+    @property
+    def score(self) -> Interval:
+        """The best score."""
+        return self.scores[self.estimator]
+
+    @property
+    def rivals(self) -> int:
+        """The number of other candidates."""
+        return len(self.scores) - 1
+
+    @property
     def outcome(self) -> Outcome:
-        """Whether one estimator is the best, a few are, most of them, or none."""
-        return outcome(self.score, len(self.tied), self.rivals, rho=not self.question.logarithmic)
+        """Whether one estimator is the best, a few are, most of them, or none.
+
+        It is ``useless`` if the interval of ρ holds 0. It is ``unclear`` without an interval, or if more than half of them are tied.
+        """
+        score = self.score
+        least = score.value if score.low is None else score.low
+        if not self.question.logarithmic and least is not None and least <= 0:
+            return "useless"
+        if score.low is None or (self.tied and 2 * (len(self.tied) + 1) > len(self.scores)):
+            return "unclear"
+        return "tied" if self.tied else "clear"
 
 
-def outcome(score: Interval, tied: int, rivals: int, *, rho: bool = True) -> Outcome:
-    """Whether an estimator with so many ties among its rivals is to be called the best.
-
-    Example:
-        >>> [outcome(Interval(0.5, 0.4, 0.6), tied, 11) for tied in (0, 5, 6)], outcome(Interval(0.1, -0.1, 0.3), 0, 11)
-        (['clear', 'tied', 'unclear'], 'useless')
-    """
-    least = score.value if score.low is None else score.low
-    if rho and least is not None and least <= 0:
-        return "useless"
-    if score.low is None:
-        return "unclear"
-    if not tied:
-        return "clear"
-    return "unclear" if 2 * (tied + 1) > rivals + 1 else "tied"
-
-
+@tables.remembered
 def answers(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> list[Answer]:
-    """Answers to all questions on all problems and entropy levels at which bias and variance were measured.
+    """Answers to all questions with eligible estimators, at all problems and entropy levels at which bias and variance were measured.
 
     Args:
         frame: the result table.
         values_only: the estimators for which `needs_values_only` is true, if they are known.
     """
-    asks = needs_values_only if values_only is None else frozenset(values_only).__contains__
-    return [answer for place in places(frame) for answer in place.answers(asks)]
+    found = (place.answer(question, budget, values_only) for place in places(frame) for question in QUESTIONS for budget in BUDGETS)
+    return [answer for answer in found if answer]
 
 
-def standings(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> pd.DataFrame:
+def standings(found: Sequence[Answer]) -> pd.DataFrame:
     """The score of every candidate for every question and budget, and how it compares with the best.
 
     Returns:
-        One row per problem, stage, question, budget and estimator. ``score`` has the interval ``low``, ``high`` over ``instances``,
-        NaN for fewer than `FEWEST_INSTANCES`. ``standing`` is ``best``, ``tied`` (not significantly different from the best) or
-        ``behind``. ``outcome`` is that of the answer, see `Outcome`.
+        One row per problem, stage, question, budget and estimator, the best first. ``score`` has the interval ``low``, ``high`` over
+        ``instances``, None for fewer than `FEWEST_INSTANCES`. ``standing`` is ``best``, ``tied`` (not significantly different from the
+        best) or ``behind``. ``outcome`` is that of the answer, see `Outcome`.
     """
-    asks = needs_values_only if values_only is None else frozenset(values_only).__contains__
-    parts = [part for place in places(frame) for part in place.standings(asks)]
+    rows = [
+        (
+            *(answer.problem, answer.stage, answer.question.name, answer.budget, name, score.value, score.low, score.high),
+            *(answer.instances, "best" if name == answer.estimator else "tied" if name in answer.tied else "behind", answer.outcome),
+        )
+        for answer in found
+        for name, score in answer.scores.items()
+    ]
     columns = ["problem", "stage", "question", "budget", "estimator", "score", "low", "high", "instances", "standing", "outcome"]
-    return pd.DataFrame(
-        {name: list(chain.from_iterable(part[name] for part in parts)) for name in columns}, dtype=None if parts else object
-    )
+    return pd.DataFrame(rows, columns=columns).astype({name: float for name in ("score", "low", "high") if rows})
 
 
 @tables.remembered
 def places(frame: pd.DataFrame) -> list[AnsweredStage]:
     """The evidence at each problem and stage of a result table, in its order."""
     rows = tables.measured(frame)
-    rows = rows.loc[~rows["family"].isin(tables.REFERENCE_FAMILIES), list(_ASKED)]
-    verdicts = {(str(row.problem), str(row.stage), str(row.estimator)): str(row.verdict) for row in tables.records(tables.verdicts(frame))}
-    bounds = tables.bias_bounds(frame)
-    known = (AnsweredStage.of(place, verdicts, bounds) for place in measured_places(rows))
-    return [place for place in known if place is not None]
+    rows = rows[~rows["family"].isin(tables.REFERENCE_FAMILIES) & rows["metric"].isin(_METRICS)]
+    rows = rows.astype({"estimator": object, "instance": object}).assign(metric=rows["metric"].cat.set_categories(_METRICS))
+    verdicts = {(row.problem, row.stage, row.estimator): row.verdict for row in tables.records(tables.verdicts(frame))}
+    bounds, groups = tables.bias_bounds(frame), rows.groupby(["problem", "stage"], sort=False, observed=True)
+    found = (AnsweredStage.of(str(problem), str(stage), part, verdicts, bounds) for (problem, stage), part in groups)
+    return [place for place in found if place]
 
 
 @dataclass(frozen=True, eq=False)
 class AnsweredStage:
-    """The evidence at one problem and stage on the estimators that were measured on all of its instances.
+    """The evidence at one problem and entropy level on the estimators that were measured on all of its instances.
 
     Attributes:
-        problem, stage, instances, names: the place, its instances, the estimators.
-        loss: of the problem. ``worth``: moments [estimators, instances].
-        costs: of one estimate of each [estimators], in estimates of `REFERENCE`. ``errors``: their relative standard errors.
+        names, instances: the estimators and the instances. ``worth``: moments [estimators, instances].
+        costs: of one estimate of each [estimators], in estimates of `REFERENCE`. ``errors``: their relative standard errors, infinite for
+            an estimator that was timed once.
         timed: whether costs are times. Otherwise they are 1, or calls and evaluations if the times of ``uncertain`` estimators are too.
-        timed_once: the estimators whose time has no interval. They do not compete while others are compared at equal time.
-        declared: whether each declares itself unbiased for the expected loss. ``verdicts``: of the tests for bias.
-        zeros: the share of estimates that are exactly 0. ``seconds, evaluations``: of one estimate, and of the loss behind it.
+        declared: whether each declares itself unbiased for the expected loss. ``verdicts``: of the tests for bias. ``bounds``: of biases
+            that are neither found nor excluded, otherwise NaN.
+        zeros: share of estimates that are exactly 0. ``seconds``: of one estimate. Both are NaN if unknown.
+        evaluations: of the loss by one estimate, of all estimators at this problem, also of those without moments.
     """
 
     problem: str
@@ -201,105 +211,66 @@ class AnsweredStage:
     errors: np.ndarray
     timed: bool
     uncertain: tuple[str, ...]
-    timed_once: tuple[str, ...]
-    declared: dict[str, bool]
-    verdicts: dict[str, str]
-    zeros: dict[str, float]
-    seconds: dict[str, float]
+    declared: np.ndarray
+    verdicts: np.ndarray
+    bounds: np.ndarray
+    zeros: np.ndarray
+    seconds: np.ndarray
     evaluations: dict[str, float]
-    bounds: dict[str, float]
-    _selected: dict[tuple[Any, ...], tuple[np.ndarray, np.ndarray, Selection]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
-        cls, found: MeasuredPlace, verdicts: dict[tuple[str, str, str], str], bounds: dict[tuple[str, str, str], float]
+        cls,
+        problem: str,
+        stage: str,
+        rows: pd.DataFrame,
+        verdicts: dict[tuple[str, str, str], str],
+        bounds: dict[tuple[str, str, str], float],
     ) -> AnsweredStage | None:
         """Collect the evidence; None without bias and variance."""
-        moments = [rows.wide() for rows in found.moments]
-        # Instances on which no estimator has one of the moments, such as a gradient of 0, are left out.
-        common = _common(one.items for one in moments)
-        # All candidates are compared on the same instances.
-        chosen = _common(one.complete(common) for one in moments) if len(common) else common
-        timed = len(chosen) > 0 and bool(found.ratios)
-        chosen = chosen[np.isin(chosen, list(found.ratios))] if timed else chosen
-        if not len(chosen):
+        once, rows = rows[rows["instance"] == ""].set_index("estimator"), rows[rows["instance"] != ""]
+        names_at, names = pd.factorize(rows["estimator"])
+        items_at, items = pd.factorize(rows["instance"])
+        cube = np.full((len(_METRICS), len(names), len(items)), np.nan)
+        cube[rows["metric"].cat.codes.to_numpy(), names_at, items_at] = rows["value"]
+        # All candidates are compared on the same instances, without those on which no estimator has one of the moments.
+        moments, means = cube[: len(_MOMENTS)], {name: pd.DataFrame(cube[_METRICS.index(name)]).mean(axis=1).to_numpy() for name in _MEANS}
+        common = (~np.isnan(moments)).any(1).all(0)
+        chosen = np.isfinite(moments[..., common]).all((0, 2)) & common.any()
+        seconds, ratios = (once[once["metric"] == name] for name in ("seconds_per_estimate", "time_ratio"))
+        timed = len(ratios) > 0
+        chosen &= np.isin(names, ratios.index) | (not timed)
+        if not chosen.any():
             return None
-        worth = Worth(*(one.of(chosen, common) for one in moments))
-        names, items = ([str(names[number]) for number in numbers] for names, numbers in ((found.names, chosen), (found.items, common)))
-        zeros, evaluations = found.means
-        costs, errors = np.array([found.ratios[name] if timed else (1.0, 0.0) for name in chosen.tolist()]).T
-        timed_once = tuple(name for name, error in zip(names, errors, strict=True) if np.isinf(error))
-        errors = np.where(np.isinf(errors), 0.0, errors)
-        uncertain = tuple(name for name, error in zip(names, errors, strict=True) if _NORMAL * error > MAX_RATIO_ERROR)
+        found = [str(name) for name in names[chosen]]
+        evaluations = {str(name): mean for name, mean in zip(names, means["loss_evaluations"].tolist(), strict=True) if not np.isnan(mean)}
+        costs, errors, uncertain = np.ones(len(found)), np.zeros(len(found)), []
+        if timed:
+            costs = ratios.loc[found, "value"].to_numpy()
+            errors = ((ratios["high"] - ratios["low"]) / ratios["value"]).loc[found].fillna(np.inf).to_numpy() / (2 * _NORMAL)
+            uncertain = [name for name, error in zip(found, errors, strict=True) if MAX_RATIO_ERROR < _NORMAL * error < np.inf]
         if uncertain:
-            work = np.array([evaluations.get(name, np.nan) + oracle_calls(name) for name in names])
-            own = evaluations.get(REFERENCE, np.nan) + oracle_calls(REFERENCE)
-            costs, errors, timed = (work / own if np.isfinite(own) else np.ones_like(costs)), np.zeros_like(errors), False
-        known = {name: verdicts.get((*found.at, name), "") for name in names}
-        below_at = {name: bounds[(*found.at, name)] for name in names if (*found.at, name) in bounds}
-        taken = {str(found.names[name]): value for name, value in found.seconds.items()}
+            work, own = ([evaluations.get(name, np.nan) + oracle_calls(name) for name in some] for some in (found, [REFERENCE]))
+            costs, errors = (np.array(work) / own if np.isfinite(own[0]) else np.ones(len(found))), np.zeros(len(found))
+        first = rows.drop_duplicates("estimator").set_index("estimator").loc[found]
         return cls(
-            *found.at,
-            found.loss,
-            names,
-            items,
-            worth,
-            costs,
-            errors,
-            timed,
-            uncertain,
-            timed_once if timed else (),
-            found.declared,
-            known,
-            zeros,
-            taken,
-            evaluations,
-            below_at,
+            problem=problem,
+            stage=stage,
+            loss=str(rows["loss"].iloc[0]),
+            names=found,
+            instances=list(items[common]),
+            worth=Worth(*moments[:, chosen][..., common]),
+            costs=costs,
+            errors=errors,
+            timed=timed and not uncertain,
+            uncertain=tuple(uncertain),
+            declared=(first["unbiased"] & (first["objective"] == "expected")).to_numpy(),
+            verdicts=np.array([verdicts.get((problem, stage, name), "") for name in found]),
+            bounds=np.array([bounds.get((problem, stage, name), np.nan) for name in found]),
+            zeros=means["zero_gradient_rate"][chosen],
+            seconds=seconds["value"].reindex(found).to_numpy(),
+            evaluations=evaluations,
         )
-
-    def answers(self, values_only: Callable[[str], bool]) -> Iterator[Answer]:
-        """Answers to all questions with eligible estimators, for all budgets."""
-        for question in QUESTIONS:
-            for budget in BUDGETS:
-                allowed = self._allowed(question, values_only, budget)
-                if allowed:
-                    yield self._answer(question, budget, allowed)
-
-    def standings(self, values_only: Callable[[str], bool]) -> Iterator[dict[str, list[Any]]]:
-        """The rows of `standings`, as columns, a question and a budget at a time."""
-        for question, budget in product(QUESTIONS, BUDGETS):
-            allowed = self._allowed(question, values_only, budget)
-            if not allowed:
-                continue
-            scores, common, chosen = self._selection(question, budget, tuple(allowed))
-            standing = ["behind"] * len(allowed)
-            for position in chosen.tied:
-                standing[position] = "tied"
-            standing[chosen.winner] = "best"
-            ends = _shown(chosen.score, question)
-            result = outcome(ends, len(chosen.tied), len(allowed) - 1, rho=not question.logarithmic)
-            shown = _shown_ends(*mean_intervals(scores[allowed], common[allowed], fewest=FEWEST_INSTANCES), question)
-            at = {"problem": self.problem, "stage": self.stage, "question": question.name, "budget": budget}
-            at |= {"instances": scores.shape[1], "outcome": result}
-            yield {
-                **{name: [value] * len(allowed) for name, value in at.items()},
-                **{name: ends.tolist() for name, ends in zip(("score", "low", "high"), shown, strict=True)},
-                "estimator": [self.names[position] for position in allowed],
-                "standing": standing,
-            }
-
-    def _selection(self, question: Question, budget: float, allowed: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, Selection]:
-        """The scores of all with the errors of their costs, and the best of the eligible; kept for answers and standings."""
-        at = (question.score, None if question.score == "variance_seconds" else budget, allowed)
-        if at not in self._selected:
-            scores, common = self.scores(question.score, budget)
-            chosen = best(scores[list(allowed)], common[list(allowed)], fewest=FEWEST_INSTANCES)
-            self._selected[at] = (scores, common, chosen)
-        return self._selected[at]
-
-    def _allowed(self, question: Question, values_only: Callable[[str], bool], budget: float) -> list[int]:
-        """The positions of the eligible."""
-        return [position for position in range(len(self.names)) if self._refusal(position, question, values_only, budget) is None]
 
     def with_loss_cost(self, evaluation: float) -> AnsweredStage:
         """A copy for a loss whose evaluation takes `evaluation` times as long as one estimate of `REFERENCE` without a loss.
@@ -311,100 +282,78 @@ class AnsweredStage:
         costs = (self.costs + evaluation * calls) / (1 + evaluation * own) if evaluation > 0 else self.costs
         return replace(self, costs=costs, errors=self.errors * self.costs / costs / (1 + evaluation * own))
 
-    def refusal(self, name: str, question: Question, values_only: Callable[[str], bool], budget: float) -> str | None:
-        """Why an estimator does not compete for an answer; None if it does."""
-        return self._refusal(self.names.index(name), question, values_only, budget)
+    def refusals(self, question: Question, budget: int, values_only: Collection[str] | None) -> list[str]:
+        """The reason why each estimator does not compete for an answer; empty for candidates."""
+        asks = needs_values_only if values_only is None else values_only.__contains__
+        shares = self._zero_shares(budget)
+        reasons = {
+            "it returned NaN or infinite estimates": self.verdicts == "broken",
+            "it declares itself unbiased and is found biased": self.declared & (self.verdicts == "biased"),
+            "it needs gradients or relaxed inputs of the loss": [question.values_only and not asks(name) for name in self.names],
+            "it does not declare itself unbiased for the expected loss": question.unbiased & ~self.declared,
+            "it was timed once, and the error of its time was not measured": np.isinf(self.errors),
+            "{} of its averages over the budget are 0": shares > MOSTLY,
+            "its number of oracle calls or loss evaluations was not measured": ~np.isfinite(self.costs),
+        }
+        return [
+            next((reason.format(percent(share)) for reason, holds in reasons.items() if holds[position]), "")
+            for position, share in enumerate(shares)
+        ]
 
-    def _refusal(  # noqa: PLR0911 - one reason each
-        self, position: int, question: Question, values_only: Callable[[str], bool], budget: float
-    ) -> str | None:
-        name = self.names[position]
-        verdict = self.verdicts[name]
-        if verdict == "broken":
-            return "it returned NaN or infinite estimates"
-        if verdict == "biased" and self.declared[name]:
-            return "it declares itself unbiased and is found biased"
-        if question.values_only and not values_only(name):
-            return "it needs gradients or relaxed inputs of the loss"
-        if question.unbiased and not self.declared[name]:
-            return "it does not declare itself unbiased for the expected loss"
-        if name in self.timed_once:
-            return "it was timed once, and the error of its time was not measured"
-        if self._zero_share(position, budget) > MOSTLY:
-            return f"{percent(self._zero_share(position, budget))} of its averages over the budget are 0"
-        return None if np.isfinite(self.costs[position]) else "its number of oracle calls or loss evaluations was not measured"
-
-    def _zero_share(self, position: int, budget: float) -> float:
+    def _zero_shares(self, budget: int) -> np.ndarray:
         """The probability that the average of all estimates that a budget buys is 0; a deterministic estimator repeats itself."""
-        count = max(budget / float(self.costs[position]), 1.0) if self.worth.variance[position].any() else 1.0
-        return float(self.zeros.get(self.names[position], 0.0) ** count)
+        counts = np.where(self.worth.variance.any(1), np.fmax(budget / self.costs, 1.0), 1.0)
+        return np.asarray(np.nan_to_num(self.zeros) ** counts)
 
-    def answer(self, question: Question, budget: float, values_only: Callable[[str], bool]) -> Answer | None:
+    def answer(self, question: Question, budget: int, values_only: Collection[str] | None = None) -> Answer | None:
         """The answer with the time of `budget` estimates of `REFERENCE` for each candidate; None if no estimator is eligible."""
-        allowed = self._allowed(question, values_only, budget)
-        return self._answer(question, budget, allowed) if allowed else None
-
-    def _answer(self, question: Question, budget: float, allowed: list[int]) -> Answer:
-        scores, _, chosen = self._selection(question, budget, tuple(allowed))
-        winner = allowed[chosen.winner]
+        allowed = [position for position, reason in enumerate(self.refusals(question, budget, values_only)) if not reason]
+        if not allowed:
+            return None
+        scores, common = (found[allowed] for found in self.scores(question.score, budget))
+        chosen = best(scores, common, fewest=FEWEST_INSTANCES)
+        ends = _shown(*mean_intervals(scores, common, fewest=FEWEST_INSTANCES), question)
+        names = [self.names[position] for position in allowed]
+        order = np.argsort(-scores.mean(1), kind="stable")
+        winner = allowed[order[0]]
         return Answer(
             self.problem,
             self.stage,
             self.loss,
             question,
             budget,
-            self.names[winner],
-            _shown(chosen.score, question),
-            tuple(self.names[allowed[position]] for position in chosen.tied),
-            len(allowed) - 1,
+            {names[at]: interval_of(*(end[at] for end in ends)) for at in order},
+            tuple(names[at] for at in chosen.tied),
             self._why(winner),
-            self.verdicts[self.names[winner]],
-            scores.shape[1],
+            self.verdicts[winner],
+            len(self.instances),
             self.timed,
             self.uncertain,
-            tuple(name for position, name in enumerate(self.names) if self._zero_share(position, budget) > MOSTLY),
+            tuple(name for name, share in zip(self.names, self._zero_shares(budget), strict=True) if share > MOSTLY),
         )
 
-    def order(self, question: Question, budget: float, values_only: Callable[[str], bool]) -> list[tuple[str, Interval]]:
-        """All eligible estimators with their scores as people read them, best first."""
-        allowed = self._allowed(question, values_only, budget)
-        scores, common = self.scores(question.score, budget)
-        middles, lows, highs = mean_intervals(scores[allowed], common[allowed], fewest=FEWEST_INSTANCES)
-        return [
-            (self.names[allowed[position]], _shown(interval_of(middles[position], lows[position], highs[position]), question))
-            for position in np.argsort(-middles, kind="stable")
-        ]
-
-    def scores(self, score: str, budget: float) -> tuple[np.ndarray, np.ndarray]:
+    def scores(self, score: str, budget: int) -> tuple[np.ndarray, np.ndarray]:
         """[estimators, instances], the larger the better; and the standard error of each estimator's mean that comes from its cost."""
-        lower, middle, upper = (self._scores(score, budget, self.costs * np.exp(step * self.errors)) for step in (1, 0, -1))
+        errors = np.nan_to_num(self.errors, posinf=0.0)
+        lower, middle, upper = (self._scores(score, budget, (self.costs * np.exp(step * errors))[:, None]) for step in (1, 0, -1))
         return middle, np.nan_to_num(np.abs(upper - lower).mean(1) / 2)
 
-    def _scores(self, score: str, budget: float, costs: np.ndarray) -> np.ndarray:
-        count = (budget / costs)[:, None]
+    def _scores(self, score: str, budget: int, costs: np.ndarray) -> np.ndarray:
         if score == "rho":
-            return self.worth.rho(count)
-        value = self.worth.squared_error(count) if score == "squared_error" else self.worth.variance * costs[:, None]
+            return self.worth.rho(budget / costs)
+        value = self.worth.squared_error(budget / costs) if score == "squared_error" else self.worth.variance * costs
         return np.asarray(-np.log(np.maximum(value, _SMALLEST)))
 
     def _why(self, position: int) -> str:
         bias = np.sqrt(np.maximum(np.median(self.worth.bias_squared[position]), 0))
-        bound = self.bounds.get(self.names[position])
+        bound, zero = self.bounds[position], self.zeros[position]
         parts = [
-            below(bound) if bound is not None else f"bias {number(float(bias))}" if bias >= ZERO else "bias 0",
+            f"bias {number(float(bias)) if bias >= ZERO else 0}" if np.isnan(bound) else below(bound),
             f"variance {number(float(np.median(self.worth.variance[position])))}",
+            *([f"0 in {percent(zero)} of estimates"] if zero > 0 else []),
+            *([f"time\u00a0×\u00a0{number(float(self.costs[position]))}"] if self.timed else []),
         ]
-        zero = self.zeros.get(self.names[position], 0.0)
-        parts += [f"0 in {percent(zero)} of estimates"] if zero > 0 else []
-        return ", ".join(parts + ([f"time\u00a0×\u00a0{number(float(self.costs[position]))}"] if self.timed else []))
-
-
-def _common(several: Iterable[np.ndarray]) -> np.ndarray:
-    """The numbers that all arrays contain, in the order of the first."""
-    first, *others = several
-    for other in others:
-        first = first[np.isin(first, other)]
-    return first
+        return ", ".join(parts)
 
 
 @functools.cache
@@ -444,14 +393,7 @@ def _estimator(name: str) -> Any:
         return None
 
 
-def _shown(score: Interval, question: Question) -> Interval:
-    """The score as people read it."""
-    value, low, high = (np.array([np.nan if end is None else end]) for end in (score.value, score.low, score.high))
-    value, low, high = _shown_ends(value, low, high, question)
-    return interval_of(value[0], low[0], high[0])
-
-
-def _shown_ends(value: np.ndarray, low: np.ndarray, high: np.ndarray, question: Question) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _shown(value: np.ndarray, low: np.ndarray, high: np.ndarray, question: Question) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Values and the ends of their intervals as people read them; NaN for ends that are not known."""
     low, high = (np.where(np.isfinite(end), end, np.nan) for end in (low, high))
     if question.logarithmic:
@@ -484,11 +426,12 @@ def against_rival(frame: pd.DataFrame) -> tuple[str, list[tuple[AnsweredStage, s
     base = next((name for name in tables.order(frame, "estimator") if name.partition("[")[0] == RIVAL), "")
     found = []
     for place in places(frame):
-        own = [name for name in place.names if name != base and is_own(name) and name not in place.timed_once]
-        if not own or base not in place.names or base in place.timed_once:
+        timed = {name: at for at, name in enumerate(place.names) if np.isfinite(place.errors[at])}
+        own = {name: at for name, at in timed.items() if name != base and is_own(name)}
+        if not own or base not in timed:
             continue
         scores, common = place.scores("rho", MAIN_BUDGET)
-        mine, other = [place.names.index(name) for name in own], place.names.index(base)
+        mine, other = list(own.values()), timed[base]
         errors = np.hypot(common[mine], common[other])
         ends = zip(*mean_intervals(scores[mine] - scores[other], errors, fewest=FEWEST_INSTANCES), strict=True)
         found += [(place, name, interval_of(*end)) for name, end in zip(own, ends, strict=True)]
@@ -507,8 +450,7 @@ def sign_of(change: Interval) -> int:
 
 def uncertain_times(names: Sequence[str]) -> str:
     """Why budgets are not of time, in a sentence."""
-    noun = "time" if len(names) == 1 else "times"
-    verb = "is" if len(names) == 1 else "are"
+    noun, verb = ("time", "is") if len(names) == 1 else ("times", "are")
     return (
         f"The {noun} of {listed(names)} {verb} not known to ± {percent(MAX_RATIO_ERROR)}, "
         "so all get the same number of oracle calls and loss evaluations."

@@ -64,15 +64,12 @@ def save(path: Path, frame: pd.DataFrame, manifest: results.Manifest, **about: A
         The number of its rows.
     """
     kept = needed(frame).assign(traceback="", seconds=np.nan, source="").astype(COLUMNS).reset_index(drop=True)
-    for name in kept.select_dtypes("category"):
-        kept[name] = kept[name].cat.remove_unused_categories()
+    kept = kept.assign(**{str(name): kept[name].cat.remove_unused_categories() for name in kept.select_dtypes("category")})
     note = {"saved": datetime.now(UTC).isoformat(timespec="seconds"), "rows": len(kept), **about}
     with tempfile.TemporaryDirectory() as folder:
         written = results.write(kept, Path(folder), {**manifest, "baseline": note})
-        table = pq.read_table(written)
-        pq.write_table(table, written, compression="zstd", use_dictionary=True)
-        content = written.read_bytes()
-    results.write_whole(path, content)
+        pq.write_table(pq.read_table(written), written, compression="zstd", use_dictionary=True)
+        results.write_whole(path, written.read_bytes())
     return len(kept)
 
 
@@ -81,16 +78,8 @@ def describe(path: Path) -> dict[str, Any]:
     _, manifest = results.read(path)
     environment, note = manifest.get("environment", {}), manifest.get("baseline", {})
     return {
-        "name": note.get("name", path.stem),
-        "file": str(path),
-        "bytes": os.path.getsize(path),
-        "rows": note.get("rows"),
-        "saved": note.get("saved"),
-        "reason": note.get("reason"),
-        "commit": environment.get("commit"),
-        "dirty": environment.get("dirty"),
-        "packages": environment.get("packages"),
-        "seed": manifest.get("seed"),
-        "cpu": environment.get("cpu"),
-        "command": manifest.get("command"),
+        **{"name": note.get("name", path.stem), "file": str(path), "bytes": os.path.getsize(path)},
+        **{name: note.get(name) for name in ("rows", "saved", "reason")},
+        **{name: environment.get(name) for name in ("commit", "dirty", "packages")},
+        **{"seed": manifest.get("seed"), "cpu": environment.get("cpu"), "command": manifest.get("command")},
     }

@@ -70,32 +70,20 @@ def sentences(study: Study) -> list[str]:
     """The answer: first over all tasks, then task by task if there are several."""
     if not study.tasks:
         return ["The run holds no result of training."]
-    each = [_of_task(study, task) for task in study.tasks] if len(study.tasks) > 1 else []
-    tasks, found = study.common, winner(study, study.common)
-    where = (
-        f"{len(tasks)} tasks"
-        if len(tasks) == len(study.tasks)
-        else f"the {len(tasks)} of {len(study.tasks)} tasks that most estimators learn"
-    )
+    tasks, every = study.common, len(study.tasks)
+    where = f"{every} tasks" if len(tasks) == every else f"the {len(tasks)} of {every} tasks that most estimators learn"
     where = tasks[0] if len(tasks) == 1 else where
+    first = _best(study, tasks, f"On {where} ({{}}), ") or f"No estimator has a result at every seed of {where}, so none is the best."
+    each = (_best(study, (task,), f"{task} ({{}}): ") or f"{task}: no estimator has a result at every seed." for task in study.tasks)
+    return [f"{first} {prediction(study)}", *(each if every > 1 else ())]
+
+
+def _best(study: Study, tasks: Sequence[str], where: str) -> str:
+    """The best estimator with its score, its lead, the score of the exact gradient, and its time to the target; empty without one."""
+    found, some, exact = winner(study, tasks), study.of(tasks=lambda task: task in tasks), study.of_family("exact")
     if found is None:
-        return [f"No estimator has a result at every seed of {where}, so none is the best. {prediction(study)}", *each]
-    share = "accuracy" if len(tasks) == 1 else "of the way from floor to ceiling in the interquartile mean"
-    first = _best(study, tasks, found, f"On {where} ({plural(found.seeds, 'seed')}), ", share)
-    return [f"{first} {prediction(study)}", *each]
-
-
-def _of_task(study: Study, task: str) -> str:
-    found = winner(study, (task,))
-    if found is None:
-        return f"{task}: no estimator has a result at every seed."
-    return _best(study, (task,), found, f"{task} ({plural(found.seeds, 'seed')}): ", "accuracy")
-
-
-def _best(study: Study, tasks: Sequence[str], found: Winner, where: str, share: str) -> str:
-    """The best estimator with its score, its lead, the score of the exact gradient, and its time to the target."""
-    some, exact = study.of(tasks=lambda task: task in tasks), study.of_family("exact")
-    score = f"{estimate(found.score)} {share}"
+        return ""
+    score = f"{estimate(found.score)} {'accuracy' if len(tasks) == 1 else 'of the way from floor to ceiling in the interquartile mean'}"
     if exact is not None:
         values = some.outcome("accuracy" if len(tasks) == 1 else SCORE)[:, some.names.index(exact)]
         if np.isfinite(values).any(1).all():
@@ -111,13 +99,13 @@ def _best(study: Study, tasks: Sequence[str], found: Winner, where: str, share: 
         others = "the only other one" if found.rivals == 1 else f"all {found.rivals} others"
         text = f"{found.name} learns best, ahead of {others}: {score}.{lead}"
     seconds = times(some, found.name, "seconds_to_target")
-    reached = seconds or times(some, found.name, "steps_to_target")
-    if reached is None:
-        return f"{where}{text} Its time to the target was not measured."
-    if reached.median is None:
-        return f"{where}{text} It reached the target in {reached.reached} of {reached.runs} runs."
-    half = f"{number(reached.median)} {'s' if seconds else 'steps'}"
-    return f"{where}{text} Half of its runs reach the target within {half} ({reached.reached} of {reached.runs} reach it)."
+    reached, time = seconds or times(some, found.name, "steps_to_target"), "Its time to the target was not measured."
+    if reached is not None:
+        time = f"It reached the target in {reached.reached} of {reached.runs} runs."
+    if reached is not None and reached.median is not None:
+        half = f"{number(reached.median)} {'s' if seconds else 'steps'}"
+        time = f"Half of its runs reach the target within {half} ({reached.reached} of {reached.runs} reach it)."
+    return f"{where.replace('{}', plural(found.seeds, 'seed'))}{text} {time}"
 
 
 def times(study: Study, name: str, metric: str) -> Survival | None:
@@ -130,8 +118,7 @@ def times(study: Study, name: str, metric: str) -> Survival | None:
 
 def prediction(study: Study, outcome: str = "accuracy") -> str:
     """Whether metrics of the gradient predict an outcome, as a sentence."""
-    named = signed_label(outcome)
-    candidates = list(measured(study))
+    named, candidates = signed_label(outcome), list(measured(study))
     if not candidates:
         return "Gradients were not measured (--gradients measures them)."
     found = chosen([predictor_result(study, *candidate, outcome, "all") for candidate in candidates], outcome)
@@ -159,6 +146,5 @@ def predictor_name(found: PredictorResult) -> str:
 
 def correlation(found: Association) -> str:
     """A correlation with its interval, or why there is none."""
-    if found.pooled.value is None:
-        return found.note
-    return ", ".join(filter(None, (coefficient(found.pooled), found.note)))
+    shown = "" if found.pooled.value is None else coefficient_interval(found.pooled)
+    return ", ".join(filter(None, (shown, found.note)))

@@ -95,14 +95,7 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
         >>> rows_of(frames.to_frame([row])) == [row]
         True
     """
-    names = [field.name for field in dataclasses.fields(Row)]
-    columns = [_values(frame[name]) for name in names]
-    return [Row(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
-
-
-def _values(column: pd.Series[Any]) -> list[Any]:
-    """The column as Python objects: None for a missing value, tuples of batches."""
-    if column.name == "batches":
-        return [tuple(map(float, value)) if value is not None else () for value in column]
-    objects = column.astype(object)
-    return list(objects.where(column.notna(), None))
+    columns = {field.name: frame[field.name] for field in dataclasses.fields(Row)}
+    values: dict[str, Any] = {name: column.astype(object).where(column.notna(), None) for name, column in columns.items()}
+    values["batches"] = [tuple(map(float, batches)) if batches is not None else () for batches in frame["batches"]]
+    return [Row(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]

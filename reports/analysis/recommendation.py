@@ -7,7 +7,7 @@ Estimators are ordered by the ρ of the average of the estimates of one batch. A
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ...suites.running.remote import reading
 from ...suites.statistics.interval import RARE, Interval
 from ...suites.text import exponential, first_sentence, number, plural, significant
 from .. import published, results
-from .answers import AnsweredStage, Outcome, Question, needs_values_only, outcome, places
+from .answers import AnsweredStage, Outcome, Question, places
 
 BATCH = 32
 """Default number of items of a training batch."""
@@ -35,7 +35,6 @@ ALIKE = 0.1
 RUNS = Path("structgrad-results")
 """The folder of runs without `--out`."""
 
-_PUBLISHED = "the published table"
 _VALUES_ONLY = "none"
 """The extension of a black-box loss."""
 
@@ -219,265 +218,266 @@ def recommend(  # noqa: PLR0913 - the fields of a question
 
     Example:
         >>> found = recommend("subset", loss_gradients=False, stage="h=0.95")
-        >>> [answer.loss for answer in found.answers], needs_values_only(found.answers[0].best.estimator)
-        (['black_box'], True)
+        >>> [answer.loss for answer in found.answers]
+        ['black_box']
     """
     wish = Wish(oracle, loss_gradients, unbiased, batch, loss_cost, stage)
     if run is None:
-        return _Table(*published.load(), _PUBLISHED).recommendation(wish)
+        return _Search(wish, *published.load(), "the published table").recommendation()
     with reading(run) as found:
-        return _Table(*results.read(found), str(run)).recommendation(wish)
+        return _Search(wish, *results.read(found), str(run)).recommendation()
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
-    """A table from which questions are answered."""
+class _Search:
+    """The search for an answer to a wish in a table."""
 
+    wish: Wish
     frame: pd.DataFrame
     about: results.Manifest
     source: str
 
-    def recommendation(self, wish: Wish) -> Recommendation:
-        rows = everything = self._asked(wish)
-        rows, notes = self._of_structure(rows, wish)
-        # Rows of all losses, because times are measured with one of them.
-        known = self._places(rows)
-        if not known:
-            raise ValueError(f"{self.source} holds no bias and variance of {wish.oracle}; {self._command(rows, wish)} measures them")
-        fitting, more = self._of_loss(known, rows, wish)
-        nearest, still_more = self._of_state(fitting, rows, wish)
-        answers, empty = self._answers(nearest, wish)
-        notes = list(dict.fromkeys([*notes, *more, *still_more, *empty]))
-        # Other scores of the same structure, again with all losses.
-        others = everything[(_heads(everything) == _heads(rows).iloc[0]) & ~everything["problem"].isin(rows["problem"])]
-        known = self._places(others) if len(others) else []
-        elsewhere = {answer.problem: list(self._elsewhere(known, answer, wish)) for answer in answers}
-        decided = tuple(answer.decided_by(elsewhere[answer.problem]) for answer in answers)
-        both = tuple(other for found in elsewhere.values() for other in found)
-        return Recommendation(wish, decided, both, tuple(notes), self.source, self.about, published.predictors())
-
-    def _asked(self, wish: Wish) -> pd.DataFrame:
-        """The eligible rows: those of the structure if it was measured, else all."""
+    def recommendation(self) -> Recommendation:
         problems = self.frame["problem"]
         tasks = [name for name in problems.cat.categories if name.startswith(TASK)]
         kept = (self.frame["status"] == "ok") & ~problems.isin(tasks)
-        own = kept & (_heads(self.frame) == parse(wish.oracle)[0])
-        return self.frame[own if own.any() else kept]
+        own = kept & (_heads(self.frame) == parse(self.wish.oracle)[0])
+        measured = self.frame[own if own.any() else kept]
+        rows, notes = self._of_structure(measured)
+        # Rows of all losses, because times are measured with one of them.
+        known = self._cases(rows)
+        if not known:
+            raise ValueError(f"{self.source} holds no bias and variance of {self.wish.oracle}; {self._command(rows)} measures them")
+        nearest = self._of_level(self._of_loss(known, rows, notes), rows, notes)
+        found = [(case, self._answer(case)) for case in nearest]
+        missing = [f"No estimator is eligible with the loss {case.loss}: {self._reasons(case)}." for case, one in found if one is None]
+        answers = [one for _, one in found if one is not None]
+        if not answers:
+            raise ValueError(f"{self.source} holds no eligible estimator for {self.wish.oracle}: {' '.join(missing)}")
+        # Other scores of the same structure, again with all losses.
+        others = measured[(_heads(measured) == _heads(rows).iloc[0]) & ~problems[measured.index].isin(rows["problem"])]
+        elsewhere = self._elsewhere(self._cases(others) if len(others) else [], answers)
+        return Recommendation(
+            wish=self.wish,
+            answers=tuple(one.decided_by(elsewhere[one.problem]) for one in answers),
+            elsewhere=tuple(other for some in elsewhere.values() for other in some),
+            notes=tuple(dict.fromkeys([*notes, *missing])),
+            source=self.source,
+            about=self.about,
+            predictors=published.predictors(),
+        )
 
-    def _places(self, rows: pd.DataFrame) -> list[_Place]:
-        sizes = self.about.get("catalogue", {}).get("sizes", {})
-        found = []
-        for place in places(rows):
-            here = (rows["problem"] == place.problem) & (rows["stage"] == place.stage) & (rows["instance"] != "")
-            found.append(_Place(place, rows[here & rows["instance"].isin(place.instances)], sizes.get(place.problem, "")))
-        return found
-
-    def _of_structure(self, rows: pd.DataFrame, wish: Wish) -> tuple[pd.DataFrame, list[str]]:
-        """The rows of the measured scores nearest to the given structure, with all losses."""
+    def _of_structure(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+        """The rows of the measured scores nearest to the given structure, with all losses; and a note if it is another one."""
         from ...oracles import AVAILABLE_ORACLES
         from ...oracles.registry import unknown
 
-        head, options = parse(wish.oracle)
+        asked = self.wish.oracle
+        head, options = parse(asked)
         heads = _heads(rows)
-        measured = list(dict.fromkeys(heads))
+        measured = dict.fromkeys(heads)
         if head not in measured:
             if head not in AVAILABLE_ORACLES:
                 raise ValueError(f"--oracle {unknown(head, dict.fromkeys([*AVAILABLE_ORACLES, *measured]), 'structure')}")
-            raise ValueError(self._absent(rows, head, wish))
+            problem, wanted = _built_in(head)
+            near = "" if wanted is None else _nearest(rows["log_count"].groupby(heads, sort=False), wanted)
+            hint = f"; the nearest in the number of structures is --oracle {near}" if near else ""
+            command = self._command(rows, problem)
+            raise ValueError(f"{self.source} holds no {head}{hint}; {command} measures it, then name that folder with --run")
         rows = rows[heads == head]
         scores = rows["problem"].astype(object).map(lambda problem: split_loss(problem)[0])
-        counts = rows["log_count"].astype(float).groupby(scores, sort=False).median()
-        exact = rows.loc[rows["oracle"] == wish.oracle, "problem"]
-        if not options or len(exact):
-            names = scores[exact.index if len(exact) else scores.index]
+        exact = rows["oracle"] == asked
+        if not options or exact.any():
             instances = rows.groupby(scores, sort=False)["instance"].nunique()
-            # Scores of a model at that stage count more than random ones of a similar entropy, even if there are fewer.
-            there = set(scores[rows["stage"] == wish.stage])
+            # Scores of a model at that level count more than random ones of a similar entropy, even if there are fewer.
+            there = set(scores[rows["stage"] == self.wish.stage])
+            names = scores[exact] if exact.any() else scores
             chosen = max(dict.fromkeys(names), key=lambda name: (name in there, int(instances[name])))
             return rows[scores == chosen], []
-        wanted = _log_count(wish.oracle)
-        chosen = min(counts.index, key=lambda name: abs(counts[name] - wanted))
-        note = f"{wish.oracle} has {exponential(wanted)} structures; the nearest that was measured is {chosen}"
-        return rows[scores == chosen], [] if chosen == wish.oracle else [f"{note}; {self._command(rows, wish, wish.oracle)} measures it."]
+        wanted = _log_count(asked)
+        chosen = _nearest(rows["log_count"].groupby(scores, sort=False), wanted)
+        note = f"{asked} has {exponential(wanted)} structures; the nearest that was measured is {chosen}"
+        note += f"; {self._command(rows, asked)} measures it."
+        return rows[scores == chosen], [] if chosen == asked else [note]
 
-    def _absent(self, rows: pd.DataFrame, head: str, wish: Wish) -> str:
-        """The error for a structure that was not measured, with the one of the nearest number of structures."""
-        problem, wanted = _built_in(head)
-        counts = rows["log_count"].astype(float).groupby(_heads(rows), sort=False).median()
-        near = "" if wanted is None or counts.empty else min(counts.index, key=lambda name: abs(counts[name] - wanted))
-        nearest = f"; the nearest in the number of structures is --oracle {near}" if near else ""
-        return f"{self.source} holds no {head}{nearest}; {self._command(rows, wish, problem)} measures it, then name that folder with --run"
+    def _cases(self, rows: pd.DataFrame) -> list[_Case]:
+        """The problems and entropy levels at which bias and variance were measured."""
+        sizes = self.about.get("catalogue", {}).get("sizes", {})
+        found = []
+        for place in places(rows):
+            here = (rows["problem"] == place.problem) & (rows["stage"] == place.stage) & rows["instance"].isin(place.instances)
+            entropies = rows.loc[here, "normalised_entropy"].astype(float).dropna()
+            entropy = float(entropies.median()) if len(entropies) else None
+            found.append(_Case(place, rows[here], sizes.get(place.problem, ""), str(rows.loc[here, "extension"].iloc[0]), entropy))
+        return found
 
-    def _command(self, rows: pd.DataFrame, wish: Wish, problem: str | None = None) -> str:
-        """The command that measures a problem, by default that of the rows, at the given stage."""
-        name = problem or (split_loss(str(rows["problem"].iloc[0]))[0] if len(rows) else wish.oracle)
+    def _command(self, rows: pd.DataFrame, problem: str | None = None) -> str:
+        """The command that measures a problem, by default that of the rows, at the given entropy level."""
+        name = problem or (split_loss(str(rows["problem"].iloc[0]))[0] if len(rows) else self.wish.oracle)
         builtin = " --builtin" if problem or (len(rows) and str(rows["source"].iloc[0]) == "built-in") else ""
-        return f"`structgrad run bias sparsity wall_clock --preset standard{builtin} -p '{name}' --stage {wish.stage} --out recommend-run`"
+        stage = self.wish.stage
+        return f"`structgrad run bias sparsity wall_clock --preset standard{builtin} -p '{name}' --stage {stage} --out recommend-run`"
 
-    def _of_loss(self, known: list[_Place], rows: pd.DataFrame, wish: Wish) -> tuple[list[_Place], list[str]]:
-        """The places with a loss of the given kind."""
-        fitting = [place for place in known if place.values_only != wish.loss_gradients]
-        if fitting:
-            return fitting, []
-        losses = ", ".join(dict.fromkeys(place.loss for place in known))
-        if wish.loss_gradients:
+    def _of_loss(self, known: list[_Case], rows: pd.DataFrame, notes: list[str]) -> list[_Case]:
+        """The cases with a loss of the given kind."""
+        fitting = [case for case in known if case.values_only != self.wish.loss_gradients]
+        losses = ", ".join(dict.fromkeys(case.loss for case in known))
+        if not fitting and self.wish.loss_gradients:
             raise ValueError(
-                f"{self.source} holds {wish.oracle} with losses that give values only ({losses}); expected --loss-gradients no, or "
-                f"{self._command(rows, wish)}"
+                f"{self.source} holds {self.wish.oracle} with losses that give values only ({losses}); expected --loss-gradients no, or "
+                f"{self._command(rows)}"
             )
-        return known, [f"No loss that gives values only was measured: those that need values alone are compared on {losses}."]
+        if not fitting:
+            notes.append(f"No loss that gives values only was measured: those that need values alone are compared on {losses}.")
+        return fitting or known
 
-    def _of_state(self, known: list[_Place], rows: pd.DataFrame, wish: Wish) -> tuple[list[_Place], list[str]]:
-        """The place of each problem at the given stage, or at the nearest measured one."""
-        problems = {place.answered.problem: [one for one in known if one.answered.problem == place.answered.problem] for place in known}
-        nearest, notes = [], []
-        for places_ in problems.values():
-            here = [place for place in places_ if place.answered.stage == wish.stage]
-            if not here and wish.stage == Wish.stage and len(places_) == 1 and places_[0].from_file:
-                here = places_
-            if not here:
-                wanted = _entropy_of(wish.stage, places_, self.source)
-                apart = {place: abs(place.entropy - wanted) for place in places_ if place.entropy is not None}
+    def _of_level(self, known: list[_Case], rows: pd.DataFrame, notes: list[str]) -> list[_Case]:
+        """The case of each problem at the given entropy level, or at the nearest measured one."""
+        nearest, stage = [], self.wish.stage
+        for problem in dict.fromkeys(case.place.problem for case in known):
+            cases = [case for case in known if case.place.problem == problem]
+            here = next((case for case in cases if case.place.stage == stage), None)
+            if here is None and stage == Wish.stage and len(cases) == 1 and str(cases[0].rows["source"].iloc[0]) != "built-in":
+                (here,) = cases
+            if here is None:
+                stages = ", ".join(case.place.stage for case in cases)
+                wanted = self._entropy(cases, stages)
+                apart = {case: abs(case.entropy - wanted) for case in cases if case.entropy is not None}
                 if not apart:
-                    stages = ", ".join(place.answered.stage for place in places_)
-                    raise ValueError(f"--stage got {wish.stage!r}, and no entropies were measured; expected one of {stages}")
-                here = [min(apart, key=lambda place: apart[place])]
-                asked = f"{wish.stage}, which is h={number(wanted, 2)} of {wish.oracle}," if wish.stage in STATES else wish.stage
+                    raise ValueError(f"--stage got {stage!r}, and no entropies were measured; expected one of {stages}")
+                here = min(apart, key=lambda case: apart[case])
+                asked = f"{stage}, which is h={number(wanted, 2)} of {self.wish.oracle}," if stage in STATES else stage
                 # No command measures another entropy level of the scores of a user's file.
-                more = "" if here[0].answered.stage == "file" else f"; {self._command(rows, wish)} measures it"
-                notes.append(f"{asked} was not measured; the nearest is {here[0].answered.stage}{more}.")
-            nearest += here
+                more = "" if here.place.stage == "file" else f"; {self._command(rows)} measures it"
+                notes.append(f"{asked} was not measured; the nearest is {here.place.stage}{more}.")
+            nearest.append(here)
         # Relaxations are exact if a loss is linear between structures, so it comes last.
-        return sorted(nearest, key=lambda place: place.extension == "linear"), notes
+        return sorted(nearest, key=lambda case: case.extension == "linear")
 
-    def _elsewhere(self, known: list[_Place], answer: Recommended, wish: Wish) -> Iterator[Recommended]:
-        """Answers on other scores of the structure with the same loss, at that stage or the nearest of a similar entropy."""
-        alike = [(place.apart(wish.stage, answer), place) for place in known if place.loss == answer.loss]
-        for problem in dict.fromkeys(place.answered.problem for _, place in alike):
-            apart, near = min((one for one in alike if one[1].answered.problem == problem), key=lambda one: one[0])
-            found = near.answer(wish, self._values_only()) if apart <= ALIKE else None
-            if found:
-                yield found
+    def _entropy(self, cases: list[_Case], stages: str) -> float:
+        """The normalised entropy of the given level for a structure."""
+        from ...suites.problems.items import number_of
+        from ...suites.problems.regimes import USUAL_ENTROPIES, peaked_like
 
-    def _values_only(self) -> Callable[[str], bool]:
-        asks = self.about.get("catalogue", {}).get("values_only")
-        return needs_values_only if asks is None else asks.__contains__
+        stage = self.wish.stage
+        given = number_of(stage, "h", 1)
+        if given is not None:
+            return given
+        if stage not in STATES:
+            allowed = f"init, early, final, h=<number> with 0 < number < 1, or of {self.source}: {stages}"
+            raise ValueError(f"--stage got {stage!r}; expected {allowed}")
+        like = peaked_like(str(_heads(cases[0].rows).iloc[0]))
+        return (USUAL_ENTROPIES if like is None else like.entropies)[STATES.index(stage)]
 
-    def _answers(self, nearest: list[_Place], wish: Wish) -> tuple[list[Recommended], list[str]]:
-        values_only = self._values_only()
-        found = [(place, place.answer(wish, values_only)) for place in nearest]
-        missing = [
-            f"No estimator is eligible with the loss {place.loss}: {place.reasons(wish, values_only)}."
-            for place, answer in found
-            if not answer
-        ]
-        answers = [answer for _, answer in found if answer]
-        if not answers:
-            raise ValueError(f"{self.source} holds no eligible estimator for {wish.oracle}: {' '.join(missing)}")
-        return answers, missing
+    def _elsewhere(self, known: list[_Case], answers: list[Recommended]) -> dict[str, list[Recommended]]:
+        """Answers on other scores of the structure with the same loss, at that level or the nearest of a similar entropy."""
+        found: dict[str, list[Recommended]] = {one.problem: [] for one in answers}
+        for one in answers:
+            alike = [(case.distance(self.wish.stage, one.entropy), case) for case in known if case.loss == one.loss]
+            for problem in dict.fromkeys(case.place.problem for _, case in alike):
+                distance, near = min((pair for pair in alike if pair[1].place.problem == problem), key=lambda pair: pair[0])
+                other = self._answer(near) if distance <= ALIKE else None
+                found[one.problem] += [other] if other else []
+        return found
 
+    def _priced(self, case: _Case) -> AnsweredStage:
+        cost = self.wish.loss_cost
+        if cost > 0 and not case.place.timed:
+            raise ValueError(f"--loss-cost got {setting(cost)}, and {case.place.problem} has no times; measure the suite wall_clock too")
+        return case.place.with_loss_cost(cost)
 
-@dataclass(frozen=True, eq=False)
-class _Place:
-    """A problem at a stage, with its rows and its sizes in words."""
+    def _left_out(self, case: _Case) -> dict[str, str]:
+        """The estimators that do not compete, with the reason."""
+        place, rows = self._priced(case), case.rows
+        reasons = zip(place.names, place.refusals(self.wish.question, self.wish.batch, self._values_only), strict=True)
+        rare = rows[(rows["metric"] == "relative_variance") & rows["reason"].astype(object).str.startswith(RARE)]
+        unresolved = dict.fromkeys(set(rare["estimator"]).difference(place.names), "its variance is not resolved")
+        return {name: reason for name, reason in reasons if reason} | unresolved
 
-    answered: AnsweredStage
-    rows: pd.DataFrame
-    sizes: str
-
-    @property
-    def loss(self) -> str:
-        return str(self.rows["loss"].iloc[0])
-
-    @property
-    def from_file(self) -> bool:
-        return str(self.rows["source"].iloc[0]) != "built-in"
-
-    @property
-    def extension(self) -> str:
-        return str(self.rows["extension"].iloc[0])
+    def _reasons(self, case: _Case) -> str:
+        return "; ".join(f"{name}: {reason}" for name, reason in self._left_out(case).items())
 
     @property
-    def values_only(self) -> bool:
-        return self.extension == _VALUES_ONLY
+    def _values_only(self) -> Collection[str] | None:
+        found: Collection[str] | None = self.about.get("catalogue", {}).get("values_only")
+        return found
 
-    @property
-    def entropy(self) -> float | None:
-        known = self.rows["normalised_entropy"].astype(float).dropna()
-        return float(known.median()) if len(known) else None
-
-    def apart(self, stage: str, answer: Recommended) -> float:
-        """Difference in entropy from an answer; 0 at the same stage."""
-        if self.answered.stage == stage:
-            return 0.0
-        return math.inf if self.entropy is None or answer.entropy is None else abs(self.entropy - answer.entropy)
-
-    def reasons(self, wish: Wish, values_only: Callable[[str], bool]) -> str:
-        return "; ".join(f"{name}: {reason}" for name, reason in self._left_out(self._priced(wish), wish, values_only))
-
-    def answer(self, wish: Wish, values_only: Callable[[str], bool]) -> Recommended | None:
-        priced = self._priced(wish)
-        found = priced.answer(wish.question, wish.batch, values_only)
+    def _answer(self, case: _Case) -> Recommended | None:
+        place = self._priced(case)
+        found = place.answer(self.wish.question, self.wish.batch, self._values_only)
         if found is None:
             return None
-        counts = np.exp(self.rows["log_count"].astype(float).dropna())
-        order = {name: self._evidence(name, rho, priced, wish) for name, rho in priced.order(wish.question, wish.batch, values_only)}
+        counts = np.exp(case.rows["log_count"].astype(float).dropna())
+        order = {name: case.candidate(name, rho, place, self.wish.batch) for name, rho in found.scores.items()}
         return Recommended(
-            problem=priced.problem,
-            loss=self.loss,
-            meaning=_meaning(self.loss),
-            values_only=self.values_only,
-            stage=priced.stage,
-            entropy=self.entropy,
-            sizes=self.sizes,
+            problem=place.problem,
+            loss=case.loss,
+            meaning=_meaning(case.loss),
+            values_only=case.values_only,
+            stage=place.stage,
+            entropy=case.entropy,
+            sizes=case.sizes,
             structures=(float(counts.min()), float(counts.max())) if len(counts) else (math.nan, math.nan),
-            instances=len(priced.instances),
-            timed=priced.timed,
-            uncertain=priced.uncertain,
-            outcome=outcome(found.score, len(found.tied), found.rivals),
+            instances=len(place.instances),
+            timed=place.timed,
+            uncertain=place.uncertain,
+            outcome=found.outcome,
             best=order[found.estimator],
             why="",
             tied=tuple(order[name] for name in found.tied),
             rivals=found.rivals,
             order=tuple(order.values()),
-            left_out=dict(self._left_out(priced, wish, values_only)),
+            left_out=self._left_out(case),
         )
 
-    def _priced(self, wish: Wish) -> AnsweredStage:
-        if wish.loss_cost > 0 and not self.answered.timed:
-            raise ValueError(
-                f"--loss-cost got {significant(wish.loss_cost)}, and {self.answered.problem} has no times; measure the suite wall_clock too"
-            )
-        return self.answered.with_loss_cost(wish.loss_cost)
 
-    def _left_out(self, priced: AnsweredStage, wish: Wish, values_only: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-        for name in priced.names:
-            reason = priced.refusal(name, wish.question, values_only, wish.batch)
-            if reason is not None:
-                yield name, reason
-        reasons = self.rows["reason"].astype(object) if "reason" in self.rows else pd.Series("", self.rows.index)
-        rare = self.rows[(self.rows["metric"] == "relative_variance") & reasons.str.startswith(RARE)]
-        yield from ((name, "its variance is not resolved") for name in rare["estimator"].unique() if name not in priced.names)
+@dataclass(frozen=True, eq=False)
+class _Case:
+    """A problem at an entropy level, with its rows, its sizes in words, and its normalised entropy."""
 
-    def _evidence(self, name: str, rho: Interval, priced: AnsweredStage, wish: Wish) -> Candidate:
-        position = priced.names.index(name)
-        own = self.rows[self.rows["estimator"] == name]
-        sampled = own.loc[(own["metric"] == "relative_variance") & own["replicates"].notna(), "replicates"]
-        cost = float(priced.costs[position])
+    place: AnsweredStage
+    rows: pd.DataFrame
+    sizes: str
+    extension: str
+    entropy: float | None
+
+    @property
+    def loss(self) -> str:
+        return self.place.loss
+
+    @property
+    def values_only(self) -> bool:
+        return self.extension == _VALUES_ONLY
+
+    def distance(self, stage: str, entropy: float | None) -> float:
+        """Difference in entropy; 0 at the same level."""
+        if self.place.stage == stage:
+            return 0.0
+        return math.inf if self.entropy is None or entropy is None else abs(self.entropy - entropy)
+
+    def candidate(self, name: str, rho: Interval, place: AnsweredStage, batch: int) -> Candidate:
+        position, own = place.names.index(name), self.rows[self.rows["estimator"] == name]
+        biases = own[(own["metric"] == "relative_bias") & own["reference"].isin(["", "expected"]) & (own["setting"] == "")]
+        bias, bound = (_known(biases[column].astype(float).median()) for column in ("value", "high"))
+        replicates = own.loc[own["metric"] == "relative_variance", "replicates"].dropna()
         return Candidate(
             estimator=name,
             rho=rho,
-            averaged=wish.batch / cost,
-            bias=_median(own, "value"),
-            bias_bound=_median(own, "high"),
-            verdict=priced.verdicts[name],
-            variance=float(np.median(priced.worth.variance[position])),
-            zero=priced.zeros.get(name),
-            seconds=priced.seconds.get(name),
-            cost=cost,
-            evaluations=priced.evaluations.get(name),
-            replicates=int(sampled.median()) if len(sampled) else None,
+            averaged=batch / float(place.costs[position]),
+            bias=bias,
+            bias_bound=bound,
+            verdict=str(place.verdicts[position]),
+            variance=float(np.median(place.worth.variance[position])),
+            zero=_known(place.zeros[position]),
+            seconds=_known(place.seconds[position]),
+            cost=float(place.costs[position]),
+            evaluations=place.evaluations.get(name),
+            replicates=int(replicates.median()) if len(replicates) else None,
         )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
 
 
 def newest_run(oracle: str, folder: Path = RUNS) -> Path | None:
@@ -502,30 +502,10 @@ def _heads(rows: pd.DataFrame) -> pd.Series[Any]:
     return rows["oracle"].map(lambda name: str(name).partition("[")[0]).astype(object)
 
 
-def _median(rows: pd.DataFrame, column: str) -> float | None:
-    """The median of a column of the relative bias over instances; None if it is unknown."""
-    own = (rows["metric"] == "relative_bias") & rows["reference"].isin(["", "expected"]) & (rows["setting"] == "")
-    values = rows.loc[own, column].astype(float).dropna()
-    return float(values.median()) if len(values) else None
-
-
-def _entropy_of(stage: str, known: Sequence[_Place], source: str) -> float:
-    """The normalised entropy that a stage means for a structure.
-
-    Raises:
-        ValueError: it means none.
-    """
-    from ...suites.problems.items import number_of
-    from ...suites.problems.regimes import USUAL_ENTROPIES, peaked_like
-
-    given = number_of(stage, "h", 1)
-    if given is not None:
-        return given
-    if stage not in STATES:
-        stages = ", ".join(place.answered.stage for place in known)
-        raise ValueError(f"--stage got {stage!r}; expected init, early, final, h=<number> with 0 < number < 1, or of {source}: {stages}")
-    like = peaked_like(str(known[0].rows["oracle"].iloc[0]).partition("[")[0])
-    return (USUAL_ENTROPIES if like is None else like.entropies)[STATES.index(stage)]
+def _nearest(log_counts: Any, wanted: float) -> str:
+    """The group whose number of structures is nearest; empty without any."""
+    medians = log_counts.median().astype(float)
+    return "" if medians.empty else str((medians - wanted).abs().idxmin())
 
 
 def _log_count(oracle: str) -> float:

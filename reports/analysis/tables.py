@@ -11,7 +11,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -19,27 +19,17 @@ import pandas as pd
 from ...suites.base import FAILED, timed_nearest
 from ...suites.text import ZERO as ZERO
 from ...suites.text import interval
-from .medians import median_interval, quantiles
+from ..published import REFERENCE_FAMILIES as REFERENCE_FAMILIES
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 VERDICTS = ("unbiased-exact", "equivalent", "unresolved", "unresolved: rare events", "biased", "broken")
 """From best to worst. ``unresolved`` means that the test was inconclusive."""
 
-REFERENCE_FAMILIES = ("exact",)
-"""Families that compute the truth itself; they take part in every table, but not in the answers."""
+CLAIM_METRICS = ("relative_bias", "relative_mse", "gain")
+"""Metrics that are shown next to a declaration."""
 
-CLAIM_METRICS = (
-    "relative_bias",
-    "relative_variance",
-    "relative_mse",
-    "cosine",
-    "gain",
-    "rho",
-    "zero_gradient_rate",
-    "time_ratio",
-    "peak_memory",
-)
 COST_METRICS = ("seconds_per_estimate", "time_ratio", "peak_memory", "loss_evaluations")
 """Metrics of the cost of an estimate."""
 
@@ -52,6 +42,8 @@ FIRST_SUITES = ("bias", *TIMED_SUITES, "sparsity")
 SPARSITY_METRICS = ("support", "forward_nonzeros", "gradient_nonzeros", "zero_gradient_rate")
 
 _GROUP = ["problem", "stage", "estimator"]
+_RESAMPLES = 1000
+_GROUPS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -99,23 +91,23 @@ def cells(frame: pd.DataFrame) -> list[tuple[str, str]]:
 
 def distinct(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """The combinations of values in some columns of words, in order of appearance, as plain strings."""
-    return frame[list(columns)].iloc[_firsts(numbered(frame, columns))].astype(object)
+    return frame[list(columns)].drop_duplicates().astype(object).reset_index(drop=True)
 
 
-def _firsts(numbers: np.ndarray) -> np.ndarray:
-    """The position of the first row of every group that `numbered` gives."""
-    return np.flatnonzero(np.diff(np.maximum.accumulate(numbers), prepend=-1))
+def numbered(rows: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
+    """The group of each row by some columns of words, numbered from 0 in order of appearance, as in `distinct`."""
+    return rows.groupby(list(columns), sort=False, observed=True, dropna=False).ngroup().to_numpy()
 
 
-def remembered(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]:
-    """The function with a cache for the last table, because a report calls it many times with one table."""
-    last: list[tuple[weakref.ref[pd.DataFrame], T]] = []
+def remembered(make: Callable[Concatenate[pd.DataFrame, P], T]) -> Callable[Concatenate[pd.DataFrame, P], T]:
+    """The function with a cache for its last arguments, because a report calls it many times with one table."""
+    last: list[tuple[weakref.ref[pd.DataFrame], Any, T]] = []
 
     @functools.wraps(make)
-    def remembering(frame: pd.DataFrame) -> T:
-        if not last or last[0][0]() is not frame:
-            last[:] = [(weakref.ref(frame), make(frame))]
-        return last[0][1]
+    def remembering(frame: pd.DataFrame, /, *more: P.args, **named: P.kwargs) -> T:
+        if not last or last[0][0]() is not frame or last[0][1] != (more, named):
+            last[:] = [(weakref.ref(frame), (more, named), make(frame, *more, **named))]
+        return last[0][2]
 
     return remembering
 
@@ -156,53 +148,24 @@ def swept(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _once(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per metric of an instance, if several suites or references give it: the first suite, against the expected loss."""
-    key = numbered(rows, [*_GROUP, "instance", "metric"])
-    if key.max(initial=-1) + 1 == len(rows):
-        return rows
-    suites, names = pd.factorize(rows["suite"])
     ranks = {name: rank for rank, name in enumerate(FIRST_SUITES)}
-    rank = 2 * np.array([ranks.get(str(name), len(ranks)) for name in names], dtype=int)[suites] + ~rows["reference"].isin(["", "expected"])
-    order = np.lexsort((rank, key))
-    first = np.concatenate([[True], np.diff(key[order]) != 0])[: len(order)]
-    return rows.iloc[np.sort(order[first])]
-
-
-def numbered(rows: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
-    """The group of each row by some columns of words, numbered from 0 in order of appearance."""
-    groups, most = np.zeros(len(rows), dtype=np.int64), 1
-    for name in columns:
-        codes, count = _codes(rows[name])
-        if most * count >= 2**62:
-            groups, most = pd.factorize(groups)[0].astype(np.int64), len(rows)
-        groups, most = groups * count + codes, most * count
-    return np.asarray(pd.factorize(groups)[0])
-
-
-def _codes(words: pd.Series[Any]) -> tuple[np.ndarray, int]:
-    """A code for each word, and the number of codes; a category has them already."""
-    if isinstance(words.dtype, pd.CategoricalDtype):
-        return words.cat.codes.to_numpy().astype(np.int64) + 1, len(words.cat.categories) + 1
-    codes, names = pd.factorize(words, use_na_sentinel=False)
-    return codes, max(len(names), 1)
+    suites = rows["suite"].astype(object).map(ranks).fillna(len(ranks)).to_numpy(dtype=float)
+    order = np.lexsort((~rows["reference"].isin(["", "expected"]), suites))
+    return rows.reset_index(drop=True).iloc[order].drop_duplicates([*_GROUP, "instance", "metric"]).sort_index()
 
 
 def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
     """Times are measured at one stage and for one loss of the same scores; the others get the nearest, see `timed_nearest`."""
     timed = rows["suite"].isin(TIMED_SUITES)
-    if not timed.any():
-        return rows.reset_index(drop=True)
-    timing = rows[timed]
-    missing = distinct(rows[~timed], _GROUP)
-    missing = missing.merge(distinct(timing, _GROUP), how="left", indicator=True)
-    missing = missing.loc[missing["_merge"] == "left_only", _GROUP]
-    known: dict[tuple[str, ...], int] = {}
+    timing, known = rows[timed], dict[tuple[str, ...], int]()
     for position, (problem, stage, estimator, metric) in enumerate(timing[[*_GROUP, "metric"]].itertuples(index=False, name=None)):
         for key in timed_nearest(problem, stage):
             known.setdefault((*key, estimator, metric), position)
+    own = set(distinct(timing, _GROUP).itertuples(index=False, name=None))
     given = [
         (nearest, problem, stage)
-        for problem, stage, estimator in missing.itertuples(index=False, name=None)
-        for metric in timing["metric"].drop_duplicates()
+        for problem, stage, estimator in distinct(rows[~timed], _GROUP).itertuples(index=False, name=None)
+        for metric in (timing["metric"].drop_duplicates() if (problem, stage, estimator) not in own else ())
         if (nearest := next((known[at] for key in timed_nearest(problem, stage) if (at := (*key, estimator, metric)) in known), None))
         is not None
     ]
@@ -217,7 +180,7 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     rows = measured(frame)
     keys = [*_GROUP, "family", "metric"]
     group = numbered(rows, keys)
-    table = rows[keys].iloc[_firsts(group)].astype(object).reset_index(drop=True)
+    table = distinct(rows, keys)
     sizes = np.bincount(group, minlength=len(table))
     starts = np.cumsum(sizes) - sizes
     numbers = rows[["value", "low", "high"]].to_numpy(dtype=float)[np.argsort(group, kind="stable")]
@@ -231,9 +194,38 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
 def _spread(numbers: np.ndarray) -> np.ndarray:
     """[group, instance, (value, low, high)] -> [group, (median, lower, upper, low, high)]."""
     values = numbers[..., 0]
-    lower, median, upper = quantiles(values, (0.25, 0.5, 0.75))
+    lower, median, upper = _quantiles(values, (0.25, 0.5, 0.75))
     low, high = numbers[:, 0, 1:].T if values.shape[1] == 1 else median_interval(values)
     return np.stack([median, lower, upper, low, high], axis=-1)
+
+
+def _quantiles(values: np.ndarray, probabilities: tuple[float, ...]) -> np.ndarray:
+    """Quantiles along the last axis that stay infinite, and do not become NaN, where values are infinite."""
+    method: Literal["linear", "inverted_cdf"] = "linear" if np.isfinite(values).all() else "inverted_cdf"
+    return np.asarray(np.quantile(values, probabilities, axis=-1, method=method))
+
+
+def median_interval(values: np.ndarray) -> np.ndarray:
+    """The 95 % percentile bootstrap of the median; the resamples are the same in every call, so that a report can be repeated.
+
+    Args:
+        values: [groups, instances].
+
+    Returns:
+        [2, groups], NaN where there are fewer than three instances.
+
+    Example:
+        >>> median_interval(np.array([[1.0, 2.0, 3.0]])).tolist()
+        [[1.0], [3.0]]
+    """
+    groups, size = values.shape
+    result = np.full((2, groups), math.nan)
+    draws = np.random.default_rng(size).integers(size, size=(_RESAMPLES, size))
+    for start in range(0, groups if size >= 3 else 0, _GROUPS_AT_ONCE):
+        chunk = np.sort(values[start : start + _GROUPS_AT_ONCE, draws], axis=-1)
+        medians = (chunk[..., (size - 1) // 2] + chunk[..., size // 2]) / 2
+        result[:, start : start + _GROUPS_AT_ONCE] = _quantiles(medians, (0.025, 0.975))
+    return result
 
 
 @remembered
@@ -255,14 +247,11 @@ def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
     """The verdict of every problem, stage and estimator: the worst over instances, and how many instances share it."""
     rows = _judged(frame)
     rows = rows[rows["verdict"] != ""]
-    group, (codes, words) = numbered(rows, _GROUP), pd.factorize(rows["verdict"])
-    rank = np.array([VERDICTS.index(word) for word in words], dtype=int)[codes]
-    table = distinct(rows, _GROUP).reset_index(drop=True)
-    worst = np.zeros(len(table), dtype=int)
-    np.maximum.at(worst, group, rank)
-    counts = {"sharing": rank == worst[group], "instances": np.ones_like(rank)}
-    told = pd.Series([VERDICTS[place] for place in worst], dtype=None if len(table) else object)
-    return table.assign(verdict=told, **{name: np.bincount(group, given, len(table)).astype(int) for name, given in counts.items()})
+    group, rank = numbered(rows, _GROUP), pd.Series(list(map(VERDICTS.index, rows["verdict"])), dtype=int)
+    worst = rank.groupby(group).max()
+    sharing = (rank == worst.reindex(group).to_numpy()).groupby(group).sum()
+    words = pd.Series(VERDICTS, dtype=object).reindex(worst).to_numpy()
+    return distinct(rows, _GROUP).assign(verdict=words, sharing=sharing, instances=rank.groupby(group).size())
 
 
 @remembered
@@ -281,63 +270,32 @@ def bias_bounds(frame: pd.DataFrame) -> dict[tuple[str, str, str], float]:
 
 
 def claims(frame: pd.DataFrame) -> pd.DataFrame:
-    """Declarations and measurements: one row per problem, stage and estimator; metrics are `Spread` or None.
+    """Declarations and measurements: one row per problem, stage and estimator, with `CLAIM_METRICS` as `Spread` or None.
 
     ``contradicted`` is true if an estimator that declares itself unbiased for the expected loss is found biased. ``bias_bound`` is that of
     `bias_bounds`, else NaN.
     """
-    table = declared(frame)
-    contradicted = table.pop("contradicted")
-    known = spreads(frame)
-    for metric in CLAIM_METRICS:
-        table[metric] = _lookup(table, metric, known)
-    bounds = bias_bounds(frame)
-    table["bias_bound"] = [bounds.get(key, math.nan) for key in table[_GROUP].itertuples(index=False, name=None)]
-    table["contradicted"] = contradicted
-    return table.reset_index(drop=True)
-
-
-def declared(frame: pd.DataFrame) -> pd.DataFrame:
-    """`claims` without measurements other than the verdict."""
-    rows = _judged(frame)
     words = [*_GROUP, "family", "objective"]
-    rows = rows[[*words, "unbiased", "deterministic"]].iloc[_firsts(numbered(rows, _GROUP))].astype(dict.fromkeys(words, object))
+    rows = _judged(frame)[[*words, "unbiased", "deterministic"]].drop_duplicates(_GROUP).astype(dict.fromkeys(words, object))
     table = rows.merge(verdicts(frame), on=_GROUP, how="left").fillna({"verdict": ""})
-    return table.assign(contradicted=table["unbiased"] & (table["objective"] == "expected") & table["verdict"].isin(["biased", "broken"]))
+    contradicted = table["unbiased"] & (table["objective"] == "expected") & table["verdict"].isin(["biased", "broken"])
+    bounds = bias_bounds(frame)
+    found = [bounds.get(key, math.nan) for key in table[_GROUP].itertuples(index=False, name=None)]
+    return _with_spreads(table, frame, CLAIM_METRICS).assign(bias_bound=found, contradicted=contradicted)
 
 
-def costs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Costs of one estimate: medians over instances, one row per problem, stage and estimator; NaN: not measured."""
-    rows = aggregate(frame)
-    rows = rows[rows["metric"].isin(COST_METRICS)]
-    wide = rows.pivot_table(index=_GROUP, columns="metric", values="median", sort=False, observed=True).reindex(columns=list(COST_METRICS))
-    return wide.reset_index()
-
-
-def _lookup(table: pd.DataFrame, metric: str, known: dict[tuple[str, str, str, str], Spread]) -> pd.Series[Any]:
-    found = [known.get((*key, metric)) for key in table[_GROUP].itertuples(index=False, name=None)]
-    return pd.Series(found, index=table.index, dtype=object)
-
-
-def summary(frame: pd.DataFrame, metric: str = "relative_mse") -> pd.DataFrame:
-    """One metric at a glance: rows are estimators, columns (problem, stage), values `Spread` or None."""
-    known = spreads(frame)
-    columns = cells(measured(frame))
-    estimators = order(measured(frame), "estimator")
-    table = {pair: [known.get((*pair, estimator, metric)) for estimator in estimators] for pair in columns}
-    index = pd.Index(estimators, name="estimator")
-    return pd.DataFrame(table, index=index, columns=pd.MultiIndex.from_tuples(columns, names=["problem", "stage"]), dtype=object)
+def _with_spreads(table: pd.DataFrame, frame: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+    """The table with a column of `Spread` or None for each of some metrics."""
+    known, keys = spreads(frame), list(table[_GROUP].itertuples(index=False, name=None))
+    return table.assign(**{name: pd.Series([known.get((*key, name)) for key in keys], dtype=object) for name in metrics})
 
 
 def sparsity(frame: pd.DataFrame) -> pd.DataFrame:
     """Numbers of structures and parts that every estimator uses; ``structures`` is the median number that exist."""
     rows = measured(frame)
     rows = rows[rows["metric"].isin(SPARSITY_METRICS)]
-    table = distinct(rows, _GROUP).reset_index(drop=True)
-    known = spreads(frame)
-    table["structures"] = pd.Series(np.exp(rows["log_count"].astype("float64"))).groupby(numbered(rows, _GROUP)).median().to_numpy()
-    for metric in SPARSITY_METRICS:
-        table[metric] = _lookup(table, metric, known)
+    counts = pd.Series(np.exp(rows["log_count"].astype("float64"))).groupby(numbered(rows, _GROUP)).median()
+    table = _with_spreads(distinct(rows, _GROUP).assign(structures=counts), frame, SPARSITY_METRICS)
     return table[table[list(SPARSITY_METRICS[:3])].notna().any(axis=1)].reset_index(drop=True)
 
 

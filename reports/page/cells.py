@@ -1,4 +1,4 @@
-"""Tables for people: cells with a text and a key to sort by."""
+"""Tables for people: columns, and cells with a text and a key to sort by."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import Any
 
 import pandas as pd
 
-from ...suites.text import significant, whole
+from ...suites.statistics.interval import Interval
+from ...suites.text import estimate, significant, whole
 from ..analysis import tables
 from ..analysis.tables import Spread
 
 LEVEL = "entropy level"
 """The title of the column of entropy levels."""
+
+_CHOSEN = ("problem", LEVEL, "estimator", "verdict", "axis")
+_MANY = 12
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,11 @@ class TableCell:
     alarm: bool = False
     notes: tuple[str, ...] = ()
     best: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        """True if it is sorted by a number that is known."""
+        return isinstance(self.key, float) and not math.isnan(self.key)
 
     @property
     def order(self) -> str:
@@ -58,15 +67,58 @@ class Table:
     pinned: bool = False
 
 
+EMPTY = TableCell("", math.nan)
+"""The entry of a number that does not exist."""
+
+
+def tabulate(
+    title: str,
+    rows: Sequence[Mapping[str, TableCell | str]],
+    hints: Mapping[str, str],
+    *,
+    costs: Mapping[str, Callable[[float], float]] | None = None,
+    groups: Sequence[Hashable] = (),
+    **keywords: Any,
+) -> Table:
+    """A table of rows by the titles of their columns, with the best number of each group in bold, ties included.
+
+    Args:
+        title: its title.
+        rows: words, or cells.
+        hints: explanations of columns, by title.
+        costs: by title, a function of a cell's key that is smallest at the best.
+        groups: group of each row. Rows of None, such as the exact gradient, do not compete.
+        **keywords: other fields of `Table`. By default, a table of many rows has ``filters`` of its columns that have several words.
+    """
+    titles = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[cell if isinstance(cell := row.get(name, EMPTY), TableCell) else plain(cell) for name in titles] for row in rows]
+    for name, cost in (costs or {}).items() if rows else ():
+        place, least = titles.index(name), dict[Hashable, float]()
+        paid = [cost(float(row[place].key)) if row[place].is_number else math.inf for row in cells]
+        for group, one in zip(groups, paid, strict=True):
+            least[group] = min(one, least.get(group, math.inf))
+        for row, group, one in zip(cells, groups, paid, strict=True):
+            best = group is not None and row[place].text != "" and math.isclose(one, least[group], rel_tol=1e-9, abs_tol=1e-9)
+            row[place] = replace(row[place], best=best)
+    words = {name: {row[place].text for row in cells} for place, name in enumerate(titles)}
+    filters = tuple((name, "") for name in _CHOSEN if len(rows) > _MANY and len(words.get(name, ())) > 1)
+    return Table(title, tuple((name, hints.get(name, "")) for name in titles), cells, **{"filters": filters, **keywords})
+
+
 def plain(value: object) -> TableCell:
     """A word, sorted as it reads."""
     return TableCell(str(value), str(value))
 
 
+def estimate_cell(found: Interval) -> TableCell:
+    """A value with its interval; empty without a value."""
+    return EMPTY if found.value is None else TableCell(estimate(found), found.value)
+
+
 def spread_cell(value: Spread | None, *, of: float = math.nan) -> TableCell:
     """A spread; with the number of its instances, where the metric does not exist on all of them."""
     if value is None:
-        return TableCell("", math.nan)
+        return EMPTY
     fewer = f" ({value.instances} of {whole(of)})" if value.instances < of else ""
     return TableCell(str(value) + fewer, value.median)
 
@@ -81,34 +133,5 @@ def verdict_cell(row: Any) -> TableCell:
 
 def plain_table(title: str, table: pd.DataFrame, **keywords: Any) -> Table:
     """A data frame of words as it stands."""
-    rows = [[plain(value) for value in row] for row in table.itertuples(index=False, name=None)]
-    return Table(title, tuple((str(name), "") for name in table.columns), rows, "", title.lower().replace(" ", "-"), **keywords)
-
-
-def best_in_bold(
-    rows: list[list[TableCell]], groups: Sequence[Hashable], costs: Mapping[int, Callable[[float], float]]
-) -> list[list[TableCell]]:
-    """The rows with the best number of each group in bold, ties included.
-
-    Args:
-        rows: cells of a table.
-        groups: group of each row. Rows of None, such as the exact gradient, do not compete.
-        costs: by column, a function of a cell's key that is smallest at the best.
-    """
-    least: dict[tuple[Hashable, int], float] = {}
-
-    def cost(cell: TableCell, column: int) -> float:
-        known = isinstance(cell.key, float) and not math.isnan(cell.key)
-        return costs[column](float(cell.key)) if known else math.inf
-
-    for row, group in zip(rows, groups, strict=True):
-        for column in costs:
-            least[group, column] = min(least.get((group, column), math.inf), cost(row[column], column))
-
-    def wins(cell: TableCell, column: int, group: Hashable) -> bool:
-        return group is not None and column in costs and math.isclose(cost(cell, column), least[group, column], rel_tol=1e-9, abs_tol=1e-9)
-
-    return [
-        [replace(cell, best=cell.text != "" and wins(cell, column, group)) for column, cell in enumerate(row)]
-        for row, group in zip(rows, groups, strict=True)
-    ]
+    rows = [dict(zip(table.columns, map(str, row), strict=True)) for row in table.itertuples(index=False, name=None)]
+    return tabulate(title, rows, {}, name=title.lower().replace(" ", "-"), **keywords)

@@ -105,7 +105,6 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
     known, learning, whole = manifest.get("catalogue", {}), learning_of(frame), frame
     frame = of_gradients(frame)
     claims, found = tables.claims(frame), answers.answers(frame, known.get("values_only"))
-    further = [sections.sparsity_table(tables.sparsity(frame)), sections.exponent_table(frame), sections.descent_table(frame)]
     return Report(
         headline=" ".join(
             filter(None, (learning.headline, headline(frame, manifest) if len(tables.measured(frame)) or not learning else ""))
@@ -122,7 +121,7 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
             name: sections.problem_table(name, claims[claims["problem"] == name], tables.spreads(frame))
             for name in tables.order(claims, "problem")
         },
-        further=[table for table in further if table.rows],
+        further=sections.further_tables(frame),
         learning=learning,
         skipped=plain_table("Skipped pairs", tables.skipped(whole), filters=(("estimator", ""), ("oracle", ""))),
         failures=failures(whole),
@@ -170,36 +169,13 @@ def estimator_lines(frame: pd.DataFrame, known: Manifest) -> list[EstimatorLine]
 def headline(frame: pd.DataFrame, manifest: Manifest) -> str:
     """The estimators, problems and instances that were measured, in one sentence."""
     rows = tables.measured(frame)
-    replicates = rows["replicates"].dropna()
-    return extent(
-        rows["estimator"].nunique(),
-        rows["problem"].nunique(),
-        len(tables.cells(rows)),
-        instances(rows),
-        float(replicates.max()) if len(replicates) else None,
-    )
-
-
-def instances(rows: pd.DataFrame) -> int:
-    """The number of measured instances, each counted at every entropy level."""
-    return len(tables.distinct(rows[rows["instance"] != ""], ["problem", "stage", "instance"]))
-
-
-def extent(estimators: int, problems: int, pairs: int, instances: int, replicates: float | None) -> str:
-    """A sentence on the size of a run, from its numbers.
-
-    Example:
-        >>> extent(2, 1, 1, 3, None)
-        '2 estimators on 1 problem (1 pair of problem and entropy level, 3 instances), compared with the exact gradient.'
-    """
-    parts = (
-        plural(estimators, "estimator"),
-        plural(problems, "problem"),
-        plural(pairs, "pair of problem and entropy level", "pairs of problem and entropy level"),
-        plural(instances, "instance"),
-    )
-    precision = f", up to {whole(replicates)} replicates each" if replicates is not None else ""
-    return f"{parts[0]} on {parts[1]} ({parts[2]}, {parts[3]}{precision}), compared with the exact gradient."
+    estimators, problems = plural(rows["estimator"].nunique(), "estimator"), plural(rows["problem"].nunique(), "problem")
+    pairs = plural(len(tables.cells(rows)), "pair of problem and entropy level", "pairs of problem and entropy level")
+    # An instance counts at every entropy level.
+    instances = plural(len(tables.distinct(rows[rows["instance"] != ""], ["problem", "stage", "instance"])), "instance")
+    replicates = rows["replicates"].max()
+    precision = "" if pd.isna(replicates) else f", up to {whole(replicates)} replicates each"
+    return f"{estimators} on {problems} ({pairs}, {instances}{precision}), compared with the exact gradient."
 
 
 def contradictions(claims: pd.DataFrame) -> list[str]:
@@ -250,39 +226,22 @@ def failures(frame: pd.DataFrame) -> list[FailureLine]:
 def setup(manifest: Manifest) -> list[tuple[str, str]]:
     """Lines (name, value) of the plan, with its effort and its seed."""
     plan = dict(manifest.get("plan", {}))
-    effort = plan.pop("effort", None)
-    lines = {
-        "preset": manifest.get("preset"),
-        "seed": manifest.get("seed"),
-        **{"entropy levels" if key == "stages" else key: _value(value) for key, value in plan.items() if key != "seed"},
-        **({f"effort: {key}": value for key, value in effort.items()} if isinstance(effort, dict) else {}),
-        "plan": manifest.get("plan_hash"),
-    }
-    return _lines(lines)
+    effort = plan.pop("effort", None) or {}
+    named = {"entropy levels" if key == "stages" else key: value for key, value in plan.items() if key != "seed"}
+    named = {key: (", ".join(map(str, value)) or "all") if isinstance(value, list | tuple) else value for key, value in named.items()}
+    efforts = {f"effort: {key}": value for key, value in effort.items()}
+    return _lines({"preset": manifest.get("preset"), "seed": manifest.get("seed"), **named, **efforts, "plan": manifest.get("plan_hash")})
 
 
 def environment(manifest: Manifest) -> list[tuple[str, str]]:
     """Lines (name, value) of the machine, the versions and the dates."""
     surroundings = dict(manifest.get("environment", {}))
-    packages = surroundings.pop("packages", {})
+    packages, commit = surroundings.pop("packages", {}), surroundings.pop("commit", None)
     dirty = " with changes that are not committed" if surroundings.pop("dirty", False) else ""
-    commit = surroundings.pop("commit", None)
+    dates = {name: manifest.get(name) for name in ("started", "finished")}
     workers = manifest.get("machine", {}).get("jobs")
-    return _lines(
-        {
-            "started": manifest.get("started"),
-            "finished": manifest.get("finished"),
-            "commit": f"{commit}{dirty}" if commit else None,
-            "workers": workers,
-            **surroundings,
-            **packages,
-        }
-    )
+    return _lines({**dates, "commit": f"{commit}{dirty}" if commit else None, "workers": workers, **surroundings, **packages})
 
 
 def _lines(found: dict[str, object]) -> list[tuple[str, str]]:
     return [(key, str(value)) for key, value in found.items() if value not in (None, "")]
-
-
-def _value(value: object) -> object:
-    return (", ".join(map(str, value)) or "all") if isinstance(value, list | tuple) else value

@@ -8,7 +8,6 @@ import math
 import zlib
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ...suites.text import rounded, whole
@@ -72,34 +71,20 @@ def every_instance(frame: pd.DataFrame) -> pd.DataFrame:
 
 def columns(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Columns for a script: numbers to four digits as they are, words as positions in a list of them."""
-    return [_column(str(name), table[name]) for name in table.columns]
-
-
-def _column(name: str, values: pd.Series[Any]) -> dict[str, Any]:
-    if pd.api.types.is_numeric_dtype(values):
-        return {"name": name, "numbers": _strict_values(values.astype("float64").to_numpy(dtype=float, na_value=math.nan))}
-    codes, words = pd.factorize(values.astype(object).fillna("").astype(str))
-    return {"name": name, "words": list(words), "codes": codes.tolist()}
-
-
-def _strict_values(values: np.ndarray) -> list[float | int | str | None]:
-    """Strict JSON, to four digits: whole numbers as integers, infinite ones as words, missing ones as null."""
-    return [_strict_value(value) for value in values.tolist()]
+    found: list[dict[str, Any]] = []
+    for name, values in table.items():
+        if pd.api.types.is_numeric_dtype(values):
+            numbers = values.astype("float64").to_numpy(dtype=float, na_value=math.nan).tolist()
+            found.append({"name": name, "numbers": list(map(_strict_value, numbers))})
+        else:
+            codes, words = pd.factorize(values.astype(object).fillna("").astype(str))
+            found.append({"name": name, "words": list(words), "codes": codes.tolist()})
+    return found
 
 
 def _strict_value(value: float) -> float | int | str | None:
+    """Strict JSON, to four digits: whole numbers as integers, infinite ones as words, missing ones as null."""
     if not math.isfinite(value):
         return None if math.isnan(value) else "∞" if value > 0 else "−∞"
     near = rounded(value, _DIGITS)
     return int(near) if abs(near) < 1e15 and near == int(near) else near
-
-
-def unpacked(text: str) -> dict[str, list[dict[str, Any]]]:
-    """The tables in the output of `packed`.
-
-    Example:
-        >>> unpacked(base64.b64encode(zlib.compress(b'{"a": []}')).decode())
-        {'a': []}
-    """
-    found: dict[str, list[dict[str, Any]]] = json.loads(zlib.decompress(base64.b64decode(text)))
-    return found

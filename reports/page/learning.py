@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import scipy
 from ...suites.base import LEARNT, TASK
 from ...suites.learning.arrays import Study, study
 from ...suites.learning.correlation import Association
-from ...suites.learning.finding import KINDS, OUTCOMES, measured, predictor_results
+from ...suites.learning.finding import measured, predictor_results
 from ...suites.learning.summaries import interquartile_mean, mean, performance_profile, probability_of_improvement, survival
 from ...suites.metrics import label_of, signed_label
 from ...suites.statistics.interval import Interval
@@ -22,12 +23,23 @@ from ...suites.text import coefficient, estimate, number, plural, significant, w
 from ..analysis import tables
 from ..analysis.learning import SCORE, sentences, times
 from ..analysis.loading import rows_of
-from .cells import Table, TableCell, best_in_bold, plain
+from .cells import EMPTY, LEVEL, Table, TableCell, estimate_cell, tabulate
 
 BASE = "rloo"
 """The estimator that the others are compared with."""
 
-_OBJECTIVE = ("objective", "the objective whose gradient it estimates")
+_OUTCOMES = {"accuracy": "accuracy", "structure": "structure_accuracy", "relaxed": "relaxed_accuracy", "curve": "curve_mean"}
+_HINTS = {
+    "objective": "the objective whose gradient it estimates",
+    "accuracy": "on the test split, at the best structures: mean over seeds with a 95 % interval; 0 to 1, higher is better",
+    "structure": "quality of the best structures by the measure of the task; higher is better",
+    "relaxed": "accuracy at the marginals",
+    "curve": "mean of the learning curve",
+    "to the target": "steps and seconds to .95 of the ceiling, median over seeds, and the number of seeds that reach it; lower is better",
+    "ms per step": "median milliseconds of a training step, interleaved with the other estimators; lower is better",
+    "rate": "the learning rate chosen on the validation split",
+    "option": "the option chosen on the validation split, used in training and for the gradients",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,19 +66,19 @@ class LearningSection:
     @property
     def overviews(self) -> list[dict[str, Any]]:
         """A table per task, for a terminal; see `reports.terminal.Overview`."""
-        return [_overview(task, task_table(self.study, task)) for task in self.study.tasks]
+        found = []
+        for task in self.study.tasks:
+            table = task_table(self.study, task)
+            wanted = [at for at, (title, _) in enumerate(table.columns) if title not in ("estimator", "objective", "relaxed", "curve")]
+            rows = [[row[0].text, *((row[at].text, "") for at in wanted)] for row in table.rows]
+            found.append({"title": f"{task}: {table.note}", "stages": [table.columns[at][0] for at in wanted], "rows": rows})
+        return found
 
     def charts(self) -> dict[str, pd.DataFrame]:
         """The rows of each chart that has any, by its name."""
-        makers = {
-            "curves": lambda _: self.curves,
-            "points": _points,
-            "survival": _survival,
-            "profile": _profile,
-            "improvement": _improvement,
-        }
-        found = {f"learning-{name}": make(self.study) for name, make in makers.items()} if self else {}
-        return {name: rows for name, rows in found.items() if len(rows)}
+        makers = {"points": _points, "survival": _survival, "profile": _profile, "improvement": _improvement}
+        found = {"curves": self.curves, **{name: pd.DataFrame(make(self.study)) for name, make in makers.items()}} if self else {}
+        return {f"learning-{name}": rows for name, rows in found.items() if len(rows)}
 
     def __bool__(self) -> bool:
         return bool(self.study.tasks)
@@ -97,43 +109,21 @@ def _starting(frame: pd.DataFrame, beginnings: tuple[str, ...]) -> pd.Series[boo
 def task_table(study: Study, task: str) -> Table:
     """Accuracy, time and settings of every estimator on one task, best first."""
     one = study.of(tasks=lambda name: name == task)
-    outcomes = {
-        "accuracy": (
-            "accuracy",
-            "on the test split, at the best structures: mean over seeds with a 95 % interval; 0 to 1, higher is better",
-        ),
-        "structure": ("structure_accuracy", "quality of the best structures by the measure of the task; higher is better"),
-        "relaxed": ("relaxed_accuracy", "accuracy at the marginals"),
-        "curve": ("curve_mean", "mean of the learning curve"),
-    }
-    outcomes = {title: pair for title, pair in outcomes.items() if title == "accuracy" or np.isfinite(one.outcome(pair[0])).any()}
-    columns = (
-        ("estimator", ""),
-        _OBJECTIVE,
-        *((title, hint) for title, (_, hint) in outcomes.items()),
-        (
-            "to the target",
-            "steps and seconds to .95 of the ceiling, median over seeds, and the number of seeds that reach it; lower is better",
-        ),
-        ("ms per step", "median milliseconds of a training step, interleaved with the other estimators; lower is better"),
-        ("rate", "the learning rate chosen on the validation split"),
-        ("option", "the option chosen on the validation split, used in training and for the gradients"),
-    )
-    rows = [
-        [
-            plain(contender.name),
-            plain(contender.objective),
-            *(estimate_cell(mean(one.outcome(metric)[0, place])) for metric, _ in outcomes.values()),
-            _target(one, contender.name),
-            _median(one.outcome("step_time")[0, place], lambda seconds: number(1e3 * seconds)),
-            _median(one.outcome("learning_rate")[0, place], significant),
-            plain(one.chosen.get((task, contender.name), "")),
-        ]
+    outcomes = {title: metric for title, metric in _OUTCOMES.items() if title == "accuracy" or np.isfinite(one.outcome(metric)).any()}
+    rows: list[dict[str, Any]] = [
+        {
+            "estimator": contender.name,
+            "objective": contender.objective,
+            **{title: estimate_cell(mean(one.outcome(metric)[0, place])) for title, metric in outcomes.items()},
+            "to the target": _target(one, contender.name),
+            "ms per step": _median(one.outcome("step_time")[0, place], milliseconds),
+            "rate": _median(one.outcome("learning_rate")[0, place], setting),
+            "option": one.chosen.get((task, contender.name), ""),
+        }
         for place, contender in enumerate(one.contenders)
         if np.isfinite(one.outcome("accuracy")[0, place]).any()
     ]
-    rows.sort(key=lambda row: -float(row[2].key))
-    rows = best_in_bold(rows, [None if row[0].text == "exact" else task for row in rows], {2: lambda accuracy: -accuracy})
+    rows.sort(key=lambda row: -row["accuracy"].key)
     limits = [one.outcome(f"{name}_accuracy") for name in ("floor", "ceiling")]
     note = "Floor and ceiling were not measured."
     if all(np.isfinite(values).any(1).all() for values in limits):
@@ -142,12 +132,11 @@ def task_table(study: Study, task: str) -> Table:
             f"Means over seeds with 95 % intervals; the best accuracy is in bold. Floor, without structure: {floor}. "
             f"Ceiling, with the true structures or the exact gradient: {ceiling}."
         )
-    return Table(f"Training on {task}", columns, rows, note, f"learning-{task}", pinned=True)
-
-
-def estimate_cell(found: Interval) -> TableCell:
-    """A value with its interval; empty without a value."""
-    return TableCell("", math.nan) if found.value is None else TableCell(estimate(found), found.value)
+    bold: dict[str, Any] = {
+        "costs": {"accuracy": lambda value: -value},
+        "groups": [None if row["estimator"] == "exact" else task for row in rows],
+    }
+    return tabulate(f"Training on {task}", rows, _HINTS, filters=(), note=note, name=f"learning-{task}", pinned=True, **bold)
 
 
 def _target(one: Study, name: str) -> TableCell:
@@ -164,7 +153,7 @@ def _target(one: Study, name: str) -> TableCell:
 
 def _median(values: np.ndarray, written: Callable[[float], str]) -> TableCell:
     known = values[np.isfinite(values)]
-    return TableCell(written(middle := float(np.median(known))), middle) if len(known) else TableCell("", math.nan)
+    return TableCell(written(middle := float(np.median(known))), middle) if len(known) else EMPTY
 
 
 def overall_table(study: Study) -> Table:
@@ -177,72 +166,58 @@ def overall_table(study: Study) -> Table:
         study = study.of(tasks=tasks.__contains__, contenders=lambda one: one.name in names)
     scores, against = study.outcome(SCORE), study.of_family(BASE)
     common = [task in study.common for task in study.tasks]
-    hint = "interquartile mean over the tasks of most estimators, with a stratified bootstrap interval; higher is better"
-    better = "probability that a run ends with a higher accuracy, over the tasks that both were trained on"
-    columns = (
-        *(("estimator", ""), _OBJECTIVE, ("all tasks", hint)),
-        *([(f"better than {BASE}", better)] if against else []),
-        *((task, "mean over seeds with a 95 % interval") for task in study.tasks),
-    )
-    rows = []
+    rows: list[dict[str, Any]] = []
     for place, contender in enumerate(study.contenders):
         own = scores[:, place]
         complete = np.isfinite(own[common]).any(1)
-        over = estimate_cell(interquartile_mean(own[common]) if complete.all() else Interval(None))
-        over = over if over.text else TableCell(plural(int(complete.sum()), "task"), math.nan)
-        row = [plain(contender.name), plain(contender.objective), over]
+        over = estimate_cell(interquartile_mean(own[common])) if complete.all() else EMPTY
+        row = {"estimator": contender.name, "objective": contender.objective}
+        rows.append({**row, "all tasks": over if over.text else TableCell(plural(int(complete.sum()), "task"), math.nan)})
         if against:
             wins = probability_of_improvement(own, scores[:, study.names.index(against)]) if contender.name != against else Interval(None)
-            row.append(estimate_cell(wins))
-        rows.append([*row, *(estimate_cell(mean(values)) for values in own)])
-    rows.sort(key=lambda row: -np.nan_to_num(float(row[2].key), nan=-1.0))
+            rows[-1][f"better than {BASE}"] = estimate_cell(wins)
+        rows[-1] |= {task: estimate_cell(mean(values)) for task, values in zip(study.tasks, own, strict=True)}
+    rows.sort(key=lambda row: -np.nan_to_num(row["all tasks"].key, nan=-1.0))
+    hints = {
+        **{"objective": _HINTS["objective"], **dict.fromkeys(study.tasks, "mean over seeds with a 95 % interval")},
+        "all tasks": "interquartile mean over the tasks of most estimators, with a stratified bootstrap interval; higher is better",
+        f"better than {BASE}": "probability that a run ends with a higher accuracy, over the tasks that both were trained on",
+    }
     note = "Normalised accuracy: (accuracy − floor) / (ceiling − floor), higher is better."
-    return Table("Training on all tasks", columns, rows, note, "learning-all", pinned=True)
+    return tabulate("Training on all tasks", rows, hints, filters=(), note=note, name="learning-all", pinned=True)
 
 
 def predictor_table(study: Study) -> Table:
     """Rank correlations of every predictor and level with every outcome, for each kind of estimators, and for both halves."""
-    found = predictor_results(study)
-    by_place = {(one.predictor, one.stage, one.outcome, one.kind): one for one in found}
-    outcomes = [name for name in OUTCOMES if any(one.outcome == name for one in found)]
-    columns = [("predictor", ""), ("entropy level", "of the run with the exact gradient, at which gradients were measured")]
-    for outcome in outcomes:
-        called = signed_label(outcome)
-        columns += [(f"{called}: {kind}", "mean over tasks of Spearman's rank correlation over estimators") for kind in KINDS]
-        columns += [(f"{called}: halves", "over all estimators of the half that chooses → of the half that confirms")]
     rows = []
-    for predictor, stage in dict.fromkeys((one.predictor, one.stage) for one in found):
-        cells = [plain(signed_label(predictor)), plain(stage)]
-        for outcome in outcomes:
-            cells += [correlation_cell(by_place[predictor, stage, outcome, kind].whole) for kind in KINDS]
-            both = by_place[predictor, stage, outcome, "all"]
-            text = f"{coefficient(both.choice.pooled)} → {coefficient(both.confirmation.pooled)}"
-            cells.append(TableCell(text, both.confirmation.pooled.value or 0.0, notes=("confirmed",) if both.confirmed else ()))
-        rows.append(cells)
+    for (predictor, stage), some in itertools.groupby(predictor_results(study), lambda one: (one.predictor, one.stage)):
+        row: dict[str, TableCell | str] = {"predictor": signed_label(predictor), LEVEL: stage}
+        for outcome, kinds in itertools.groupby(some, lambda one: signed_label(one.outcome)):
+            both, *others = kinds
+            row |= {f"{outcome}: {one.kind}": correlation_cell(one.whole) for one in (both, *others)}
+            text = f"{coefficient_interval(both.choice.pooled)} → {coefficient_interval(both.confirmation.pooled)}"
+            notes = ("confirmed",) if both.confirmed else ()
+            row[f"{outcome}: halves"] = TableCell(text, both.confirmation.pooled.value or 0.0, notes=notes)
+        rows.append(row)
+    hints = dict.fromkeys([*rows[0]][2:] if rows else (), "mean over tasks of Spearman's rank correlation over estimators")
+    hints |= {name: "over all estimators of the half that chooses → of the half that confirms" for name in hints if "halves" in name}
+    hints[LEVEL] = "of the run with the exact gradient, at which gradients were measured"
     note = (
         "Spearman’s rank correlations, −1 to 1. A positive one means that better gradients came with better training. Intervals resample "
         "ideas of estimators and seeds, not tasks. Small print: numbers of estimators and ideas. The exact gradient does not compete. "
         "Among so many correlations, some are far from 0 by chance. “Confirmed”: the intervals on two halves without common "
         "tasks, estimators or seeds agree."
     )
-    return Table("Predictors of final accuracy", tuple(columns), rows, note, "learning-predictors", pinned=True)
+    name = "learning-predictors"
+    return tabulate("Predictors of final accuracy", rows, hints, filters=(), note=note, name=name, pinned=True)
 
 
 def correlation_cell(found: Association) -> TableCell:
     """A correlation, with the number of its estimators."""
     if found.pooled.value is None:
         return TableCell("–", math.nan, notes=(found.note,))
-    return TableCell(coefficient(found.pooled), found.pooled.value, notes=(found.note or f"{found.estimators} of {found.ideas} ideas",))
-
-
-def _overview(task: str, table: Table) -> dict[str, Any]:
-    wanted = [place for place, (title, _) in enumerate(table.columns) if title not in ("estimator", "objective", "relaxed", "curve")]
-    rows = [[row[0].text, *((row[place].text, "") for place in wanted)] for row in table.rows]
-    return {"title": f"{task}: {table.note}", "stages": [table.columns[place][0] for place in wanted], "rows": rows}
-
-
-def _frame(rows: Iterator[tuple[Any, ...]], *names: str) -> pd.DataFrame:
-    return pd.DataFrame(list(rows), columns=list(names))
+    notes = (found.note or f"{found.estimators} of {found.ideas} ideas",)
+    return TableCell(coefficient_interval(found.pooled), found.pooled.value, notes=notes)
 
 
 def _curves(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
@@ -260,64 +235,49 @@ def _curves(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
     return found.assign(step=found["size"], seconds=found["size"] * np.array(step, dtype=float), **limits).drop(columns="size")
 
 
-def _points(study: Study) -> pd.DataFrame:
+def _points(study: Study) -> Iterator[dict[str, Any]]:
     """Every estimator by a number of its gradient, or the quality of its structures, and by its final accuracy: means over seeds."""
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        numbers = {f"{label_of(name)} at {stage}": study.predictor(name, stage) for name, stage in measured(study)}
-        for label, values in {**numbers, "quality of structures": study.outcome("structure_accuracy")}.items():
-            for at, task in enumerate(study.tasks):
-                for place, one in enumerate(study.contenders):
-                    x, y = mean(values[at, place]), mean(study.outcome("accuracy")[at, place])
-                    if one.competes and x.value is not None and y.value is not None:
-                        bounds = (y.value, y.value) if y.low is None else (y.low, y.high)
-                        yield (
-                            label,
-                            task,
-                            one.name,
-                            one.objective,
-                            "deterministic" if one.deterministic else "stochastic",
-                            x.value,
-                            y.value,
-                            *bounds,
-                        )
-
-    return _frame(rows(), "metric", "task", "estimator", "objective", "kind", "x", "accuracy", "low", "high")
+    numbers = {f"{label_of(name)} at {stage}": study.predictor(name, stage) for name, stage in measured(study)}
+    for label, values in {**numbers, "quality of structures": study.outcome("structure_accuracy")}.items():
+        for at, place in itertools.product(range(len(study.tasks)), range(len(study.names))):
+            one, x, y = study.contenders[place], mean(values[at, place]), mean(study.outcome("accuracy")[at, place])
+            if one.competes and x.value is not None and y.value is not None:
+                yield {
+                    **{"metric": label, "task": study.tasks[at], "estimator": one.name, "objective": one.objective},
+                    "kind": "deterministic" if one.deterministic else "stochastic",
+                    **{"x": x.value, "accuracy": y.value},
+                    **({"low": y.value, "high": y.value} if y.low is None else {"low": y.low, "high": y.high}),
+                }
 
 
-def _survival(study: Study) -> pd.DataFrame:
+def _survival(study: Study) -> Iterator[dict[str, Any]]:
     """The share of seeds below the target, by steps (Kaplan–Meier)."""
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        steps = study.outcome("steps_to_target")
-        stopped = study.censored.get("steps_to_target", np.zeros(steps.shape, bool))
-        for at, task in enumerate(study.tasks):
-            for place, name in enumerate(study.names):
-                if np.isfinite(steps[at, place]).any():
-                    found = survival(steps[at, place], stopped[at, place])
-                    end = (float(np.nanmax(steps[at])), float(found.share[-1]) if len(found.share) else 1.0)
-                    yield from ((task, name, step, share) for step, share in [(0.0, 1.0), *zip(found.times, found.share, strict=True), end])
-
-    return _frame(rows(), "task", "estimator", "step", "share")
+    steps = study.outcome("steps_to_target")
+    stopped = study.censored.get("steps_to_target", np.zeros(steps.shape, bool))
+    for at, place in itertools.product(range(len(study.tasks)), range(len(study.names))):
+        if np.isfinite(steps[at, place]).any():
+            found = survival(steps[at, place], stopped[at, place])
+            end = (float(np.nanmax(steps[at])), float(found.share[-1]) if len(found.share) else 1.0)
+            for step, share in [(0.0, 1.0), *zip(found.times, found.share, strict=True), end]:
+                yield {"task": study.tasks[at], "estimator": study.names[place], "step": step, "share": share}
 
 
-def _profile(study: Study) -> pd.DataFrame:
+def _profile(study: Study) -> Iterator[dict[str, Any]]:
     """The share of runs whose normalised accuracy is at least x, of the estimators trained on all common tasks."""
     scores = study.of(tasks=lambda task: task in study.common).outcome(SCORE)
     complete = [place for place in range(len(study.names)) if scores.size and np.isfinite(scores[:, place]).any(-1).all()]
     across = np.linspace(min(0.0, float(np.nanmin(scores))) if complete else 0.0, 1.05, 61)
-    found = (
-        (study.names[place], *point)
-        for place in complete
-        for point in zip(across, *performance_profile(scores[:, place], across), strict=True)
-    )
-    return _frame(found, "estimator", "accuracy", "share", "low", "high")
+    for place in complete:
+        for point in zip(across, *performance_profile(scores[:, place], across), strict=True):
+            yield {"estimator": study.names[place], **dict(zip(("accuracy", "share", "low", "high"), point, strict=True))}
 
 
-def _improvement(study: Study) -> pd.DataFrame:
+def _improvement(study: Study) -> list[dict[str, Any]]:
     """The probability that a run ends with a higher accuracy than one of `BASE`, best first."""
     base, scores = study.of_family(BASE), study.outcome(SCORE)
     others = [name for name in study.names if base and name != base]
     found = [(name, probability_of_improvement(*(scores[:, study.names.index(one)] for one in (name, base)))) for name in others]
-    known = sorted((pair for pair in found if pair[1].value is not None), key=lambda pair: -(pair[1].value or 0.0))
-    return _frame(((name, one.value, one.low, one.high) for name, one in known), "estimator", "probability", "low", "high")
+    known = [
+        {"estimator": name, "probability": one.value, "low": one.low, "high": one.high} for name, one in found if one.value is not None
+    ]
+    return sorted(known, key=lambda row: -row["probability"])

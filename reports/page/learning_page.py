@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import io
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from ...suites.text import coefficient
 from .. import published, results
 from ..analysis.learning import RECOMMENDING, correlation, predictor_name
 from ..results import Manifest
-from .cells import Table, TableCell, plain
-from .learning import LearningSection, correlation_cell, estimate_cell, learning_of, overall_table, predictor_table, task_table
+from .cells import Table, TableCell, estimate_cell, plain, tabulate
+from .learning import LearningSection, correlation_cell, learning_of, overall_table, predictor_table, task_table
 from .looks import looks
 from .markdown import escaped, markdown_table
 
@@ -48,9 +49,8 @@ def write(runs: Sequence[Path], folder: Path) -> Path:
         FileNotFoundError: a folder without a run.
         ValueError: a run without training, or two runs of one cell.
     """
-    frames, manifests, seen = [], [], set[tuple[str, ...]]()
-    for run in runs:
-        frame, manifest = results.read(run)
+    read, seen = [results.read(run) for run in runs], set[tuple[str, ...]]()
+    for run, (frame, _) in zip(runs, read, strict=True):
         if not learning_of(frame):
             raise ValueError(f"{run} holds no result of training; expected the folder of a run of `structgrad learn`")
         cells = set(frame[["suite", "problem", "estimator"]].astype(str).itertuples(index=False, name=None))
@@ -58,10 +58,9 @@ def write(runs: Sequence[Path], folder: Path) -> Path:
             suite, problem, estimator = min(seen & cells)
             raise ValueError(f"{run} has {suite} of {estimator} on {problem}, which another run has too; expected runs of other cells")
         seen |= cells
-        frames.append(frame)
-        manifests.append(manifest)
-    frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
-    section, lines = learning_of(frame), [*page(learning_of(frame), manifests)]
+    frame = read[0][0] if len(read) == 1 else pd.concat([found for found, _ in read], ignore_index=True)
+    section = learning_of(frame)
+    lines = [*page(section, [manifest for _, manifest in read])]
     for name, title, image in figures(section, {name: colour for name, (colour, _) in looks(frame).items()}):
         results.write_whole(folder / "learning" / f"{name}.png", image)
         lines += ["", f"![{title}](learning/{name}.png)"]
@@ -75,30 +74,18 @@ def figures(section: LearningSection, colours: dict[str, str]) -> Iterator[tuple
 
     rows = section.charts()
     points = rows.get("learning-points", pd.DataFrame(columns=["metric"]))
-    recommending = f"{label_of(RECOMMENDING[0])} at {RECOMMENDING[1]}"
-    shared: dict[str, Any] = {
-        "hue": "estimator",
-        "col": "task",
-        "col_wrap": 3,
-        "height": 2.4,
-        "palette": colours,
-        "facet_kws": {"sharex": False, "sharey": False},
-    }
-    for name, title, some, across, kind in (
-        ("curves", "Accuracy during training, mean over seeds", rows.get("learning-curves"), ("step", "mean"), "line"),
-        ("predictor", f"Final accuracy by {recommending}", points[points["metric"] == recommending], ("x", "accuracy"), "scatter"),
-        (
-            "structure",
-            "Final accuracy by the quality of structures",
-            points[points["metric"] == "quality of structures"],
-            ("x", "accuracy"),
-            "scatter",
-        ),
+    rho = f"{label_of(RECOMMENDING[0])} at {RECOMMENDING[1]}"
+    looks: dict[str, Any] = {"hue": "estimator", "palette": colours, "col": "task", "col_wrap": 3, "height": 2.4}
+    for name, title, some, x, y in (
+        ("curves", "Accuracy during training, mean over seeds", rows.get("learning-curves", points), "step", "mean"),
+        ("predictor", f"Final accuracy by {rho}", points[points["metric"] == rho], "x", "accuracy"),
+        ("structure", "Final accuracy by the quality of structures", points[points["metric"] == "quality of structures"], "x", "accuracy"),
     ):
-        if some is not None and len(some):
+        if len(some):
             with sns.axes_style("whitegrid"):
-                grid = sns.relplot(some, x=across[0], y=across[1], kind=kind, **shared)
-                grid.set_titles("{col_name}").set_axis_labels(across[0] if kind == "line" else title.partition(" by ")[2], "accuracy")
+                kind = "line" if x == "step" else "scatter"
+                grid = sns.relplot(some, x=x, y=y, kind=kind, facet_kws={"sharex": False, "sharey": False}, **looks)
+                grid.set_titles("{col_name}").set_axis_labels(title.partition(" by ")[2] or x, "accuracy")
                 buffer = io.BytesIO()
                 grid.savefig(buffer, format="png", dpi=70)
                 grid.figure.clear()
@@ -178,13 +165,12 @@ def _choice(study: Study) -> Iterator[str]:
     )
     yield ""
     for outcome in OUTCOMES:
-        best = chosen(found, outcome)
-        if best is None:
-            yield f"- **{signed_label(outcome)}**: no interval on the half that chooses excludes 0; nothing is chosen."
-        else:
-            verdict = "confirmed" if best.confirmed else "**not** confirmed"
+        best, text = chosen(found, outcome), "no interval on the half that chooses excludes 0; nothing is chosen"
+        if best is not None:
             first, other = correlation(best.choice), correlation(best.confirmation)
-            yield f"- **{signed_label(outcome)}**: {predictor_name(best)}, {first}; on the other half {other}: {verdict}."
+            verdict = "confirmed" if best.confirmed else "**not** confirmed"
+            text = f"{predictor_name(best)}, {first}; on the other half {other}: {verdict}"
+        yield f"- **{signed_label(outcome)}**: {text}."
     yield ""
 
 
@@ -194,50 +180,51 @@ def _predictors(study: Study) -> Iterator[str]:
     if not pairs:
         yield from ("Gradients were not measured.", "")
         return
-    rows = []
-    for outcome in (name for name in OUTCOMES if name in study.outcomes):
-        for kind in KINDS:
-            found = [(pair, association(of_kind(study, kind), *pair, outcome)) for pair in pairs]
-            carried = sorted((one for one in found if one[1].significant), key=lambda one: -abs(one[1].pooled.value or 0.0))
-            largest = "; ".join(f"{signed_label(name)} at {stage} {correlation(one)}" for (name, stage), one in carried[:3]) or "none"
-            rows.append([plain(text) for text in (signed_label(outcome), kind, largest, f"{len(carried)} of {len(pairs)}")])
+    rows: list[dict[str, TableCell | str]] = []
+    for outcome, kind in itertools.product((name for name in OUTCOMES if name in study.outcomes), KINDS):
+        found = [(pair, association(of_kind(study, kind), *pair, outcome)) for pair in pairs]
+        carried = sorted((one for one in found if one[1].significant), key=lambda one: -abs(one[1].pooled.value or 0.0))
+        largest = "; ".join(f"{signed_label(name)} at {stage} {correlation(one)}" for (name, stage), one in carried[:3]) or "none"
+        carrying = f"{len(carried)} of {len(pairs)}"
+        rows.append({"outcome": signed_label(outcome), "estimators": kind, "largest": largest, "without 0": carrying})
     yield from ("### The largest correlations", "")
     yield "Spearman's rank correlations, means over tasks. They are the largest of many, and larger by chance."
-    yield from ("", markdown_table(Table("", (("outcome", ""), ("estimators", ""), ("largest", ""), ("without 0", "")), rows)))
-    yield from ("### Every predictor", "", _noted(predictor_table(study)))
+    yield from ("", _table(rows), "### Every predictor", "", _noted(predictor_table(study)))
     kinds = [kind for kind in objectives(study, by_objective=True) if kind not in KINDS]
-    by_objective, by_task = [], []
+    by_objective: list[dict[str, TableCell | str]] = []
+    by_task: list[dict[str, TableCell | str]] = []
     for name, stage in pairs:
-        first = [plain(signed_label(name)), plain(stage)]
-        by_objective.append([*first, *(correlation_cell(association(of_kind(study, kind), name, stage, "accuracy")) for kind in kinds)])
+        first = {"predictor": signed_label(name), "stage": stage}
+        by_objective.append(
+            {**first, **{kind: correlation_cell(association(of_kind(study, kind), name, stage, "accuracy")) for kind in kinds}}
+        )
         within = association(study, name, stage, "accuracy", resamples=0).within
-        by_task.append([*first, *(TableCell(coefficient(within.get(task))) for task in study.tasks)])
-    for title, over, columns, cells in (
-        ("By objective", "the estimators of one objective", kinds, by_objective),
-        ("Task by task", "all estimators", study.tasks, by_task),
-    ):
-        table = Table(title, (("predictor", ""), ("stage", ""), *((column, "") for column in columns)), cells)
-        yield from (f"### {title}", "", f"Final accuracy, over {over}.", "", markdown_table(table))
+        by_task.append({**first, **{task: coefficient(within.get(task)) for task in study.tasks}})
+    yield from ("### By objective", "", "Final accuracy, over the estimators of one objective.", "", _table(by_objective))
+    yield from ("### Task by task", "", "Final accuracy, over all estimators.", "", _table(by_task))
 
 
 def _differences(one: Study, task: str) -> Iterator[str]:
     """Differences to one estimator, paired by seed, on a task of a published comparison."""
     family, finding = COMPARED_WITH.get(task, ("", ""))
-    base = one.of_family(family)
+    base, accuracy = one.of_family(family), one.outcome("accuracy")[0]
     if base is None:
         return
-    order = np.argsort(-np.nan_to_num(one.outcome("accuracy")[0].mean(-1), nan=-1))
     rows = []
-    for place in [at for at in order if np.isfinite(one.outcome("accuracy")[0, at]).any()]:
-        row = [plain(one.names[place])]
-        for metric in ("accuracy", "structure_accuracy"):
-            values = one.outcome(metric)[0]
+    for place in np.argsort(-np.nan_to_num(accuracy.mean(-1), nan=-1)):
+        row: list[TableCell] = []
+        for values in (accuracy, one.outcome("structure_accuracy")[0]):
             change = paired_difference(values[place], values[one.names.index(base)])
             row += [estimate_cell(mean(values[place])), plain("") if one.names[place] == base else estimate_cell(change)]
-        rows.append(row)
+        if np.isfinite(accuracy[place]).any():
+            rows.append([plain(one.names[place]), *row])
     columns = ("estimator", "accuracy", "difference", "structure", "difference")
     yield from (f"### Compared with {escaped(base)}", "", f"{finding} Differences are paired by seed.", "")
     yield markdown_table(Table("", tuple((title, "") for title in columns), rows))
+
+
+def _table(rows: Sequence[Mapping[str, TableCell | str]]) -> str:
+    return markdown_table(tabulate("", rows, {}))
 
 
 def main() -> None:

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from ...suites.text import cells_line
+from ...suites.text import cells_line, plural
 from ..analysis.answers import MAIN_BUDGET
 from ..results import Manifest
-from .answering import budget_label
 from .cells import Table, TableCell
 from .content import Report, report
 
@@ -72,7 +71,7 @@ def _folded_tables(found: Report) -> Iterable[tuple[str, str]]:
 
 def _at_main_budget(table: Table) -> Table:
     """A comment has room for one budget."""
-    return Table(table.title, table.columns, [row for row in table.rows if row[2].text == budget_label(MAIN_BUDGET)], table.note)
+    return Table(table.title, table.columns, [row for row in table.rows if row[2].text == plural(MAIN_BUDGET, "estimate")], table.note)
 
 
 def markdown_table(table: Table) -> str:

@@ -40,7 +40,7 @@ def held(frame: pd.DataFrame, known: Mapping[str, Any]) -> dict[str, pd.DataFram
     sizes = [known_sizes.get(name, known_sizes.get(name.rpartition(", ")[0], "")) for name in found["problem"]]
     return {
         "cells": found.assign(n=pd.Series(sizes, dtype=object)),
-        "standings": answers.standings(frame, known.get("values_only")),
+        "standings": answers.standings(answers.answers(frame, known.get("values_only"))),
         "sweeps": sweeps(frame),
     }
 

@@ -89,10 +89,10 @@ def _questions(*, timed: bool) -> dict[str, dict[str, object]]:
         question.name: {
             "asks": question.asks,
             "criterion": question.criterion,
-            "label": answering.SCORES[question.score].label,
+            "label": answering.SCORES[question.score][0],
             "unit": answering.unit(question.score, timed=timed),
             "lower": question.logarithmic,
-            "meaning": answering.SCORES[question.score].meaning,
+            "meaning": answering.SCORES[question.score][1],
             "budgeted": question.score != "variance_seconds",
         }
         for question in QUESTIONS

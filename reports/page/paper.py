@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +84,22 @@ class PlannedFigure:
         """Draw it: a panel per entropy level, side by side; the matrix without panels."""
         if self.panel is None:
             return PaperFigure(self.name, saved(draw_matrix(self.rows), "pdf"), self.text)
-        return _figure(self.name, self.rows, self.panel, self.text)
+        stages, names = tables.order(self.rows, "stage"), self.rows.drop_duplicates("estimator")
+        columns, numbers, legend = min(len(stages), 3), [], self.panel is not _ranking
+        beside = 2 if columns == 1 else 4
+        lines, below = math.ceil(len(stages) / columns), 0.13 * math.ceil(len(names) / beside) + 0.1 if legend else 0.0
+        height = lines * (2.2 if legend else 0.75 + 0.13 * len(names)) + below
+        with _looks("whitegrid"):
+            figure = figure_of(COLUMN if columns == 1 else PAGE, height)
+            panels = figure.subplots(lines, columns, squeeze=False, sharex=legend, sharey=legend).ravel()
+            for panel, stage in zip(panels, stages, strict=False):
+                numbers.append(f"{tex(stage)}: {'; '.join(self.panel(panel, self.rows[self.rows['stage'] == stage]))}.")
+                panel.set_title(stage)
+            for panel in panels[len(stages) :]:
+                panel.set_visible(False)
+            if legend:
+                _legend(figure, dict(zip(names["estimator"], names["colour"], strict=True)), beside)
+            return PaperFigure(self.name, saved(figure, "pdf"), " ".join([self.text, *numbers]))
 
 
 def draw(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iterator[PaperFigure]:
@@ -103,37 +118,28 @@ def planned(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iter
     best = winners(held)
     if len(best):
         yield PlannedFigure("matrix", best, None, _MATRIX.format(MAIN_BUDGET))
+    asked = held["standings"][(held["standings"]["question"] == "gradients") & (held["standings"]["budget"] == MAIN_BUDGET)]
     for problem, cells in held["cells"].groupby("problem", sort=False):
-        standings = held["standings"]
-        ranked = standings[
-            (standings["problem"] == problem) & (standings["question"] == "gradients") & (standings["budget"] == MAIN_BUDGET)
-        ]
-        ranked = ranked.merge(cells[["stage", "estimator", "colour"]], on=["stage", "estimator"])
         where = _where(cells.iloc[0])
-        if len(ranked):
-            yield _planned(
-                f"ranking-{problem}", ranked, _ranking, f"Worth of a step ($\\rho$) for equal time, with 95\\,\\% intervals, {where}."
-            )
-        moments = cells.loc[np.isfinite(cells["bias"]) & np.isfinite(cells["variance"])]
-        if len(moments):
-            text = f"Relative bias and variance of one estimate, medians over instances with quartiles, {where}."
-            yield _planned(f"plane-{problem}", moments, _plane, text)
+        ranked = asked[asked["problem"] == problem].merge(cells[["stage", "estimator", "colour"]], on=["stage", "estimator"])
+        moments = cells[np.isfinite(cells["bias"]) & np.isfinite(cells["variance"])]
+        found: list[tuple[str, pd.DataFrame, Callable[[Axes, pd.DataFrame], list[str]], str]] = [
+            ("ranking", ranked, _ranking, "Worth of a step ($\\rho$) for equal time, with 95\\,\\% intervals"),
+            ("plane", moments, _plane, "Relative bias and variance of one estimate, medians over instances with quartiles"),
+        ]
         for cost, word in (("seconds", "seconds"), ("evaluations", "evaluations of the loss")):
             priced = moments[(moments[cost] > 0) & ~moments["reference"] & (moments["bias"] + moments["variance"] > tables.ZERO)]
-            if len(priced):
-                text = f"Relative root mean squared error against {word}, bands between quartiles over instances, {where}."
-                yield _planned(f"error-{cost}-{problem}", priced.assign(cost=priced[cost], axis=word), _error, text)
+            text = f"Relative root mean squared error against {word}, bands between quartiles over instances"
+            found.append((f"error-{cost}", priced.assign(cost=priced[cost], axis=word), _error, text))
         swept = held["sweeps"][held["sweeps"]["problem"] == problem]
         for (metric, axis), points in swept.groupby(["metric", "axis"], sort=False):
             grown = points[points.groupby(["stage", "estimator"])["size"].transform("nunique") > 1]
-            if len(grown):
-                label = label_of(str(metric))
-                text = f"{label[0].upper()}{label[1:]} by {axis}, medians over instances with bands between quartiles, {where}."
-                yield _planned(f"{metric}-{axis}-{problem}", grown.assign(label=label), _growth, tex(text))
-
-
-def _planned(name: str, rows: pd.DataFrame, panel: Callable[[Axes, pd.DataFrame], list[str]], text: str) -> PlannedFigure:
-    return PlannedFigure(re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"), rows, panel, text)
+            label = label_of(str(metric))
+            text = tex(f"{label[0].upper()}{label[1:]} by {axis}, medians over instances with bands between quartiles")
+            found.append((f"{metric}-{axis}", grown.assign(label=label), _growth, text))
+        for name, rows, panel, text in found:
+            if len(rows):
+                yield PlannedFigure(re.sub(r"[^a-z0-9]+", "-", f"{name}-{problem}".lower()).strip("-"), rows, panel, f"{text}, {where}.")
 
 
 def winners(held: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -185,34 +191,9 @@ def draw_matrix(best: pd.DataFrame) -> Figure:
 
 def _where(cell: Any) -> str:
     structure = f"{cell.oracle}, {number(cell.structures)} structures" if not math.isnan(cell.structures) else str(cell.oracle)
-    size = plural(int(cell.instances), "instance") + (
-        "" if math.isnan(cell.replicates) else f", {plural(int(cell.replicates), 'replicate')}"
-    )
-    return tex(f"{cell.problem} ({structure}; loss {cell.loss}; {size}; seed {cell.seed})")
-
-
-def _figure(name: str, rows: pd.DataFrame, draw_one: Callable[[Axes, pd.DataFrame], list[str]], text: str) -> PaperFigure:
-    stages = tables.order(rows, "stage")
-    numbers = []
-    with _looks("whitegrid"):
-        names = tables.order(rows, "estimator")
-        columns = min(len(stages), 3)
-        lines = math.ceil(len(stages) / columns)
-        width = COLUMN if columns == 1 else PAGE
-        legend = draw_one is not _ranking
-        height = 0.75 + 0.13 * len(names) if not legend else 2.2
-        below = 0.13 * math.ceil(len(names) / (2 if columns == 1 else 4)) + 0.1 if legend else 0.0
-        figure = figure_of(width, lines * height + below)
-        panels = figure.subplots(lines, columns, squeeze=False, sharex=legend, sharey=legend).ravel()
-        for panel, stage in zip(panels, stages, strict=False):
-            numbers.append(f"{tex(stage)}: {'; '.join(draw_one(panel, rows[rows['stage'] == stage]))}.")
-            panel.set_title(stage)
-        for panel in panels[len(stages) :]:
-            panel.set_visible(False)
-        if legend:
-            _legend(figure, rows.drop_duplicates("estimator"), 2 if columns == 1 else 4)
-        written = saved(figure, "pdf")
-    return PaperFigure(name, written, " ".join([text, *numbers]))
+    counts = ((cell.instances, "instance"), (cell.replicates, "replicate"))
+    size = ", ".join(plural(int(count), noun) for count, noun in counts if not math.isnan(count))
+    return tex(f"{cell.problem} ({'; '.join(filter(None, (structure, f'loss {cell.loss}', size, f'seed {cell.seed}')))})")
 
 
 @contextmanager
@@ -240,13 +221,11 @@ def saved(figure: Figure, kind: Literal["pdf", "png"]) -> bytes:
     return buffer.getvalue()
 
 
-def _legend(figure: Figure, rows: pd.DataFrame, columns: int) -> None:
+def _legend(figure: Figure, colours: Mapping[Any, str], columns: int) -> None:
     from matplotlib.lines import Line2D
 
-    marks_ = [
-        Line2D([], [], marker="o", markersize=4, color=row.colour, label=short_name(str(row.estimator))) for row in tables.records(rows)
-    ]
-    figure.legend(handles=marks_, loc="outside lower center", ncols=columns, fontsize=6, frameon=False)
+    handles = [Line2D([], [], marker="o", markersize=4, color=colour, label=short_name(str(name))) for name, colour in colours.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=6, frameon=False)
 
 
 def _ranking(axes: Axes, rows: pd.DataFrame) -> list[str]:
@@ -292,33 +271,30 @@ def _smallest(values: pd.Series[float]) -> float:
 
 def _error(axes: Axes, rows: pd.DataFrame) -> list[str]:
     for row in tables.records(rows):
-        budget = row.cost * _DECADES
-        error, low, high = (
-            np.sqrt(bias**2 + np.maximum(variance, 0) / _DECADES)
-            for bias, variance in ((row.bias, row.variance), (row.bias_low, row.variance_low), (row.bias_high, row.variance_high))
-        )
-        axes.plot(budget, error, color=row.colour, linewidth=1)
-        axes.fill_between(budget, low, high, color=row.colour, alpha=0.15, linewidth=0)
+        pairs = ((row.bias, row.variance), (row.bias_low, row.variance_low), (row.bias_high, row.variance_high))
+        errors = [np.sqrt(bias**2 + np.maximum(variance, 0) / _DECADES) for bias, variance in pairs]
+        _line(axes, row.cost * _DECADES, errors, color=row.colour)
     axes.set(xscale="log", yscale="log", xlabel=str(rows["axis"].iloc[0]), ylabel="relative RMSE")
-    return [
-        f"{tex(row.estimator)} {number(math.sqrt(row.bias**2 + max(row.variance, 0)))} at {number(row.cost)}"
-        for row in tables.records(rows)
-    ]
+    errors = np.sqrt(rows["bias"] ** 2 + np.maximum(rows["variance"], 0))
+    return [f"{tex(row.estimator)} {number(error)} at {number(row.cost)}" for row, error in zip(tables.records(rows), errors, strict=True)]
 
 
 def _growth(axes: Axes, rows: pd.DataFrame) -> list[str]:
     ends = []
     for name, points in rows.sort_values("size").groupby("estimator", sort=False):
-        colour = points["colour"].iloc[0]
-        axes.plot(points["size"], points["median"], color=colour, linewidth=1, marker="o", markersize=3, markeredgecolor="white")
-        axes.fill_between(points["size"], points["lower"], points["upper"], color=colour, alpha=0.15, linewidth=0)
-        first, last = points.iloc[0], points.iloc[-1]
-        ends.append(
-            f"{tex(str(name))} {number(first['median'])} at {number(first['size'])}, {number(last['median'])} at {number(last['size'])}"
-        )
+        looks = {"marker": "o", "markersize": 3, "markeredgecolor": "white"}
+        _line(axes, points["size"], [points[name] for name in ("median", "lower", "upper")], color=points["colour"].iloc[0], **looks)
+        both = [f"{number(points['median'].iloc[end])} at {number(points['size'].iloc[end])}" for end in (0, -1)]
+        ends.append(f"{tex(str(name))} {', '.join(both)}")
     scale = "log" if (rows["lower"] > 0).all() else "linear"
     axes.set(xscale="log", yscale=scale, xlabel=str(rows["axis"].iloc[0]), ylabel=str(rows["label"].iloc[0]))
     return ends
+
+
+def _line(axes: Axes, x: Any, y: Sequence[Any], *, color: str, **looks: Any) -> None:
+    """A line with a band: the middle, the lower and the upper ends."""
+    axes.plot(x, y[0], color=color, linewidth=1, **looks)
+    axes.fill_between(x, y[1], y[2], color=color, alpha=0.15, linewidth=0)
 
 
 def tex(text: str) -> str:

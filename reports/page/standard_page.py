@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import pandas as pd
 
@@ -31,7 +30,7 @@ from ..analysis.answers import MAIN_BUDGET, Answer
 from . import marks, paper
 from .cells import plain_table
 from .markdown import markdown_table
-from .page import to_html
+from .page import environment, to_html
 
 GRADIENTS, VALUES, LINEAR = "squared_distance", "black_box", "squared_distance_linear"
 KINDS = {LINEAR: "linear between structures", GRADIENTS: "differentiable at relaxed inputs", VALUES: "black box"}
@@ -79,12 +78,12 @@ class Contest:
         equal = [other for other in self.named if self.named[other] == self.named[name] and other != name]
         return f"{' or '.join(f'`{one}`' for one in (name, *equal))}, {self.named[name]} of {self.count}"
 
-    def phrase(self, of: str = "structures") -> str:
-        """The content of the cell in a sentence."""
-        name = self.winner
+    def phrase(self, of: str = "structures", *, rho: bool = False) -> str:
+        """The content of the cell in a sentence, with the median ρ if asked."""
+        name, median = self.winner, f" (median ρ {number(self.rho, 2)})" if rho else ""
         if name:
-            return f"`{name}` is best or tied on {self.named[name]} of {self.count} {of}"
-        return f"no estimator is clearly best on {self.none} of {self.count} {of}"
+            return f"`{name}` is best or tied on {self.named[name]} of {self.count} {of}{median}."
+        return f"no estimator is clearly best on {self.none} of {self.count} {of}{median}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,17 +103,14 @@ class Standard:
     def contest(self, loss: str, stage: str, budget: float = MAIN_BUDGET) -> Contest:
         """The best estimators for one loss at one entropy level, over all measured structures."""
         here = [
-            answer
-            for answer in self.found
-            if answer.question.name == "gradients"
-            and answer.budget == budget
-            and answer.stage == stage
-            and split_loss(answer.problem)[1] == loss
+            one
+            for one in self.found
+            if (one.question.name, one.budget, one.stage, split_loss(one.problem)[1]) == ("gradients", budget, stage, loss)
         ]
-        rho = float(np.median([answer.score.value for answer in here if answer.score.value is not None]))
-        best = [answer for answer in here if answer.outcome in ("clear", "tied")]
-        named = Counter(name for answer in best for name in (answer.estimator, *answer.tied))
-        return Contest(Counter(answer.estimator for answer in best), named, len(here), rho)
+        best = [one for one in here if one.outcome in ("clear", "tied")]
+        named = Counter(name for one in best for name in (one.estimator, *one.tied))
+        rho = float(np.median([one.score.value for one in here if one.score.value is not None]))
+        return Contest(Counter(one.estimator for one in best), named, len(here), rho)
 
     def exact(self, loss: str) -> list[str]:
         """The estimators without bias and variance wherever this loss was measured."""
@@ -128,36 +124,31 @@ class Standard:
 
     def finding(self) -> list[str]:
         """The findings, in sentences of at most 25 words."""
-        flat, _, half, peaked = (self.contest(GRADIENTS, stage) for stage in ENTROPIES)
-        patient = self.contest(GRADIENTS, "h=0.4", PATIENT)
-        blind, late = (self.contest(VALUES, stage) for stage in ("h=0.95", "h=0.1"))
         exact = " and ".join(f"`{name}`" for name in self.exact(LINEAR))
-        early, final = (self.contest(GRADIENTS, stage) for stage in ("early", "final"))
         used = published.predictors()
-        triple = coefficient(Interval(*used["used"]["correlation"]))
-        confirmed = "confirmed" if used["confirmed"] else "did not confirm"
+        triple = coefficient_interval(Interval(*used["used"]["correlation"]))
         return [
-            f"With a differentiable loss and high entropy (h = 0.95), {flat.phrase()} (median ρ {number(flat.rho, 2)}).",
-            f"At medium entropy (h = 0.4), {half.phrase()} (median ρ {number(half.rho, 2)}).",
-            f"At low entropy (h = 0.1), {peaked.phrase()} (median ρ {number(peaked.rho, 2)}).",
-            f"With the time of {PATIENT} REINFORCE estimates instead of {MAIN_BUDGET} (h = 0.4), {patient.phrase()}.",
-            f"With a black-box loss and high entropy (h = 0.95), {blind.phrase()}.",
-            f"With a black-box loss and low entropy (h = 0.1), {late.phrase()}.",
+            f"With a differentiable loss and high entropy (h = 0.95), {self.contest(GRADIENTS, 'h=0.95').phrase(rho=True)}",
+            f"At medium entropy (h = 0.4), {self.contest(GRADIENTS, 'h=0.4').phrase(rho=True)}",
+            f"At low entropy (h = 0.1), {self.contest(GRADIENTS, 'h=0.1').phrase(rho=True)}",
+            f"With the time of {PATIENT} REINFORCE estimates instead of {MAIN_BUDGET} (h = 0.4), "
+            f"{self.contest(GRADIENTS, 'h=0.4', PATIENT).phrase()}",
+            f"With a black-box loss and high entropy (h = 0.95), {self.contest(VALUES, 'h=0.95').phrase()}",
+            f"With a black-box loss and low entropy (h = 0.1), {self.contest(VALUES, 'h=0.1').phrase()}",
             *([f"If the loss is linear between structures, {exact} are exact at every entropy level."] if exact else []),
-            f"On scores of models early in training, {early.phrase('score sets')} (median ρ {number(early.rho, 2)}).",
-            f"On scores of trained models, {final.phrase('score sets')} (median ρ {number(final.rho, 2)}).",
+            f"On scores of models early in training, {self.contest(GRADIENTS, 'early').phrase('score sets', rho=True)}",
+            f"On scores of trained models, {self.contest(GRADIENTS, 'final').phrase('score sets', rho=True)}",
             f"Over {used['tasks']} trained tasks, ρ had a rank correlation of {triple} with {used['outcome']}.",
-            f"Held-out tasks {confirmed} that correlation.",
+            f"Held-out tasks {'confirmed' if used['confirmed'] else 'did not confirm'} that correlation.",
         ]
 
     def summary(self) -> str:
         """The best estimator by kind of loss and entropy level, as a table in Markdown."""
-        rows = []
+        lines = [["loss", *(stage.replace("=", " = ") for stage in ENTROPIES)], ["---"] * (1 + len(ENTROPIES))]
         for loss, kind in KINDS.items():
             cells = [self.contest(loss, stage).cell() for stage in ENTROPIES]
             same = [later if later != before else "the same" for before, later in itertools.pairwise(cells)]
-            rows.append([f"{kind} (`{loss}`)", cells[0], *same])
-        lines = [["loss", *(stage.replace("=", " = ") for stage in ENTROPIES)], ["---"] * (1 + len(ENTROPIES)), *rows]
+            lines.append([f"{kind} (`{loss}`)", cells[0], *same])
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def figures(self) -> dict[str, bytes]:
@@ -169,24 +160,33 @@ class Standard:
 
     def measured(self) -> pd.DataFrame:
         """Scores, structure, number of structures, entropy levels, instances and losses, one row per set of scores."""
-        rows = self.frame.assign(scores=self.frame["problem"].map(lambda name: split_loss(str(name))[0]).astype(object))
-        lines = []
+        rows, lines = self.frame.assign(scores=self.frame["problem"].map(lambda name: split_loss(str(name))[0]).astype(object)), []
         for scores, part in rows.groupby("scores", sort=False):
             logs = part["log_count"].dropna().astype(float)
-            counts = " to ".join(dict.fromkeys(exponential(end) for end in (logs.min(), logs.max())))
-            instances = part[part["instance"].fillna("") != ""].groupby("stage", observed=True)["instance"].nunique().max()
-            stages = ", ".join(part["stage"].astype(object).drop_duplicates())
-            sizes = self.about["catalogue"].get("sizes", {}).get(part["problem"].iloc[0], "")
-            lines.append((scores, part["oracle"].iloc[0], sizes, counts, stages, instances, part["loss"].nunique()))
-        return pd.DataFrame(lines, columns=["scores", "structure", "sizes", "structures", "entropy levels", "instances each", "losses"])
+            lines.append(
+                {
+                    "scores": scores,
+                    "structure": part["oracle"].iloc[0],
+                    "sizes": self.about["catalogue"].get("sizes", {}).get(part["problem"].iloc[0], ""),
+                    "structures": " to ".join(dict.fromkeys(exponential(end) for end in (logs.min(), logs.max()))),
+                    "entropy levels": ", ".join(tables.order(part, "stage")),
+                    "instances each": _instances(part, "stage"),
+                    "losses": part["loss"].nunique(),
+                }
+            )
+        return pd.DataFrame(lines)
 
     def unsure(self) -> str:
         """Uncertainty on real scores: ``With 16 instances each, no estimator is clearly best in 12 of 30 cells``."""
         contests = [self.contest(GRADIENTS, stage) for stage in ("init", "early", "final")]
         none, count = (sum(getattr(one, name) for one in contests) for name in ("none", "count"))
-        real = self.frame[self.frame["stage"] == "final"]
-        instances = real[real["instance"].fillna("") != ""].groupby("problem", observed=True)["instance"].nunique().max()
+        instances = _instances(self.frame[self.frame["stage"] == "final"], "problem")
         return f"With {whole(instances)} instances each, no estimator is clearly best in {none} of {count} cells"
+
+
+def _instances(rows: pd.DataFrame, column: str) -> int:
+    """The most instances of any value of a column."""
+    return int(rows[rows["instance"].fillna("") != ""].groupby(column, observed=True)["instance"].nunique().max())
 
 
 def write(folder: Path, *, of: Path = published.FOLDER) -> list[Path]:
@@ -238,27 +238,26 @@ def page_of_run(run: Path) -> bytes:
 def page(standard: Standard) -> str:
     """The text of ``standard.md``."""
     about = standard.about
-    names = standard.frame["estimator"].astype(object).drop_duplicates()
-    return _template().render(
-        finding=standard.finding(),
-        summary=standard.summary(),
-        entropies=BUILT_IN,
-        stages=REAL,
-        unsure=standard.unsure(),
-        budget=MAIN_BUDGET,
-        measured=markdown_table(plain_table("What was measured", standard.measured())),
-        rows=whole(about["rows"]),
-        estimators=", ".join(f"`{name}`" for name in names),
-        day=str(about["finished"]).partition("T")[0],
-        environment=about["environment"],
-        commits=" and ".join(commit[:9] for commit in about["commits"]),
-        commands=about["command"].replace(" && ", "\n"),
+    return (
+        environment()
+        .overlay(autoescape=False, keep_trailing_newline=True)
+        .get_template("standard.md.j2")
+        .render(
+            finding=standard.finding(),
+            summary=standard.summary(),
+            entropies=BUILT_IN,
+            stages=REAL,
+            unsure=standard.unsure(),
+            budget=MAIN_BUDGET,
+            measured=markdown_table(plain_table("What was measured", standard.measured())),
+            rows=whole(about["rows"]),
+            estimators=", ".join(f"`{name}`" for name in tables.order(standard.frame, "estimator")),
+            day=str(about["finished"]).partition("T")[0],
+            environment=about["environment"],
+            commits=" and ".join(commit[:9] for commit in about["commits"]),
+            commands=about["command"].replace(" && ", "\n"),
+        )
     )
-
-
-def _template() -> jinja2.Template:
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
-    return jinja2.Environment(loader=loader, autoescape=False, trim_blocks=True, keep_trailing_newline=True).get_template("standard.md.j2")
 
 
 def main(words: list[str] | None = None) -> None:

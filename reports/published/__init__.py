@@ -29,6 +29,9 @@ TABLE, ABOUT, PREDICTORS = "standard.parquet", "standard.json", "predictors.json
 LARGEST = 3_000_000
 """Bytes that the table may have."""
 
+REFERENCE_FAMILIES = ("exact",)
+"""Families that compute the truth itself; they take part in every table, but not in the answers."""
+
 METRICS = (
     "relative_bias",
     "relative_bias_squared",
@@ -67,7 +70,6 @@ COLUMNS = tuple(name for name in frames.COLUMNS if name not in LEFT_OUT)
 
 _ROUNDED = ("normalised_entropy", "truth_norm", "value", "low", "high")
 _ONE_NUMBER = ["problem", "stage", "estimator", "instance", "metric"]
-_REFERENCE_FAMILIES = ("exact",)
 _ENVIRONMENT = ("python", "packages", "commit", "dirty", "cpu", "cores", "os", "threads", "device", "device_name")
 
 
@@ -82,7 +84,7 @@ def reduced(frame: pd.DataFrame) -> pd.DataFrame:
         (['gain'], 0.10000000149011612)
     """
     kept = frame["metric"].isin(METRICS) & (frame["status"] == "ok") & frame["value"].notna() & (frame["setting"] == "")
-    kept &= frame["reference"].isin(["", "expected"]) & ~frame["family"].isin(_REFERENCE_FAMILIES)
+    kept &= frame["reference"].isin(["", "expected"]) & ~frame["family"].isin(REFERENCE_FAMILIES)
     rows = frame[kept]
     # A share of zeros is counted by two suites; that of the replicates behind bias and variance is the one that belongs to them.
     rows = rows.assign(later=rows["suite"] != "bias").sort_values("later", kind="stable")
