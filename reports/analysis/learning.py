@@ -146,5 +146,5 @@ def predictor_name(found: PredictorResult) -> str:
 
 def correlation(found: Association) -> str:
     """A correlation with its interval, or why there is none."""
-    shown = "" if found.pooled.value is None else coefficient_interval(found.pooled)
+    shown = "" if found.pooled.value is None else coefficient(found.pooled)
     return ", ".join(filter(None, (shown, found.note)))

@@ -383,7 +383,9 @@ class _Search:
     def _priced(self, case: _Case) -> AnsweredStage:
         cost = self.wish.loss_cost
         if cost > 0 and not case.place.timed:
-            raise ValueError(f"--loss-cost got {setting(cost)}, and {case.place.problem} has no times; measure the suite wall_clock too")
+            raise ValueError(
+                f"--loss-cost got {significant(cost)}, and {case.place.problem} has no times; measure the suite wall_clock too"
+            )
         return case.place.with_loss_cost(cost)
 
     def _left_out(self, case: _Case) -> dict[str, str]:

@@ -116,8 +116,8 @@ def task_table(study: Study, task: str) -> Table:
             "objective": contender.objective,
             **{title: estimate_cell(mean(one.outcome(metric)[0, place])) for title, metric in outcomes.items()},
             "to the target": _target(one, contender.name),
-            "ms per step": _median(one.outcome("step_time")[0, place], milliseconds),
-            "rate": _median(one.outcome("learning_rate")[0, place], setting),
+            "ms per step": _median(one.outcome("step_time")[0, place], lambda seconds: number(1e3 * seconds)),
+            "rate": _median(one.outcome("learning_rate")[0, place], significant),
             "option": one.chosen.get((task, contender.name), ""),
         }
         for place, contender in enumerate(one.contenders)
@@ -195,7 +195,7 @@ def predictor_table(study: Study) -> Table:
         for outcome, kinds in itertools.groupby(some, lambda one: signed_label(one.outcome)):
             both, *others = kinds
             row |= {f"{outcome}: {one.kind}": correlation_cell(one.whole) for one in (both, *others)}
-            text = f"{coefficient_interval(both.choice.pooled)} → {coefficient_interval(both.confirmation.pooled)}"
+            text = f"{coefficient(both.choice.pooled)} → {coefficient(both.confirmation.pooled)}"
             notes = ("confirmed",) if both.confirmed else ()
             row[f"{outcome}: halves"] = TableCell(text, both.confirmation.pooled.value or 0.0, notes=notes)
         rows.append(row)
@@ -217,7 +217,7 @@ def correlation_cell(found: Association) -> TableCell:
     if found.pooled.value is None:
         return TableCell("–", math.nan, notes=(found.note,))
     notes = (found.note or f"{found.estimators} of {found.ideas} ideas",)
-    return TableCell(coefficient_interval(found.pooled), found.pooled.value, notes=notes)
+    return TableCell(coefficient(found.pooled), found.pooled.value, notes=notes)
 
 
 def _curves(study: Study, frame: pd.DataFrame) -> pd.DataFrame:

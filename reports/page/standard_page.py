@@ -126,7 +126,7 @@ class Standard:
         """The findings, in sentences of at most 25 words."""
         exact = " and ".join(f"`{name}`" for name in self.exact(LINEAR))
         used = published.predictors()
-        triple = coefficient_interval(Interval(*used["used"]["correlation"]))
+        triple = coefficient(Interval(*used["used"]["correlation"]))
         return [
             f"With a differentiable loss and high entropy (h = 0.95), {self.contest(GRADIENTS, 'h=0.95').phrase(rho=True)}",
             f"At medium entropy (h = 0.4), {self.contest(GRADIENTS, 'h=0.4').phrase(rho=True)}",
