@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ..suites.base import SCHEMA_VERSION, Row
 from ..suites.frames import COLUMNS, to_frame
-from ..suites.running.store import FILE, NewerSchemaError, OtherSchemaError, holds_run, refuse_earlier_format
+from ..suites.running.store import FILE, NewerSchemaError, OtherSchemaError, holds_run
 from ..suites.trust import check_table, json_of, text_of, visible, visible_words
 
 if TYPE_CHECKING:
@@ -132,7 +132,6 @@ def read(path: Path | str, columns: Sequence[str] | None = None) -> tuple[pd.Dat
     if has_cells and (not file.is_file() or (given.is_dir() and _unfinished(folder))):
         return _derived(folder)
     if not file.is_file():
-        refuse_earlier_format(folder)
         raise FileNotFoundError(f"`read` found no table {file}; expected the folder of a finished run, or its {TABLE}")
     try:
         metadata = dict(pq.read_schema(file).metadata or {})

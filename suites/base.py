@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
+
+from annotated_types import Interval
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,8 +25,11 @@ FAILED: tuple[Status, ...] = ("error", "timeout", "oom", "crash")
 Label: TypeAlias = str
 """A column of text with few values, which is a category in tables."""
 
-Small: TypeAlias = int
+Small: TypeAlias = Annotated[int, Interval(ge=-(2**15), lt=2**15)]
 """A column of integers below 2¹⁵."""
+
+Large: TypeAlias = Annotated[int, Interval(ge=-(2**63), lt=2**63)]
+"""A column of integers below 2⁶³."""
 
 
 REFERENCE = "reinforce"
@@ -178,13 +183,13 @@ class Row:
     size: float | None = None
     reference: Label = ""
     tier: Label = ""
-    replicates: int | None = None
+    replicates: Large | None = None
     batches: tuple[float, ...] = ()
     sampling: Label = ""
     verdict: Label = ""
     p_value: float | None = None
     p_adjusted: float | None = None
-    seed: int = 0
+    seed: Large = 0
     dtype: Label = "float64"
     device: Label = "cpu"
     status: Status = "ok"

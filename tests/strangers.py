@@ -94,7 +94,7 @@ def _run(folder: Path) -> None:
         found.freeze(Grid(CELLS, (replace(rows[0], status="skipped"),)))
         for cell in CELLS:
             text = store.encode([replace(row, cell=cell.identity) for row in rows], 0.5)
-            found.keep(cell.identity, text, store.examined(text))
+            found.keep(cell.identity, text)
     results.write_manifest(folder, {"status": "running", "plan": {"suites": ["bias"], "seed": 3}, "command": "structgrad run"})
 
 

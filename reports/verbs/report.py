@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -93,7 +94,9 @@ def _write(run: Path, kind: str, output: Path | None, *, show: bool, url: str) -
     if str(output) == "-":
         typer.echo(content, nl=False)
         return
-    path = output or (run if run.is_dir() else run.parent) / FORMATS[kind]
+    # A browser opens the page after the copy of the run is gone.
+    folder = Path(tempfile.mkdtemp(prefix="structgrad-")) if show and url else run if run.is_dir() else run.parent
+    path = output or folder / FORMATS[kind]
     _written(content, path)
     typer.echo(f"report: {_uploaded(url, FORMATS[kind], content) if url and output is None else path.resolve()}")
     if show:

@@ -78,7 +78,7 @@ def runs_below(folder: Path) -> list[Path]:
     from ..results import TABLE
 
     def changes(run: Path) -> list[float]:
-        return [path.stat().st_mtime for name in (FILE, "plan.jsonl", TABLE) if (path := run / name).is_file()]
+        return [path.stat().st_mtime for name in (FILE, TABLE) if (path := run / name).is_file()]
 
     if changes(folder):
         return [folder]

@@ -6,7 +6,7 @@ import functools
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,13 +16,13 @@ import torch
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
 from ...oracles import plugins
-from ..base import NonFiniteError, Problem, Row
+from ..base import NonFiniteError, Row
 from ..device_memory import remembering
 from ..measures import SUITES
 from ..measures.learning import chosen_for, option_finding
 from ..measures.suite import Context
 from ..problems import TaskProblem, is_task
-from ..tasks.choosing import ValidatedChoice, tunable
+from ..tasks.choosing import tunable
 from .planning.grid import first_skip
 from .planning.plan import Plan
 from .rows import RowWriter, skip_rows
@@ -50,14 +50,10 @@ class Failure:
         """An exception of the measured code."""
         kind, text = type(error).__name__, " ".join(str(error).split())
         verdict = "broken" if isinstance(error, NonFiniteError) else ""
-        return cls("oom" if ran_out_of_memory(error) else "error", f"{kind}: {text}", kind, traceback.format_exc()[-_TRACEBACK:], verdict)
-
-
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that memory ran out, of Python, of torch, or of the device."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _NO_MEMORY)
+        no_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+            isinstance(error, RuntimeError) and any(words in text.lower() for words in _NO_MEMORY)
+        )
+        return cls("oom" if no_memory else "error", f"{kind}: {text}", kind, traceback.format_exc()[-_TRACEBACK:], verdict)
 
 
 @functools.cache
@@ -84,81 +80,54 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
     load()
     start = time.perf_counter()
     try:
-        with remembering(), _current(plan.device):
+        with remembering(), torch.cuda.device(plan.device) if plan.device.startswith("cuda:") else nullcontext():
             rows = _measured(plan, cell, replace(plan.context(), scratch=scratch))
     except Exception as error:  # user-supplied estimators may raise anything
-        rows = failed_rows(plan, cell, Failure.of(error))
-    seconds = time.perf_counter() - start
-    return encode(rows, seconds)
-
-
-def _current(device: str) -> AbstractContextManager[object]:
-    """Make ``cuda`` the device of the worker."""
-    return torch.cuda.device(device) if device.startswith("cuda:") else nullcontext()
+        return failed(plan, cell, Failure.of(error), time.perf_counter() - start)
+    return encode(rows, time.perf_counter() - start)
 
 
 def failed(plan: Plan, cell: Cell, failure: Failure, seconds: float) -> str:
-    """The encoded rows of a cell whose process has died."""
-    return encode(failed_rows(plan, cell, failure), seconds)
-
-
-def failed_rows(plan: Plan, cell: Cell, failure: Failure) -> list[Row]:
-    """One row per estimator, with the reason."""
-    writer = RowWriter(plan, sample(plan, cell.problem, cell.stage), cell.suite, cell.identity)
-    return [writer.failure(name, **vars(failure)) for name in cell.estimators]
+    """The encoded rows of a cell without numbers: one per estimator, with the reason."""
+    writer = RowWriter(plan, sample(plan, *cell.scores), cell, plan.context())
+    return encode([writer.failure(name, **vars(failure)) for name in cell.estimators], seconds)
 
 
 def _measured(plan: Plan, cell: Cell, context: Context) -> list[Row]:
     """The rows of all estimators that fit every instance; the plan examined only a few instances."""
-    problem = load_problem(plan, cell.problem, cell.stage, cell.instances)
+    problem = load_problem(plan, *cell.scores, cell.instances)
     estimators: dict[str, Estimator[Any]] = {name: make_estimator(name) for name in cell.estimators}
-    skips = {name: skip.reason for name, estimator in estimators.items() if (skip := first_skip(estimator, problem)) is not None}
-    fitting = {name: estimator for name, estimator in estimators.items() if name not in skips}
-    run = _CellRun(RowWriter(plan, problem, cell.suite, cell.identity), context)
-    run.writer.know(fitting)
-    choices = _choices(problem, fitting, context)
-    fitting |= {name: choice.estimator for name, choice in choices.items()}
-    chosen = [run.writer.row(found, context) for name, choice in choices.items() for found in option_finding(name, choice)]
-    skipped = [replace(row, cell=cell.identity) for row in skip_rows(plan, problem, estimators, skips)]
-    return chosen + (run.rows(fitting) if fitting else []) + skipped
+    reasons = {name: skip.reason for name, estimator in estimators.items() if (skip := first_skip(estimator, problem)) is not None}
+    fitting = {name: estimator for name, estimator in estimators.items() if name not in reasons}
+    writer, rows = RowWriter(plan, problem, cell, context), list[Row]()
+    if isinstance(problem, TaskProblem) and not is_task(problem.name):
+        # Along a run, estimators are measured with the options that validation chooses, as they are trained.
+        for name in [name for name, estimator in fitting.items() if tunable(name, estimator)[1]]:
+            choice = chosen_for(problem, name, fitting[name], context)
+            fitting[name] = choice.estimator
+            rows += [writer.row(found) for found in option_finding(name, choice)]
+    skipped = (replace(row, cell=cell.identity) for row in skip_rows(plan, problem, estimators, reasons))
+    return [*rows, *(_rows(writer, fitting) if fitting else ()), *skipped]
 
 
-def _choices(problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> dict[str, ValidatedChoice]:
-    """The options that validation chooses for estimators on a task, which are measured as they are trained."""
-    if not isinstance(problem, TaskProblem) or is_task(problem.name):
-        return {}
-    named = {name: estimator for name, estimator in estimators.items() if tunable(name, estimator)[1]}
-    return {name: chosen_for(problem, name, estimator, context) for name, estimator in named.items()}
-
-
-@dataclass(frozen=True)
-class _CellRun:
-    """A suite at work on a problem."""
-
-    writer: RowWriter
-    context: Context
-
-    def rows(self, estimators: Mapping[str, Estimator[Any]]) -> list[Row]:
-        """The rows before a failure, and the failure. Of several estimators, only those that fail alone are left out."""
-        rows: list[Row] = []
-        try:
-            findings = SUITES[self.writer.suite]().findings(self.writer.problem, estimators, self.context)
-            for row in self.writer.rows(findings, self.context):
-                rows.append(row)  # noqa: PERF402 - rows before an exception are kept
-            return rows
-        except Exception as error:  # user-supplied estimators may raise anything
-            failure = Failure.of(error)
-        if len(estimators) == 1 or failure.status == "oom":
-            return rows + [self.writer.failure(name, **vars(failure)) for name in estimators]
-        return self._survivors(estimators, failure)
-
-    def _survivors(self, estimators: Mapping[str, Estimator[Any]], failure: Failure) -> list[Row]:
-        """Each estimator alone, to know which of them fails; then the others together again."""
-        alone = {name: [row for row in self.rows({name: estimator}) if row.status == "error"] for name, estimator in estimators.items()}
-        rest = {name: estimator for name, estimator in estimators.items() if not alone[name]}
-        if len(rest) in (0, len(estimators)):
-            return [row for rows in alone.values() for row in rows] or [self.writer.failure(name, **vars(failure)) for name in estimators]
-        return self.rows(rest) + [row for rows in alone.values() for row in rows]
+def _rows(writer: RowWriter, estimators: Mapping[str, Estimator[Any]]) -> list[Row]:
+    """The rows before a failure, and the failure. Of several estimators, only those that fail alone are left out."""
+    rows: list[Row] = []
+    try:
+        for finding in SUITES[writer.cell.suite]().findings(writer.problem, estimators, writer.context):
+            rows.append(writer.row(finding))  # noqa: PERF401 - rows before an exception are kept
+        return rows
+    except Exception as error:  # user-supplied estimators may raise anything
+        failure = Failure.of(error)
+    failures = [writer.failure(name, **vars(failure)) for name in estimators]
+    if len(estimators) == 1 or failure.status == "oom":
+        return rows + failures
+    alone = {name: [row for row in _rows(writer, {name: one}) if row.status == "error"] for name, one in estimators.items()}
+    errors = [row for rows in alone.values() for row in rows]
+    rest = {name: estimator for name, estimator in estimators.items() if not alone[name]}
+    if len(rest) in (0, len(estimators)):
+        return errors or failures
+    return _rows(writer, rest) + errors
 
 
 def healthy(text: str) -> bool:

@@ -6,17 +6,14 @@ One driver writes at a time. Files are replaced whole, so a reader never sees a 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import re
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from ...user_cache import user_cache
 from ..base import SCHEMA_VERSION
 from ..trust import json_of
 from .store import FILE, DamagedError, NewerSchemaError, Store, check_writable, holds_run, locked
@@ -28,7 +25,6 @@ MANIFEST, TABLE = "run.json", "results.parquet"
 READ = (FILE, MANIFEST, TABLE)
 """The files of a run that are read."""
 
-_STAMPS = "stamps.json"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)")
 
 
@@ -56,10 +52,6 @@ def is_url(place: object) -> bool:
     return match is not None
 
 
-def _name_of(url: str) -> str:
-    return hashlib.blake2b(url.rstrip("/").encode(), digest_size=16).hexdigest()
-
-
 def working_folder(url: str) -> Path:
     """The local folder of a run that is copied to a URL.
 
@@ -68,7 +60,7 @@ def working_folder(url: str) -> Path:
         'structgrad-results/a-run-17664381'
     """
     name = re.sub(r"[^0-9A-Za-z_-]+", "-", url.rstrip("/").rpartition("/")[2]).strip("-")[:40]
-    return Path("structgrad-results") / f"{name or 'run'}-{_name_of(url)[:8]}"
+    return Path("structgrad-results") / f"{name or 'run'}-{hashlib.blake2b(url.rstrip('/').encode(), digest_size=16).hexdigest()[:8]}"
 
 
 class RemoteFolder:
@@ -108,26 +100,12 @@ class RemoteFolder:
         with self._explained("remove"), suppress(FileNotFoundError):
             self.files.rm(self.root, recursive=True)
 
-    def fetch(self, folder: Path, names: Sequence[str] = READ) -> None:
-        """Copy the files that have changed into a folder, and remove there those that are gone."""
-        stamps: dict[str, Any] = {}
-        with suppress(OSError, ValueError, TypeError):
-            stamps = dict(json_of((folder / _STAMPS).read_bytes()))
+    def fetch(self, folder: Path, names: Sequence[str] = READ) -> bool:
+        """Copy files into an empty folder, and return whether there was any."""
         for name in names:
-            try:
-                with self._explained("read"):
-                    found = self.files.info(f"{self.root}/{name}")
-                    stamp = " ".join(str(found.get(key)) for key in ("size", "ETag", "LastModified", "mtime", "created"))
-                    if stamps.get(name) == stamp and (folder / name).is_file():
-                        continue
-                    temporary = folder / f".{name}.{os.getpid()}.tmp"
-                    temporary.write_bytes(self.files.cat_file(f"{self.root}/{name}"))
-                os.replace(temporary, folder / name)
-                stamps[name] = stamp
-            except FileNotFoundError:
-                stamps.pop(name, None)
-                (folder / name).unlink(missing_ok=True)
-        (folder / _STAMPS).write_text(json.dumps(stamps), encoding="utf-8")
+            with suppress(FileNotFoundError), self._explained("read"):
+                (folder / name).write_bytes(self.files.cat_file(f"{self.root}/{name}"))
+        return any(folder.iterdir())
 
     @contextmanager
     def _explained(self, verb: str) -> Iterator[None]:
@@ -152,12 +130,10 @@ class Mirror:
     """
 
     def __init__(self, url: str, folder: Path) -> None:
-        self.remote, self.folder = RemoteFolder(url), folder
-        self.stamps: dict[str, tuple[int, int]] = {}
-        self.last = 0.0
+        self.remote, self.folder, self.last = RemoteFolder(url), folder, 0.0
 
     def write(self, cells: Store | None = None, *, now: bool = True) -> None:
-        """Copy the files of the folder that have changed.
+        """Copy the files of the folder.
 
         Args:
             cells: the open database of an unfinished run.
@@ -170,23 +146,13 @@ class Mirror:
         try:
             if cells is not None:
                 self.remote.put(FILE, cells.copied())
-                self.stamps.pop(FILE, None)
             for path in sorted(self.folder.iterdir()):
-                if not path.is_file() or path.name.startswith((".", f"{FILE}-")) or (cells is not None and path.name == FILE):
-                    continue
-                stamp = (path.stat().st_mtime_ns, path.stat().st_size)
-                if self.stamps.get(path.name) != stamp:
+                if path.is_file() and not path.name.startswith((".", f"{FILE}-")) and (cells is None or path.name != FILE):
                     self.remote.put(path.name, path.read_bytes())
-                    self.stamps[path.name] = stamp
         except RemoteError as error:
             if now:
                 raise
             warnings.warn(f"{error}; tried again in {COPY_SECONDS:g} s", RemoteWarning, stacklevel=2)
-
-    def discard(self) -> None:
-        """Remove the copy."""
-        self.remote.discard()
-        self.stamps = {}
 
 
 @contextmanager
@@ -202,7 +168,9 @@ def mirrored(url: str) -> Iterator[Mirror]:
     check_writable(folder)
     with locked(folder):
         mirror = Mirror(url, folder)
-        with reading(url, missing_ok=True) as copy:
+        with tempfile.TemporaryDirectory() as name:
+            copy = Path(name)
+            mirror.remote.fetch(copy)
             version = 0
             with suppress(OSError, ValueError, KeyError, TypeError):
                 version = int(json_of((copy / MANIFEST).read_bytes())["schema_version"])
@@ -218,8 +186,8 @@ def mirrored(url: str) -> Iterator[Mirror]:
 
 
 @contextmanager
-def reading(place: Path | str, *, missing_ok: bool = False) -> Iterator[Path]:
-    """The folder or table of a run. For a URL, it is a copy in the user's cache, which is locked meanwhile.
+def reading(place: Path | str) -> Iterator[Path]:
+    """The folder or table of a run. For a URL, it is a temporary copy.
 
     Raises:
         FileNotFoundError: there is nothing under the URL.
@@ -229,13 +197,8 @@ def reading(place: Path | str, *, missing_ok: bool = False) -> Iterator[Path]:
         yield Path(place)
         return
     url = str(place).rstrip("/")
-    table = url.endswith(".parquet")
-    base, _, name = url.rpartition("/") if table else (url, "", "")
-    folder = user_cache() / "remote" / _name_of(base)
-    folder.mkdir(parents=True, exist_ok=True)
-    names = [name] if table else READ
-    with locked(folder, wait=True):
-        RemoteFolder(base).fetch(folder, names)
-        if not missing_ok and not any((folder / each).is_file() for each in names):
+    base, _, name = url.rpartition("/") if url.endswith(".parquet") else (url, "", "")
+    with tempfile.TemporaryDirectory() as folder:
+        if not RemoteFolder(base).fetch(Path(folder), [name] if name else READ):
             raise FileNotFoundError(f"found nothing at {url}; expected the URL of a run, or of its {TABLE}")
-        yield folder / name
+        yield Path(folder) / name

@@ -13,23 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from ...estimators import make_estimator
 from ..base import SCHEMA_VERSION, Row
 from ..measures import SUITES
-from ..measures.suite import Effort
-from ..problems.score_files import Convention, ScoreFile
 from ..trust import json_of, text_of
 from .cells import execute
 from .planning.grid import first_skip
-from .planning.plan import Plan, Portion
+from .planning.plan import Plan
 from .remote import MANIFEST
 from .scores import load_problem
-from .store import Store, decode
+from .store import Store, decode, first_error
 from .work import Cell
 
 _KEY = ("estimator", "instance", "metric", "setting", "reference")
-_NOT_COMPARED = ("seconds", "traceback", "schema_version", "cell")
+_COMPARED = [field.name for field in fields(Row) if field.name not in ("seconds", "traceback", "schema_version", "cell")]
 
 
 @dataclass(frozen=True)
@@ -82,26 +81,17 @@ def plan_from(settings: Mapping[str, Any]) -> Plan:
 
     Example:
         >>> import dataclasses
-        >>> plan = Plan(suites=("bias",), portions=(("memory", Portion(instances=1)),))
+        >>> plan = Plan(suites=("bias",), seed=3)
         >>> plan_from(json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
         True
     """
-    if not isinstance(settings, Mapping):
-        raise ValueError(f"the plan of the run is {type(settings).__name__}; expected a mapping, as structgrad writes it")
-    known = {field.name for field in fields(Plan)}
-    unknown = sorted(set(settings) - known)
+    unknown = sorted(set(settings) - {field.name for field in fields(Plan)}) if isinstance(settings, Mapping) else ()
     if unknown:
         raise ValueError(f"the run has the setting {unknown[0][:50]!r}, which this version does not know; use the structgrad that wrote it")
     try:
-        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-        effort = {name: value for name, value in settings.get("effort", {}).items() if name != "strict"}  # of earlier runs
-        values["effort"] = Effort(**effort)
-        values["portions"] = tuple((name, Portion(**portion)) for name, portion in settings.get("portions", ()))
-        if settings.get("file"):
-            values["file"] = ScoreFile(**{**settings["file"], "convention": Convention(**settings["file"]["convention"])})
-        return Plan(**values)
-    except (TypeError, AttributeError, KeyError) as error:
-        raise ValueError(f"the plan of the run cannot be read ({error}); use the structgrad that wrote it") from error
+        return TypeAdapter(Plan).validate_python(settings)
+    except ValidationError as error:
+        raise ValueError(f"the plan of the run cannot be read ({first_error(error)}); use the structgrad that wrote it") from None
 
 
 def plan_of_run(directory: Path) -> Plan:
@@ -176,17 +166,16 @@ def raise_live(plan: Plan, cell: Cell) -> None:
 
 
 def _differences(before: Sequence[Row], after: Sequence[Row]) -> list[Difference]:
-    stored_rows, measured_rows = _keyed(before), _keyed(after)
+    stored, measured = _keyed(before), _keyed(after)
     found: list[Difference] = []
-    for key in {**stored_rows, **measured_rows}:
-        old, new = stored_rows.get(key), measured_rows.get(key)
-        if old is None or new is None:
-            found.append(Difference(key[:-1], "row", None if old is None else "there", None if new is None else "there"))
+    for key in {**stored, **measured}:
+        if key not in stored or key not in measured:
+            found.append(Difference(key[:-1], "row", "there" if key in stored else None, "there" if key in measured else None))
             continue
-        for field in fields(Row):
-            then, now = getattr(old, field.name), getattr(new, field.name)
-            if field.name not in _NOT_COMPARED and not _same(then, now):
-                found.append(Difference(key[:-1], field.name, then, now, _relative(then, now)))
+        for name in _COMPARED:
+            then, now = getattr(stored[key], name), getattr(measured[key], name)
+            if then != now and not (then != then and now != now):  # noqa: PLR0124 - NaN
+                found.append(Difference(key[:-1], name, then, now, _relative(then, now)))
     return found
 
 
@@ -201,14 +190,8 @@ def _keyed(rows: Sequence[Row]) -> dict[tuple[str, ...], Row]:
     return keyed
 
 
-def _same(then: Any, now: Any) -> bool:
-    if isinstance(then, list | tuple) and isinstance(now, list | tuple):
-        return list(then) == list(now)
-    return bool(then == now) or (isinstance(then, float) and isinstance(now, float) and math.isnan(then) and math.isnan(now))
-
-
 def _relative(then: Any, now: Any) -> float | None:
-    if isinstance(then, list | tuple) and isinstance(now, list | tuple) and len(then) == len(now):
+    if isinstance(then, tuple) and isinstance(now, tuple) and len(then) == len(now):
         return max((_relative(old, new) or 0.0 for old, new in zip(then, now, strict=True)), default=None)
     if not isinstance(then, int | float) or not isinstance(now, int | float) or not math.isfinite(then) or not math.isfinite(now):
         return None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...estimators import make_estimator
@@ -16,9 +15,10 @@ from ..measures.suite import Context, Finding
 from ..metrics import unit_of
 from ..problems import InstanceFacts, instance_facts
 from .planning.plan import Plan
+from .work import Cell
 
 
-def _problem_columns(plan: Plan, problem: Problem) -> dict[str, Any]:
+def _pair_columns(plan: Plan, problem: Problem, name: str, estimator: Estimator[Any]) -> dict[str, Any]:
     return {
         "problem": problem.name,
         "stage": problem.stage,
@@ -28,12 +28,7 @@ def _problem_columns(plan: Plan, problem: Problem) -> dict[str, Any]:
         "seed": plan.seed,
         "dtype": plan.dtype,
         "device": plan.device_kind,
-        **loss_columns(problem.instances[0].loss),
-    }
-
-
-def _estimator_columns(name: str, estimator: Estimator[Any]) -> dict[str, Any]:
-    return {
+        **_loss_columns(problem.instances[0].loss),
         "estimator": name,
         "estimator_version": estimator.version,
         "family": estimator.name,
@@ -43,8 +38,7 @@ def _estimator_columns(name: str, estimator: Estimator[Any]) -> dict[str, Any]:
     }
 
 
-def loss_columns(loss: ProblemLoss) -> dict[str, Any]:
-    """The columns of a loss."""
+def _loss_columns(loss: ProblemLoss) -> dict[str, Any]:
     return {"loss": loss.name, "vertex_degree": loss.vertex_degree, "extension": loss.extension, "offset": loss.offset}
 
 
@@ -52,94 +46,60 @@ def skip_rows(
     plan: Plan, problem: Problem, built: Mapping[str, Estimator[Any]], reasons: Mapping[str, str], suite: str = ""
 ) -> Iterator[Row]:
     """Rows of pairs that are not measured, with their reasons; ``suite`` is empty if no suite measures them."""
-    if not reasons:
-        return
-    count = math.log(problem.oracle.count(tuple(problem.instances[0].scores.shape)))
-    shared = {"cell": "", "suite": suite, **_problem_columns(plan, problem), "status": "skipped", "log_count": count}
+    count = math.log(problem.oracle.count(tuple(problem.instances[0].scores.shape))) if reasons else None
     for name, reason in reasons.items():
-        yield Row(**shared, **_estimator_columns(name, built[name]), reason=reason)
+        pair = _pair_columns(plan, problem, name, built[name])
+        yield Row(cell="", suite=suite, **pair, status="skipped", reason=reason, log_count=count)
 
 
-@dataclass(frozen=True)
 class RowWriter:
     """Makes the rows of one cell.
 
     Args:
-        plan, problem: those of the cell.
-        suite: the name of the suite.
-        cell: the identity of the cell.
+        plan: the plan of the cell.
+        problem: its problem.
+        cell: the cell.
+        context: the settings of its suite.
     """
 
-    plan: Plan
-    problem: Problem
-    suite: str
-    cell: str
-    _pairs: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
-    _items: dict[tuple[str, bool], dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
+    def __init__(self, plan: Plan, problem: Problem, cell: Cell, context: Context) -> None:
+        self.plan, self.problem, self.cell, self.context = plan, problem, cell, context
+        self._instances = {instance.name: instance for instance in problem.instances}
+        # Many rows share an estimator, or an instance.
+        self._of_estimator = functools.cache(self._estimator_columns)
+        self._of_instance = functools.cache(self._instance_columns)
 
-    def know(self, estimators: Mapping[str, Estimator[Any]]) -> None:
-        """Add estimators that are already built, by name."""
-        self._pairs.update((name, self._columns(name, estimator)) for name, estimator in estimators.items())
+    def row(self, finding: Finding) -> Row:
+        """A finding with the columns of its cell, estimator and instance. A value that is not finite has a status of its own."""
+        instance = self._of_instance(finding.instance, finding.reference == "expected")
+        known = {**self._of_estimator(finding.estimator), **instance, "unit": unit_of(finding.metric), **vars(finding)}
+        if finding.value is not None and not math.isfinite(finding.value):
+            reason = f"the value is {finding.value}"
+            return Row(**{**known, "value": None, "low": None, "high": None, "status": "nonfinite", "reason": reason})
+        bounds = {name: known[name] for name in ("low", "high")}  # each may be infinite, but not NaN
+        return Row(**known | {name: None if bound is None or math.isnan(bound) else bound for name, bound in bounds.items()})
 
-    def rows(self, findings: Iterable[Finding], context: Context) -> Iterator[Row]:
-        """One row per finding, as they come."""
-        for finding in findings:
-            yield self.row(finding, context)
+    def failure(self, estimator: str, **reason: Any) -> Row:
+        """The row of an estimator whose measurement failed, with columns that say why."""
+        return Row(**self._of_estimator(estimator), **reason)
 
-    def row(self, finding: Finding, context: Context) -> Row:
-        """A finding with the columns of its cell, estimator and instance."""
-        values = dict(vars(finding))
-        numbers = {name: values.pop(name) for name in ("value", "low", "high")}
-        known = {**self._cell(values.pop("estimator")), **self._instance(finding, context), "unit": unit_of(finding.metric)}
-        return Row(**{**known, **values, **_finite(numbers)})
-
-    def failure(self, estimator: str, **what: Any) -> Row:
-        """The row of an estimator whose measurement failed, with the reason."""
-        return Row(**self._cell(estimator), **what)
-
-    def _cell(self, estimator: str) -> dict[str, Any]:
-        if estimator not in self._pairs:
-            self._pairs[estimator] = self._columns(estimator, make_estimator(estimator))
-        return self._pairs[estimator]
-
-    def _columns(self, name: str, estimator: Estimator[Any]) -> dict[str, Any]:
-        suite, columns = SUITES[self.suite], {**_problem_columns(self.plan, self.problem), **_estimator_columns(name, estimator)}
+    def _estimator_columns(self, name: str) -> dict[str, Any]:
+        suite, columns = SUITES[self.cell.suite], _pair_columns(self.plan, self.problem, name, make_estimator(name))
         columns["dtype"] = suite.dtype or columns["dtype"]
-        return {"cell": self.cell, "suite": self.suite, "suite_version": suite.version, **columns}
+        return {"cell": self.cell.identity, "suite": self.cell.suite, "suite_version": suite.version, **columns}
 
-    def _instance(self, finding: Finding, context: Context) -> dict[str, Any]:
-        """Facts about the instance, and about its exact gradient if the finding is compared with it; the same in many rows."""
-        key = finding.instance, finding.reference == "expected"
-        if key not in self._items:
-            instance = next((item for item in self.problem.instances if item.name == finding.instance), None)
-            columns = {} if instance is None else {**instance_columns(self.problem, instance), **loss_columns(instance.loss)}
-            if instance is not None and finding.reference == "expected":
-                columns |= truth_columns(self.problem, instance, context)
-            self._items[key] = columns
-        return self._items[key]
+    def _instance_columns(self, name: str, compared: bool) -> dict[str, Any]:
+        """Facts about an instance, and about its exact gradient if the finding is compared with it."""
+        if (instance := self._instances.get(name)) is None:
+            return {}
+        columns = {**_facts(self.problem, instance), **_loss_columns(instance.loss)}
+        if compared:
+            truth = self.context.truth(self.problem, instance)
+            columns |= {"truth_norm": float(truth.gradient.norm()), "truth_method": truth.method, "truth_error": truth.error}
+        return columns
 
 
 @functools.lru_cache(maxsize=1024)
-def _facts(problem: Problem, instance: Instance) -> InstanceFacts:
-    return instance_facts(problem.oracle, instance)
-
-
-def instance_columns(problem: Problem, instance: Instance) -> dict[str, Any]:
-    """The number of structures of an instance, and the entropy of its scores."""
-    facts = _facts(problem, instance)
+def _facts(problem: Problem, instance: Instance) -> dict[str, Any]:
+    facts: InstanceFacts = instance_facts(problem.oracle, instance)
     return {name: getattr(facts, name) for name in ("log_count", "entropy", "normalised_entropy")}
-
-
-def truth_columns(problem: Problem, instance: Instance, context: Context) -> dict[str, Any]:
-    """The norm of the exact gradient, the method that computed it, and a bound of its error."""
-    truth = context.truth(problem, instance)
-    return {"truth_norm": float(truth.gradient.norm()), "truth_method": truth.method, "truth_error": truth.error}
-
-
-def _finite(numbers: dict[str, float | None]) -> dict[str, Any]:
-    """Give a value that is not finite its own status. A bound may be infinite, but not NaN."""
-    value = numbers["value"]
-    bounds = {name: None if (bound := numbers[name]) is None or math.isnan(bound) else bound for name in ("low", "high")}
-    if value is None or math.isfinite(value):
-        return {"value": value, **bounds}
-    return {"value": None, "low": None, "high": None, "status": "nonfinite", "reason": f"the value is {value}"}

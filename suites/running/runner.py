@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,15 +18,15 @@ from .planning.grid import Watch, grid
 from .planning.plan import AGAIN_FAILED, Machine, Plan, Scope, default_jobs
 from .planning.presets import learning_plan
 from .progress import Busy, Progress, Snapshot
-from .remote import Mirror, is_url, mirrored, reading
+from .remote import Mirror, RemoteError, RemoteWarning, is_url, mirrored, reading
 from .results import Results
-from .store import DONE, FAILED_KIND, KnownCell, Store, check_writable, clear_scratch, examined, kind_of, locked, scratch_path
+from .store import DONE, FAILED_KIND, KnownCell, Store, WrongRowsError, check_writable, clear_scratch, locked, scratch_path
 from .work import Cell, Grid
 
 __all__ = ["Machine", "Plan", "Results", "Scope", "collect", "learn", "measure", "run"]
 
-ESTIMATE_VALIDITY, CHEAP_ESTIMATE = 100.0, 1e-3
-"""An estimate of the remaining time is used for 100 times its own time. If it takes less than 1 ms, each cell gets a new one."""
+ESTIMATE_VALIDITY = 100.0
+"""An estimate of the remaining time is used for 100 times the time that it took."""
 
 
 def run(
@@ -164,9 +165,10 @@ class _Run:
         """Measure the cells that are not finished. Exclusive cells come last, one at a time."""
         known = self.store.known()
         for cell in work.cells:
-            if self._is_wanted(cell, known.get(cell.identity)):
+            there = known.get(cell.identity)
+            if self._is_wanted(cell, there):
                 self.left[cell.identity] = cell
-            elif (there := known.get(cell.identity)) is not None and there.kind != FAILED_KIND:
+            elif there is not None and there.kind != FAILED_KIND:
                 self.finished += 1
                 self.costs.add(cell, there.seconds)
         waiting = sorted(self.left.values(), key=lambda cell: cell.phase)
@@ -178,11 +180,17 @@ class _Run:
         self._copy(now=True)
         try:
             if self.machine.jobs == 0 and self.machine.engine == "local":
-                self._measure_here(waiting)
+                for cell in waiting:
+                    if self._is_over():
+                        break
+                    self._keep(cell, execute(self.plan, cell, scratch_path(self.store.directory, cell)), ())
             else:
                 self._measure_on_workers(waiting)
         except KeyboardInterrupt:
-            self._copy(now=True)
+            try:
+                self._copy(now=True)
+            except RemoteError as error:  # it must not hide the interruption
+                warnings.warn(f"{error}; finished cells are in {self.store.directory}", RemoteWarning, stacklevel=2)
             raise
         finally:
             clear_scratch(self.store.directory)
@@ -199,12 +207,6 @@ class _Run:
         """Whether no further cell is started."""
         return self.scope.spent() or (self.scope.fail_fast and self.failed > 0)
 
-    def _measure_here(self, cells: Sequence[Cell]) -> None:
-        for cell in cells:
-            if self._is_over():
-                return
-            self._keep(cell, execute(self.plan, cell, scratch_path(self.store.directory, cell)), ())
-
     def _measure_on_workers(self, cells: Sequence[Cell]) -> None:
         def limit(cell: Cell) -> float:
             return time_limit(self.plan, cell) if self.machine.timeout is None else self.machine.timeout
@@ -220,19 +222,18 @@ class _Run:
                     return
 
     def _keep(self, cell: Cell, text: str, busy: tuple[Busy, ...]) -> None:
-        try:
-            content = examined(text, cell.identity)
-        except ValueError as error:
-            text = failed(self.plan, cell, Failure("crash", f"the worker returned {error}", type(error).__name__), 0.0)
-            content = examined(text, cell.identity)
         self.watch.check()  # later cells may be measured with the new code
-        self.store.keep(cell.identity, text, content)
+        try:
+            stored = self.store.keep(cell.identity, text)
+        except WrongRowsError as error:
+            failure = Failure("crash", f"the worker returned {error}", "ValueError")
+            stored = self.store.keep(cell.identity, failed(self.plan, cell, failure, 0.0))
         clear_scratch(self.store.directory, cell)
         self._copy()
         self.left.pop(cell.identity, None)
         self.finished += 1
-        self.failed += kind_of(content) == FAILED_KIND
-        self.costs.add(cell, content["seconds"])
+        self.failed += stored.kind == FAILED_KIND
+        self.costs.add(cell, stored.seconds)
         self._tell(cell.label, busy)
 
     def _copy(self, *, now: bool = False) -> None:
@@ -242,9 +243,7 @@ class _Run:
     def _tell(self, label: str, busy: tuple[Busy, ...]) -> None:
         now = time.monotonic()
         if not self.left or now >= self.valid_until or self.finished >= self.valid_count:
-            seconds = self.costs.left(self.left.values(), len(busy) or self.machine.jobs)
-            took = time.monotonic() - now
-            self.estimate, self.valid_count = now + seconds, 2 * self.finished + 1
-            self.valid_until = now + (ESTIMATE_VALIDITY * took if took > CHEAP_ESTIMATE else 0.0)
+            self.estimate = now + self.costs.left(self.left.values(), len(busy) or self.machine.jobs)
+            self.valid_until, self.valid_count = now + ESTIMATE_VALIDITY * (time.monotonic() - now), 2 * self.finished + 1
         left = self.estimate - now - sum(item.seconds for item in busy) / max(len(busy), 1)
         self.report(Snapshot(self.finished, self.total, self.failed, label, max(left, 0.0), busy))

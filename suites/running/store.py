@@ -12,19 +12,18 @@ import os
 import platform
 import shutil
 import sqlite3
-import sys
 import tempfile
 import threading
-import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
+
+from pydantic import TypeAdapter, ValidationError
 
 from ..base import FAILED, SCHEMA_VERSION, Row
-from ..frames import COLUMNS
 from ..trust import LARGEST_TEXT, check_identity, json_of
 from .work import Cell, Grid
 
@@ -42,9 +41,6 @@ DONE, FAILED_KIND, NONFINITE = "done", "failed", "nonfinite"
 DURABLE_SECONDS = 0.1
 """Seconds. Cells that took longer are written to the disk at once, so that they survive a power failure."""
 
-_EARLIER = "plan.jsonl"
-"""The plan of a run in the format of earlier versions."""
-
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "beegfs", "gpfs", "ceph", "afs", "9p", "fuse.sshfs", "fuse.s3fs")
 
 _TABLES = """
@@ -60,8 +56,8 @@ class LockedError(ValueError):
     """Another process is writing to the folder."""
 
 
-class EarlierFormatWarning(UserWarning):
-    """The cells of a run of an earlier version are measured again."""
+class WrongRowsError(ValueError):
+    """A text is anything but the rows of its cell."""
 
 
 class DamagedError(ValueError):
@@ -113,22 +109,16 @@ def check_writable(directory: Path) -> None:
 
 
 def discard(directory: Path) -> None:
-    """Remove the cells of earlier runs, in the formats of earlier versions too."""
-    for name in ("logs", "scratch", "cells", "parts"):
+    """Remove the cells of earlier runs."""
+    for name in ("logs", "scratch"):
         shutil.rmtree(directory / name, ignore_errors=True)
-    for name in (_EARLIER, FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"):
+    for name in (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"):
         (directory / name).unlink(missing_ok=True)
 
 
 def holds_run(directory: Path) -> bool:
     """Whether a folder has the cells of a run."""
     return (directory / FILE).is_file()
-
-
-def refuse_earlier_format(directory: Path) -> None:
-    """Raise ValueError for the folder of a run in the format of earlier versions."""
-    if (directory / _EARLIER).is_file() and not holds_run(directory):
-        raise ValueError(f"{directory} holds a run in an earlier format; run its command again, which measures all cells again")
 
 
 _held: dict[str, int] = {}
@@ -157,12 +147,12 @@ def locked(directory: Path, *, wait: bool = False) -> Iterator[None]:
                 fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:  # a file system without locks raises other errors, and is not locked
             if error.errno in (errno.EACCES, errno.EAGAIN):
-                owner = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
+                owner = os.read(handle, 200).decode(errors="replace").strip() or "another process"
                 raise LockedError(
                     f"{directory} is being written by {owner}; wait until it has ended, or name another folder with --out"
                 ) from None
         os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()} on {platform.node()}".encode(), 0)
+        os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
         _held[name] = threading.get_ident()
         try:
             yield
@@ -175,25 +165,9 @@ def locked(directory: Path, *, wait: bool = False) -> Iterator[None]:
 # Cells as JSON.
 
 _DEFAULTS = {field.name: field.default for field in fields(Row) if field.default is not MISSING}
-_REQUIRED = {field.name for field in fields(Row) if field.default is MISSING}
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "category": str,
-    "string": str,
-    "bool": bool,
-    "object": list,
-    "int16": int,
-    "int64": int,
-    "float64": (float, int),
-    "Int16": (int, type(None)),
-    "Int64": (int, type(None)),
-    "Float64": (float, int, type(None)),
-}
-_BOUNDS = {"int16": 2**15, "Int16": 2**15, "int64": 2**63, "Int64": 2**63, "float64": 2**1023, "Float64": 2**1023}
-_RULES = {name: (_TYPES[kind], _BOUNDS.get(kind, 0)) for name, kind in COLUMNS.items()}
 
 
-@dataclass(frozen=True)
-class KnownCell:
+class KnownCell(NamedTuple):
     """The kind of a finished cell, and the seconds that it took."""
 
     kind: str
@@ -201,10 +175,20 @@ class KnownCell:
 
 
 @dataclass(frozen=True)
-class StoredCell(KnownCell):
+class StoredCell:
     """A finished cell with its rows."""
 
+    seconds: float
     rows: list[Row]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the cell."""
+        statuses = {row.status for row in self.rows}
+        return DONE if statuses.isdisjoint((*FAILED, "nonfinite")) else NONFINITE if statuses.isdisjoint(FAILED) else FAILED_KIND
+
+
+_STORED, _ROW = TypeAdapter(StoredCell), TypeAdapter(Row)
 
 
 def encode(rows: Sequence[Row], seconds: float) -> str:
@@ -212,63 +196,34 @@ def encode(rows: Sequence[Row], seconds: float) -> str:
     return json.dumps({"seconds": seconds, "rows": [{**_packed(row), "seconds": seconds} for row in rows]})
 
 
-def examined(text: str, identity: str | None = None) -> dict[str, Any]:
-    """The content of an encoded cell as JSON.
+def decode(text: str | bytes, identity: str | None = None) -> StoredCell:
+    """The rows of an encoded cell, from a worker or a file.
 
     Args:
-        text: from a worker, or from a file.
+        text: as `encode` writes it.
         identity: of the cell, which all rows must have.
 
     Raises:
-        ValueError: anything but the rows of a cell.
+        WrongRowsError: anything but the rows of a cell.
     """
     try:
-        content: dict[str, Any] = json_of(text)
-        content["seconds"] = float(content["seconds"])
-        for row in content["rows"]:
-            _check(row)
-            if identity is not None and row["cell"] != identity:
-                raise ValueError(f"rows of another cell, {str(row['cell'])[:50]!r}")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no rows of a cell ({type(error).__name__}: {str(error)[:100]})") from error
-    return content
+        cell = _STORED.validate_json(text, strict=True)
+    except ValidationError as error:
+        raise WrongRowsError(f"no rows of a cell ({first_error(error)})") from None
+    for row in cell.rows:
+        if identity not in (None, row.cell):
+            raise WrongRowsError(f"rows of another cell, {row.cell[:50]!r}")
+    return cell
 
 
-def kind_of(content: Mapping[str, Any]) -> str:
-    """The kind of a cell with this content."""
-    statuses = {row.get("status", "ok") for row in content["rows"]}
-    return DONE if statuses.isdisjoint((*FAILED, "nonfinite")) else NONFINITE if statuses.isdisjoint(FAILED) else FAILED_KIND
-
-
-def decode(text: str) -> StoredCell:
-    """The rows of an encoded cell.
-
-    Raises:
-        ValueError: anything but the rows of a cell.
-    """
-    content = examined(text)
-    return StoredCell(kind_of(content), content["seconds"], list(map(_unpacked, content["rows"])))
+def first_error(error: ValidationError) -> str:
+    """The first error of a validation, with its place."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{first['msg']} at {'.'.join(map(str, first['loc']))}"[:100]
 
 
 def _packed(row: Row) -> dict[str, Any]:
     return {name: value for name, value in vars(row).items() if value != _DEFAULTS.get(name, MISSING)}
-
-
-def _unpacked(values: dict[str, Any]) -> Row:
-    # Rows share most names: without interning, a million rows need twice the memory.
-    shared: dict[str, Any] = {name: sys.intern(value) if type(value) is str else value for name, value in values.items()}
-    return Row(**{**shared, "batches": tuple(values.get("batches", ()))})
-
-
-def _check(values: dict[str, Any]) -> None:
-    """Raise ValueError or KeyError for values that no row can have; the file may come from a stranger."""
-    if not values.keys() >= _REQUIRED:
-        raise KeyError(*(_REQUIRED - values.keys()))
-    for name, value in values.items():
-        types, bound = _RULES[name]
-        wrong = not isinstance(value, types) or (bound and type(value) is int and not -bound <= value < bound)
-        if wrong or (types is list and not all(isinstance(number, int | float) for number in value)):
-            raise ValueError(f"got {name}={str(value)[:50]!r}, which no row can have")
 
 
 # The database.
@@ -285,18 +240,12 @@ class Store:
         FileNotFoundError: there is no run.
         OtherSchemaError: the run was written by another version of the package.
         DamagedError: the file cannot be read.
-        ValueError: the run is in an earlier format.
     """
 
     def __init__(self, directory: Path, *, write: bool = False) -> None:
         self.directory, self.path, self.write = directory, directory / FILE, write
-        if not write:
-            refuse_earlier_format(directory)
-            if not self.path.is_file():
-                raise FileNotFoundError(f"found no {self.path}; expected the folder of a run, finished or not")
-        elif (directory / _EARLIER).is_file() and not self.path.is_file():
-            message = f"{directory} holds a run in an earlier format; its cells are measured again"
-            warnings.warn(message, EarlierFormatWarning, stacklevel=2)
+        if not write and not self.path.is_file():
+            raise FileNotFoundError(f"found no {self.path}; expected the folder of a run, finished or not")
         if write and not self.path.exists():
             # The file appears with its tables and version: a reader that comes at once must not take it for another version.
             new = directory / f".{FILE}-new"
@@ -311,8 +260,7 @@ class Store:
         try:
             self.base.execute("PRAGMA trusted_schema=OFF")  # the file may come from a stranger
             ((version,),) = self._read("PRAGMA user_version")
-            empty = write and not self._read("SELECT 1 FROM sqlite_master LIMIT 1")
-            if not empty and version != SCHEMA_VERSION and (version > SCHEMA_VERSION or not write):
+            if version > SCHEMA_VERSION or (version < SCHEMA_VERSION and not write):
                 raise (NewerSchemaError if version > SCHEMA_VERSION else OtherSchemaError)(self.path, version)
             if write:
                 with self._writing():
@@ -347,21 +295,19 @@ class Store:
             skips = ((row.problem, row.estimator, json.dumps(_packed(row))) for row in work.skips)
             self.base.executemany("INSERT INTO skips VALUES (?,?,?)", skips)
 
-    def keep(self, identity: str, text: str, content: Mapping[str, Any]) -> None:
-        """Write a finished cell.
-
-        Args:
-            identity: of the cell.
-            text: its rows, as `encode` writes them.
-            content: its rows, as `examined` returns them.
+    def keep(self, identity: str, text: str) -> StoredCell:
+        """Write a finished cell from its rows, as `encode` writes them.
 
         Raises:
+            WrongRowsError: the text is anything but the rows of the cell.
             OSError: it cannot be written.
         """
+        cell = decode(text, identity)
         with self._writing():
-            self.base.execute(f"PRAGMA synchronous={'FULL' if content['seconds'] >= DURABLE_SECONDS else 'NORMAL'}")
-            values = (identity, kind_of(content), content["seconds"], zlib.compress(text.encode(), 1))
+            self.base.execute(f"PRAGMA synchronous={'FULL' if cell.seconds >= DURABLE_SECONDS else 'NORMAL'}")
+            values = (identity, cell.kind, cell.seconds, zlib.compress(text.encode(), 1))
             self.base.execute("INSERT OR REPLACE INTO cells (identity, kind, seconds, content) VALUES (?,?,?,?)", values)
+        return cell
 
     def take(self, other: Path, *, plan: bool = False) -> None:
         """Add the cells of another run. A cell that did not fail replaces one that failed.
@@ -417,7 +363,7 @@ class Store:
     def known(self) -> dict[str, KnownCell]:
         """The finished cells of the plan by identity."""
         found = self._read("SELECT identity, kind, seconds FROM plan JOIN cells USING (identity)")
-        return {identity: KnownCell(kind, seconds) for identity, kind, seconds in found}
+        return {identity: KnownCell(*rest) for identity, *rest in found}
 
     def counts(self) -> tuple[dict[tuple[str, str | None], int], int]:
         """Numbers of cells by suite and kind (None: not finished), and the number of skipped pairs."""
@@ -445,14 +391,13 @@ class Store:
     def _skips(self) -> Iterator[Row]:
         for (text,) in self._read("SELECT row FROM skips ORDER BY rowid"):
             try:
-                _check(values := json_of(text))
-                yield _unpacked(values)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise self._damaged(error) from error
+                yield _ROW.validate_json(text, strict=True)
+            except ValidationError as error:
+                raise self._damaged(ValueError(first_error(error))) from None
 
     def _cell(self, content: bytes) -> StoredCell:
         try:
-            return decode(zlib.decompressobj().decompress(content, LARGEST_TEXT).decode())
+            return decode(zlib.decompressobj().decompress(content, LARGEST_TEXT))
         except (zlib.error, ValueError, TypeError) as error:
             raise self._damaged(error) from error
 

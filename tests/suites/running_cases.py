@@ -9,7 +9,7 @@ from pathlib import Path
 from structgrad.suites.base import Row
 from structgrad.suites.measures.suite import Effort
 from structgrad.suites.running.planning.plan import Machine, Plan
-from structgrad.suites.running.store import Store, encode, examined, holds_run
+from structgrad.suites.running.store import Store, encode, holds_run
 
 HERE = Machine(jobs=0)
 FEW = Effort(replicates=256, most_replicates=256, rounds=7)
@@ -57,4 +57,4 @@ def rewrite(folder: Path, identity: str, change: Callable[[Row], Row | None]) ->
         cell = store.stored(identity)
         assert cell is not None
         text = encode([new for row in cell.rows if (new := change(row)) is not None], cell.seconds)
-        store.keep(identity, text, examined(text))
+        store.keep(identity, text)

@@ -110,7 +110,7 @@ def opened(place: str, *, fresh: bool = False) -> Iterator[tuple[Path, Mirror | 
         with mirrored(place) as mirror:
             results.check_not_newer(mirror.folder)
             if fresh:
-                mirror.discard()
+                mirror.remote.discard()
                 store.discard(mirror.folder)
             yield mirror.folder, mirror
         return

@@ -156,12 +156,12 @@ def full_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def fill(count: int) -> None:
         left = [count]
 
-        def counted(write: Callable[..., None]) -> Callable[..., None]:
-            def writing(*given: Any) -> None:
+        def counted(write: Callable[..., Any]) -> Callable[..., Any]:
+            def writing(*given: Any) -> Any:
                 left[0] -= 1
                 if left[0] < 0:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                write(*given)
+                return write(*given)
 
             return writing
 
@@ -244,22 +244,6 @@ def test_damaged_cells_are_one_sentence_and_measured_again_where_that_is_asked_f
     assert f"{path} {said}" in refused("status", run_folder)
     assert call(*words(run_folder, "rloo", "ste"), "--fresh").exit_code == 0
     assert len(kept(run_folder)) == 2
-
-
-@pytest.mark.filterwarnings("default::structgrad.suites.running.store.EarlierFormatWarning")
-def test_a_run_of_the_earlier_format_is_read_if_it_is_finished_and_measured_again_if_not(run_folder: Path) -> None:
-    status = call("status", run_folder).stdout
-    (run_folder / store.FILE).rename(run_folder / "plan.jsonl")
-    assert call("status", run_folder).stdout == status
-    assert len(results.read(run_folder)[0]) > 0
-    table = (run_folder / results.TABLE).read_bytes()
-    (run_folder / results.TABLE).unlink()
-    for verb in ("status", "report", "export"):
-        assert "holds a run in an earlier format; run its command again, which measures all cells again" in refused(verb, run_folder)
-    said = call(*words(run_folder, "rloo", "ste"))
-    assert said.exit_code == 0
-    assert f"warning: {run_folder} holds a run in an earlier format; its cells are measured again" in said.stderr
-    assert len((run_folder / results.TABLE).read_bytes()) == pytest.approx(len(table), rel=0.1)
 
 
 NEWER = SCHEMA_VERSION + 1

@@ -137,6 +137,24 @@ def test_a_server_that_is_away_at_the_end_ends_the_run_with_a_sentence_and_the_f
     check_continues(url, 8, expected)
 
 
+def test_an_interruption_stays_one_if_the_copy_after_it_fails(tmp_path, monkeypatch, expected):
+    url = f"memory://{tmp_path}/run"
+
+    def interrupt(snapshot: Any) -> None:
+        if snapshot.finished == 3:
+            patched.setattr(remote, "COPY_SECONDS", 1e9)
+            patched.setattr(RemoteFolder, "put", lambda *given: (_ for _ in ()).throw(RemoteError("the server is away")))
+            raise KeyboardInterrupt
+
+    with (
+        monkeypatch.context() as patched,
+        pytest.warns(RemoteWarning, match=r"the server is away; finished cells are in structgrad-results"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        run(PLAN, url, machine=HERE, progress=interrupt)
+    check_continues(url, 3, expected)
+
+
 def test_a_damaged_copy_is_one_sentence(tmp_path, url):
     begin(url, 4)
     RemoteFolder(url).put(FILE, b"damaged" * 9)

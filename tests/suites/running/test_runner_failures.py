@@ -12,7 +12,7 @@ import pytest
 from structgrad.suites.base import Row
 from structgrad.suites.measures import SUITES
 from structgrad.suites.measures.suite import Finding, Suite
-from structgrad.suites.running.cells import Failure, ran_out_of_memory
+from structgrad.suites.running.cells import Failure
 from structgrad.suites.running.planning.grid import Cell, grid
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
@@ -115,7 +115,6 @@ def test_scratch_folders_are_gone_when_their_cells_are_done(disturbed):
     ],
 )
 def test_what_counts_as_out_of_memory(error, memory):
-    assert ran_out_of_memory(error) is memory
     assert (Failure.of(error).status == "oom") is memory
 
 
