@@ -1,17 +1,15 @@
 """Reference gradients: of the expected loss, or of the objective that an estimator really has.
 
-| reference | objective | gradient |
-|---|---|---|
-| ``expected`` | ``E_{z∼p_θ} L(z)`` | the `Truth` |
-| ``perturbed`` | ``E_ε L(argmax(θ + ε))`` | ``E (L − b) ν(ε)``, by independent blocks of noise, with an error of its own |
-| ``relaxed`` | ``L(μ(θ))``, or the loss at another point inside the hull | by derivatives |
-| ``argmax`` | ``L(argmax θ)`` | 0 almost everywhere, so none; see `descent.py` |
+- ``expected``: ``E_{z∼p_θ} L(z)``, whose gradient is the `Truth`.
+- ``perturbed``: ``E_ε L(argmax(θ + ε))``, by ``E (L − b) ν(ε)`` over independent blocks of noise, with an error of its own.
+- ``relaxed``: ``L(μ(θ))``, or the loss at another point inside the hull, by derivatives.
+- ``argmax``: ``L(argmax θ)``, whose gradient is 0 almost everywhere, so it has no reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import torch
@@ -96,8 +94,7 @@ def reference_gradient(  # noqa: PLR0913 - an instance, and the options of each 
     if theta.ndim != oracle.event_ndim:
         raise ValueError(f"`reference_gradient` got scores of shape {tuple(scores.shape)}; expected one instance, [*event]")
     if kind == "expected":
-        exact = _truth(oracle, loss, theta, truth)
-        return Reference(exact.gradient.double(), exact.value, 0.0, None, exact.method)
+        return _expected(oracle, loss, theta, truth)
     if kind == "relaxed":
         return _at_marginals(oracle, loss, theta) if point is None else _by_differences(loss, theta, point)
     if kind != "perturbed":
@@ -108,14 +105,13 @@ def reference_gradient(  # noqa: PLR0913 - an instance, and the options of each 
     law = Gumbel() if noise is None else noise
     if isinstance(law, Gumbel) and isinstance(oracle, FactorisedOracle):
         known = truth if law.scale == 1 else None
-        if known is not None or _listed(oracle, theta):
+        if known is not None or (isinstance(oracle, EnumerableOracle) and oracle.count(tuple(theta.shape)) <= CAP):
             # The best parts of ``θ + sG`` are an exact sample of the law at ``θ/s``, whose truth is the reference.
-            there = _truth(oracle, loss, theta / law.scale, known)
-            return Reference(there.gradient.double() / law.scale, there.value, 0.0, None, "gumbel-max")
+            there = _expected(oracle, loss, theta / law.scale, known)
+            return replace(there, gradient=there.gradient / law.scale, method="gumbel-max")
     if not isinstance(law, SmoothNoise):
         raise ValueError(f"`reference_gradient` got the noise {law}, whose density has no score here; expected Gumbel or Normal noise")
-    gradient, value, error, drawn = perturbed_gradient(oracle, loss, theta, law, key=key, replicates=replicates)
-    return Reference(gradient, value, error, drawn, "score-function")
+    return perturbed_gradient(oracle, loss, theta, law, key=key, replicates=replicates)
 
 
 def own_reference(estimator: Estimator[Any]) -> Kind | None:
@@ -139,28 +135,21 @@ def reference_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Ten
         scores: one instance, ``[*event]``.
         **options: ``truth``, ``replicates`` and ``key`` of `reference_gradient`.
     """
-    kind, noise, point = own_reference(estimator), getattr(estimator, "noise", None), None
+    kind, noise = own_reference(estimator), getattr(estimator, "noise", None)
     if kind is None or kind == "argmax" or not isinstance(noise, SmoothNoise | None):
         return None
     if kind == "relaxed" and isinstance(estimator, PathwiseEstimator):
-        own = estimator
-
-        def point(scores: Tensor) -> Tensor:
-            return own.structure(oracle, scores, generator=torch.Generator(scores.device))
-
-    return reference_gradient(kind, oracle, loss, scores, noise=noise, point=point, **options)
+        options["point"] = lambda theta: estimator.structure(oracle, theta, generator=torch.Generator(theta.device))
+    return reference_gradient(kind, oracle, loss, scores, noise=noise, **options)
 
 
-def _truth(oracle: Any, loss: Loss, theta: Tensor, truth: Truth | None) -> Truth:
+def _expected(oracle: Any, loss: Loss, theta: Tensor, truth: Truth | None) -> Reference:
     if truth is None and not isinstance(oracle, EnumerableOracle):
         raise ValueError(
             f"`reference_gradient` got the oracle {oracle.name}, which cannot be enumerated; pass the exact gradient as truth="
         )
-    return exact_truth(loss, oracle, theta) if truth is None else truth
-
-
-def _listed(oracle: Any, theta: Tensor) -> bool:
-    return isinstance(oracle, EnumerableOracle) and oracle.count(tuple(theta.shape)) <= CAP
+    exact = exact_truth(loss, oracle, theta) if truth is None else truth
+    return Reference(exact.gradient.double(), exact.value, 0.0, None, exact.method)
 
 
 def _at_marginals(oracle: Any, loss: Loss, theta: Tensor) -> Reference:
@@ -191,7 +180,7 @@ def _by_differences(loss: Loss, theta: Tensor, point: Point) -> Reference:
 
 def perturbed_gradient(  # noqa: PLR0913 - an instance, a law, and two numbers of its sampling
     oracle: Oracle, loss: Loss, theta: Tensor, law: SmoothNoise, *, key: tuple[str, ...], replicates: int
-) -> tuple[Tensor, float, float, int]:
+) -> Reference:
     """``E (L − b) ν(ε)`` with ``ν = −(log f)'`` of the density of the noise, for every loss and every oracle with an argmax.
 
     A block of n draws gives ``Σ (L_i − L̄) ν(ε_i) / (n − 1)``: the score function with the mean of the other losses as the baseline of each
@@ -204,30 +193,15 @@ def perturbed_gradient(  # noqa: PLR0913 - an instance, a law, and two numbers o
         law: of the noise.
         key: stable names of the stream.
         replicates: draws, rounded up to whole blocks.
-
-    Returns:
-        The gradient, the mean loss, ``tr S/N`` of the gradient and the number of draws.
     """
     blocks = -(-replicates // BLOCK)
     if blocks < MIN_BLOCKS:
         raise ValueError(f"`perturbed_gradient` got replicates={replicates}; expected at least {MIN_BLOCKS * BLOCK}, {MIN_BLOCKS} blocks")
-    moving = oracle.free_parts(theta)
-    parts = list(_blocks(oracle, loss, theta, law, (key, blocks)))
-    estimates, values = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
-    gradient = estimates.mean(0)
-    noise = float((estimates - gradient).square().sum(0)[moving].sum()) / (blocks - 1) / blocks
-    return torch.where(moving, gradient, 0), float(values.mean()), noise, blocks * BLOCK
-
-
-def _blocks(
-    oracle: Oracle, loss: Loss, theta: Tensor, law: SmoothNoise, effort: tuple[tuple[str, ...], int]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Estimates ``[blocks, *event]`` and mean losses ``[blocks]``, launch by launch."""
-    names, blocks = effort
-    key = seed_sequence(0, *names, "perturbed", repr(law))
+    seeds = seed_sequence(0, *key, "perturbed", repr(law))
 
     def launch(first: int, count: int) -> tuple[Tensor, Tensor]:
-        streams = seed_blocks(key, first * BLOCK, count * BLOCK, theta.device)
+        """Estimates ``[count, *event]`` and mean losses ``[count]`` of blocks."""
+        streams = seed_blocks(seeds, first * BLOCK, count * BLOCK, theta.device)
         with torch.no_grad():
             noise = law.draw(oracle, theta.expand(count * BLOCK, *theta.shape), generator=streams)
             losses = evaluate(loss, oracle.argmax(theta + noise), oracle.event_ndim).double().reshape(count, BLOCK)
@@ -235,7 +209,9 @@ def _blocks(
         scores = law.score(noise).reshape(count, BLOCK, *theta.shape)
         return torch.einsum("cb,cb...->c...", centred, scores) / (BLOCK - 1), losses.mean(-1)
 
-    launches = Launches(
-        f"`perturbed_gradient` with {BLOCK} draws a row and scores of shape {tuple(theta.shape)}", BLOCKS_PER_LAUNCH, theta.device
-    )
-    return (found for _, found in launches.over(0, blocks, launch))
+    name = f"`perturbed_gradient` with {BLOCK} draws a row and scores of shape {tuple(theta.shape)}"
+    parts = [part for _, part in Launches(name, BLOCKS_PER_LAUNCH, theta.device).over(0, blocks, launch)]
+    estimates, values = (torch.cat(column) for column in zip(*parts, strict=True))
+    moving, gradient = oracle.free_parts(theta), estimates.mean(0)
+    noise = float((estimates - gradient).square().sum(0)[moving].sum()) / (blocks - 1) / blocks
+    return Reference(torch.where(moving, gradient, 0), float(values.mean()), noise, blocks * BLOCK, "score-function")

@@ -45,23 +45,21 @@ def replay(estimator: Estimator[Any], target: Target, slots: int, information: T
         repeated: deal tuples of equal samples alone, with the probability of one.
 
     Cost:
-        The estimator once per tuple, in launches of `CHUNK`; memory does not grow with the number of tuples.
+        The estimator once per tuple, in launches of `CHUNK`; memory grows with the number of structures, not of tuples.
     """
-    scores, truth = target.scores, target.truth
-    totals = Moments.empty(truth.gradient.flatten(), information, batches=1)
-    deal = _dealer(target, 1 if repeated else slots)
+    count, dealt_slots = target.truth.count, 1 if repeated else slots
+    structures, probabilities = structures_and_probabilities(target)
 
-    def estimates(first: int, count: int) -> tuple[Tensor, Tensor] | None:
-        dealt, weights = deal(first, count)
-        if not len(weights):
-            return None
-        return _scripted(estimator, target, dealt.expand(slots, *dealt.shape[1:])), weights
+    def estimates(first: int, number: int) -> tuple[Tensor, Tensor]:
+        index = torch.arange(first, first + number, device=target.scores.device)
+        weights, ranks = target.scores.new_ones(number, dtype=torch.float64), index.new_zeros(dealt_slots, number)
+        for slot in range(dealt_slots):
+            ranks[slot] = index // count**slot % count
+            weights = weights * probabilities[ranks[slot]]
+        dealt = structures[ranks[:, weights > 0]].double()
+        return _scripted(estimator, target, dealt.expand(slots, *dealt.shape[1:])), weights[weights > 0]
 
-    launches = Launches(f"`{estimator.name}` on {slots} samples of shape {tuple(scores.shape)}", CHUNK, scores.device)
-    for _, found in launches.over(0, truth.count ** (1 if repeated else slots), estimates):
-        if found is not None:
-            totals.add(found[0], weights=found[1])
-    return summarise(totals, exact=True)
+    return _moments(f"`{estimator.name}` on {slots} samples", target, count**dealt_slots, estimates, information)
 
 
 def replay_samples(estimator: Estimator[Any], target: Target, slots: int, cap: int, information: Tensor | None = None) -> Summary | None:
@@ -169,16 +167,12 @@ def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: i
     size = values(target.loss, space[tuples].double(), oracle.event_ndim).abs().amax(-1)
     if not bool(((one - other).norm(dim=-1) <= AGREEMENT * other.norm(dim=-1) + _floor(size, target)).all()):
         return None
-    totals = Moments.empty(target.truth.gradient.flatten(), information, batches=1)
-    launches = Launches(f"`{estimator.name}` on {draws} samples of shape {tuple(scores.shape)}", CHUNK, scores.device)
 
     def outcomes(start: int, number: int) -> tuple[Tensor, Tensor]:
         part = slice(start, start + number)
         return estimates(after_best(others[part])), weights[part]
 
-    for _, found in launches.over(0, len(others), outcomes):
-        totals.add(found[0], weights=found[1])
-    return summarise(totals, exact=True)
+    return _moments(f"`{estimator.name}` on {draws} samples", target, len(others), outcomes, information)
 
 
 TUPLES = 64
@@ -312,34 +306,21 @@ def _scripted(estimator: Estimator[Any], target: Target, dealt: Tensor) -> Tenso
     return estimator.gradient(target.loss, scripted(target.oracle, dealt), rows, generator=torch.Generator(target.scores.device))
 
 
-def _dealer(target: Target, slots: int) -> Callable[[int, int], tuple[Tensor, Tensor]]:
-    """A function of (first, number) that gives the possible tuples of this range, ``[slots, rows, *event]``, and their probabilities."""
-    structures, probabilities = structures_and_probabilities(target) if slots > 1 else (None, None)
-
-    def deal(first: int, number: int) -> tuple[Tensor, Tensor]:
-        index, count = torch.arange(first, first + number, device=target.scores.device), target.truth.count
-        if slots == 0:  # one outcome under every law: its first structure may be forbidden
-            return target.scores.new_zeros((0, number, *target.scores.shape)), target.scores.new_ones(number)
-        if structures is None or probabilities is None:
-            dealt = target.oracle.unrank(index, tuple(target.scores.shape)).double().unsqueeze(0)
-            weights = _probabilities(dealt[0], target)
-        else:
-            ranks = torch.stack([index // count**slot % count for slot in range(slots)])
-            dealt, weights = structures[ranks], probabilities[ranks].prod(0)
-        possible = weights > 0
-        return (dealt, weights) if bool(possible.all()) else (dealt[:, possible], weights[possible])
-
-    return deal
+def _moments(
+    name: str, target: Target, total: int, outcomes: Callable[[int, int], tuple[Tensor, Tensor]], information: Tensor | None
+) -> Summary:
+    """The exact moments of estimates and weights that are computed for ranges (first, number) of all outcomes."""
+    totals = Moments.empty(target.truth.gradient.flatten(), information, batches=1)
+    launches = Launches(f"{name} of shape {tuple(target.scores.shape)}", CHUNK, target.scores.device)
+    for _, (estimates, weights) in launches.over(0, total, outcomes):
+        if len(weights):
+            totals.add(estimates, weights=weights)
+    return summarise(totals, exact=True)
 
 
 def structures_and_probabilities(target: Target) -> tuple[Tensor, Tensor]:
-    """Every structure and its probability: small wherever tuples of them are few enough to be dealt."""
-    ranks = torch.arange(target.truth.count, device=target.scores.device)
-    structures = target.oracle.unrank(ranks, tuple(target.scores.shape)).double()
-    return structures, _probabilities(structures, target)
-
-
-def _probabilities(structures: Tensor, target: Target) -> Tensor:
-    """Exact probabilities, with the log-partition of the enumeration."""
+    """Every structure, uint8, and its exact probability, with the log-partition of the enumeration."""
     parameters = target.oracle.natural_parameters(target.scores).double()
-    return (torch.where(structures > 0, structures * parameters, 0).flatten(1).sum(-1) - target.truth.log_partition).exp()
+    structures = target.oracle.enumerate(tuple(target.scores.shape), dtype=torch.uint8, device=target.scores.device)
+    scores = [torch.where(part > 0, part * parameters, 0).flatten(1).sum(-1) for part in structures.split(CHUNK)]
+    return structures, (torch.cat(scores) - target.truth.log_partition).exp()

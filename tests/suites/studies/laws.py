@@ -55,7 +55,7 @@ class EstimateLaw:
         structures, weights = structures_and_probabilities(target)
         index = torch.arange(len(weights) ** slots)
         ranks = torch.stack([index // len(weights) ** slot % len(weights) for slot in range(slots)])
-        script, rows = scripted(target.oracle, structures[ranks]), target.scores.expand(len(index), *target.scores.shape)
+        script, rows = scripted(target.oracle, structures[ranks].double()), target.scores.expand(len(index), *target.scores.shape)
         estimates = estimator.gradient(target.loss, script, rows, generator=torch.Generator())
         probabilities = weights[ranks].prod(0).numpy()
         information = geometry(target.oracle, target.scores, target.truth)

@@ -33,8 +33,7 @@ def table(z: Tensor) -> Tensor:
 
 
 def sampled(oracle: Any, loss: Any, scores: Tensor, law: SmoothNoise, *, replicates: int = 65_536, key: str = "") -> Reference:
-    gradient, value, noise, drawn = perturbed_gradient(oracle, loss, scores, law, key=(key,), replicates=replicates)
-    return Reference(gradient, value, noise, drawn, "score-function")
+    return perturbed_gradient(oracle, loss, scores, law, key=(key,), replicates=replicates)
 
 
 def assert_near(found: Reference, gradient: Tensor, value: float) -> None:
