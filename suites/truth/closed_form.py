@@ -14,7 +14,7 @@ from ...oracles.numerics import zero_ignored
 from ...oracles.spanning_tree import SpanningTree
 from ..problems.forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, flat, form_of
 from .derivations import GibbsLaw, derivations_of, gibbs_law
-from .enumeration import CAP, ROUNDOFF, UNKNOWN, TooManyStructuresError, Truth, exact_truth, pulled_back
+from .enumeration import CAP, ROUNDOFF, UNKNOWN, Truth, exact_truth, pulled_back
 from .loss_checks import examine_loss
 from .trees import TreeLaw
 
@@ -48,45 +48,33 @@ def reduced(form: CountForm, oracle: Oracle, parameters: Tensor) -> Count | Line
         oracle: of the structures.
         parameters: natural parameters [*event]; their -inf say which parts are forbidden.
     """
-    read = oracle.read_mask(tuple(parameters.shape), parameters.device)
-    weights = [torch.where(read, count.to(parameters.device).round().long(), 0) for count in form.counts]
-    ranges = [_range(oracle, count, parameters) for count in weights]
-    several = [i for i, (low, high) in enumerate(ranges) if low < high]
-    if math.prod(ranges[i][1] + 1 for i in several) > MAX_RANGE:
-        return None
-    joint, size = torch.zeros_like(parameters, dtype=torch.int64), 1
-    for i in several:
-        joint, size = joint * (ranges[i][1] + 1) + weights[i], size * (ranges[i][1] + 1)
-    values = form.function(*_unjoined(torch.arange(size, device=parameters.device), ranges)).double().expand(size)
+    read, allowed = oracle.read_mask(tuple(parameters.shape), parameters.device), parameters > -math.inf
+    joint, size, ranges = torch.zeros_like(parameters, dtype=torch.int64), 1, []
+    for count in form.counts:
+        weights = torch.where(read, count.to(parameters.device).round().long(), 0)
+        # The least and the greatest value over the feasible structures.
+        rows = torch.stack([torch.where(allowed, sign * weights, -math.inf).to(parameters) for sign in (-1, 1)])
+        low, high = (int((best * weights).sum()) for best in oracle.argmax_of(rows))
+        ranges.append((low, high, size))
+        if low < high:
+            joint, size = joint + size * weights, size * (high + 1)
+        if size > MAX_RANGE:
+            return None
+    # The counts of joint ones, clamped to the range of structures; constant ones as they are.
+    every = torch.arange(size, device=parameters.device)
+    counts = [(every // unit % (high + 1)).clamp(low, high) if low < high else torch.full_like(every, high) for low, high, unit in ranges]
+    values = form.function(*counts).double().expand(size)
+    several = [(low, high) for low, high, _ in ranges if low < high]
     if not several:
         return LinearForm(torch.zeros_like(parameters), float(values[0]))
     if len(several) == 1:
-        low, high = ranges[several[0]]
+        low, high = several[0]
         slope = (values[high] - values[low]) / (high - low)
         line = values[low] + slope * torch.arange(high - low + 1, device=values.device)
         rounding = 8 * torch.finfo(values.dtype).eps * values[low : high + 1].abs().max()
         if bool(((values[low : high + 1] - line).abs() <= rounding).all()):
             return LinearForm(slope * joint, float(values[low] - slope * low))
     return Count(joint, values)
-
-
-def _range(oracle: Oracle, count: Tensor, parameters: Tensor) -> tuple[int, int]:
-    """The least and the greatest value over the feasible structures."""
-    allowed = parameters > -math.inf
-    extremes = []
-    for sign in (-1, 1):
-        rows = torch.where(allowed, sign * count, -math.inf).to(parameters.dtype).unsqueeze(0)
-        extremes.append(int((oracle.argmax_of(rows)[0] * count).sum()))
-    return extremes[0], extremes[1]
-
-
-def _unjoined(joint: Tensor, ranges: list[tuple[int, int]]) -> list[Tensor]:
-    """The counts of joint ones, clamped to the range of structures; constant ones as they are."""
-    counts = []
-    for low, high in reversed(ranges):
-        counts.append((joint % (high + 1)).clamp(low, high) if low < high else torch.full_like(joint, high))
-        joint = joint // (high + 1) if low < high else joint
-    return counts[::-1]
 
 
 MAX_TABLE = 2**25
@@ -113,12 +101,6 @@ def holds_counts(oracle: Oracle, event: tuple[int, ...], size: int) -> bool:
     derivations = derivations_of(oracle, event)
     numbers = event[-1] ** 2 * (size // 2 + 1) // 2 if derivations is None else derivations.nodes * size
     return numbers <= MAX_TABLE
-
-
-def entropy_of(law: Law, parameters: Tensor, best: Tensor) -> float:
-    """``A(θ) − ⟨θ, μ⟩``, both relative to the best structure."""
-    allowed = torch.where(parameters > -math.inf, parameters, 0).flatten()
-    return law.log_partition - float(allowed @ best.flatten()) - float(allowed @ (law.marginals - best.flatten()))
 
 
 class Expected(NamedTuple):
@@ -206,6 +188,7 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
         raise ValueError("`analytic_truth` got scores that forbid every structure; expected at least one feasible structure")
     examine_loss(loss, oracle, theta)
     expected = expectation(law, simple, parameters)
+    allowed, best = torch.where(parameters > -math.inf, parameters, 0).flatten(), oracle.argmax_of(parameters.unsqueeze(0))[0].flatten()
     event = tuple(theta.shape)
     count = oracle.count(event)
     # No structure has more parts than its event has rows and columns.
@@ -216,7 +199,8 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
         value=expected.value,
         loss_variance=expected.variance,
         log_partition=law.log_partition,
-        entropy=entropy_of(law, parameters, oracle.argmax_of(parameters.unsqueeze(0))[0]),
+        # A(θ) − ⟨θ, μ⟩, both relative to the best structure.
+        entropy=law.log_partition - float(allowed @ best) - float(allowed @ (law.marginals - best)),
         marginals=law.marginals.reshape(event),
         count=count,
         support=_support(oracle, parameters, count),
@@ -229,13 +213,15 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
 
 def unknown_because(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> str | None:
     """The reason why `known_truth` has no answer, found without computing it; None if it has one."""
-    event = tuple(scores.shape)
-    count = oracle.count(event)
+    count, form = oracle.count(tuple(scores.shape)), form_of(loss)
     listed = isinstance(oracle, EnumerableOracle)
-    if (listed and count <= cap) or _simplest(form_of(loss), oracle, scores.detach().double()) is not None:
+    if (listed and count <= cap) or _simplest(form, oracle, scores.detach().double()) is not None:
         return None
     size = f"more than the {counted(cap)} that are enumerated" if listed else "which cannot be enumerated"
-    return f"no exact gradient of {counted(count)} structures is known: they are {size}, and there is no closed form; take {_hint(loss)}"
+    hint = "a smaller structure: the form of this loss has a closed expectation, and its tables do not fit, or the oracle has none"
+    if form is None:
+        hint = "a loss that declares a form (linear, low-rank quadratic, a function of a count, exact match), whose truth has no such limit"
+    return f"no exact gradient of {counted(count)} structures is known: they are {size}, and there is no closed form; take {hint}"
 
 
 def _simplest(form: LossForm | None, oracle: Any, theta: Tensor) -> Count | LossForm | None:
@@ -285,18 +271,12 @@ def known_truth(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> Tr
         >>> known_truth(loss, Subset(2), torch.zeros(60)).method, known_truth(loss, Subset(30), torch.zeros(60)).method
         ('enumeration', 'analytic:linear')
     """
-    enumerable = isinstance(oracle, EnumerableOracle) and oracle.count(tuple(scores.shape)) <= cap
-    if enumerable:
+    if isinstance(oracle, EnumerableOracle) and oracle.count(tuple(scores.shape)) <= cap:
         return exact_truth(loss, oracle, scores, cap=cap)
     truth = analytic_truth(loss, oracle, scores) if isinstance(oracle, MarginalOracle) else None
-    if truth is not None:
-        return truth
-    if not isinstance(oracle, EnumerableOracle):
+    if truth is None:
         raise UnknownTruthError(f"`known_truth` got the oracle {oracle.name}: {unknown_because(loss, oracle, scores, cap=cap)}")
-    try:
-        return exact_truth(loss, oracle, scores, cap=cap)
-    except TooManyStructuresError as error:
-        raise UnknownTruthError(f"{error}; or take {_hint(loss)}") from error
+    return truth
 
 
 def law_alone(oracle: Any, scores: Tensor) -> Truth:
@@ -326,10 +306,3 @@ def law_alone(oracle: Any, scores: Tensor) -> Truth:
         kurtosis_along=math.inf,
         method=UNKNOWN,
     )
-
-
-def _hint(loss: Any) -> str:
-    """Advice that makes a closed form possible."""
-    if form_of(loss) is None:
-        return "a loss that declares a form (linear, low-rank quadratic, a function of a count, exact match), whose truth has no such limit"
-    return "a smaller structure: the form of this loss has a closed expectation, and its tables do not fit, or the oracle has none"

@@ -7,6 +7,7 @@ peaked or the loss has a large offset.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -47,10 +48,6 @@ MAX_REFINEMENTS = 40
 """Steps in which the mean of the losses is refined at most; each gains 15 digits, and one or two suffice unless scores are very peaked."""
 
 T = TypeVar("T")
-
-
-class TooManyStructuresError(ValueError):
-    """A space that is not enumerated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,23 +133,11 @@ def exact_truth(  # noqa: PLR0913 - an instance, and three limits on the work
 
 
 class Enumeration:
-    """All structures of an instance with their probabilities and losses.
-
-    Structures are deviations from the mode; parts that are counted are taken as they are.
-
-    Args:
-        loss: ``[..., *event] -> [...]``; evaluated once, in float64, on structures only.
-        oracle: lists the structures.
-        scores: ``[*event]``.
-        cap: refuse spaces that are larger.
-        chunk: structures at a time; as many as fit the cache when None.
+    """All structures of an instance, as deviations from the mode, with their probabilities and losses; arguments as of `exact_truth`.
 
     Attributes:
         probabilities: ``[count]``, 0 for infeasible structures. ``errors``: ``L − E L``, ``[count]``, 0 for these too.
         value: ``E L``.
-
-    Raises:
-        ValueError: more structures than the cap, scores of another shape, or without a feasible structure.
     """
 
     def __init__(self, loss: Loss, oracle: EnumerableOracle, scores: Tensor, *, cap: int = CAP, chunk: int | None = None) -> None:
@@ -160,8 +145,7 @@ class Enumeration:
         self.event = tuple(scores.shape)
         if scores.ndim != oracle.event_ndim:
             raise ValueError(f"`exact_truth` got scores of shape {self.event}; expected one instance, [*event]")
-        self.count = oracle.count(self.event)
-        self.chunk = chunk or fitting_chunk(scores)
+        self.count, self.chunk = oracle.count(self.event), chunk or fitting_chunk(scores)
         potentials = oracle.natural_parameters(self.scores)
         best = oracle.argmax(potentials if potentials is self.scores else self.scores).flatten()
         forbidden = (potentials == -math.inf).flatten()
@@ -170,7 +154,13 @@ class Enumeration:
         if nothing or not bool(oracle.free_parts(self.scores).any()):
             raise ValueError("`exact_truth` got scores that forbid every structure; expected at least one feasible structure")
         examine_loss(loss, oracle, self.scores)
-        check_cap("exact_truth", self.count, cap)
+        if self.count > (limit := min(cap, MAX_RANK)):
+            raise ValueError(
+                f"`exact_truth` got a space of {counted(self.count)} structures; expected at most {counted(limit)}, because at a typical "
+                f"{TYPICAL_RATE:.2g} structures a second they take {duration(self.count, TYPICAL_RATE)}; choose smaller sizes, "
+                f"{'raise cap=, ' if self.count <= MAX_RANK else ''}"
+                "or a loss whose exact gradient needs no enumeration (linear, low-rank quadratic, a function of a count)"
+            )
         finite = torch.where(forbidden, 0, potentials.flatten())
         best = best * oracle.binary_mask(self.event, scores.device).flatten()
         self._mode_score = finite @ best
@@ -244,21 +234,14 @@ class Enumeration:
 
     def _total(self, compute: Callable[[Tensor, slice], Tensor]) -> Tensor:
         """The sum over chunks of a function of deviations ``[c, parts]`` and of the slice of their ranks."""
-        total, *others = self._chunks(lambda _, flips, part: compute(flips, part))
-        for other in others:
-            total = total + other
-        return total
+        return functools.reduce(torch.add, self._chunks(lambda _, flips, part: compute(flips, part)))
 
     def _spread(self, values: Tensor, missing: float) -> Tensor:
         """Values of the parts that are read as ``[*event]``."""
         return torch.full_like(self.scores, missing).flatten().index_copy(0, self._places, values).reshape(self.event)
 
     def _powers(self, means: Tensor, covariance: Tensor) -> Tensor:
-        """Second and fourth central moments of ``(L − E L) ∇ log p(z)``: ``[2, p + 1]``, by part and along the gradient.
-
-        The score of a structure is ``z − μ``, pulled back if scores are not the natural parameters. That of a policy is 0 except for
-        few samples at a state where one action is nearly certain, while the parts themselves are often there.
-        """
+        """Second and fourth central moments of ``(L − E L) ∇ log p(z)``: ``[2, p + 1]``, by part and along the gradient."""
         jacobian = self._jacobian()
         gradient = covariance if jacobian is None else covariance @ jacobian
 
@@ -306,22 +289,6 @@ class Enumeration:
             unit.scatter_(1, self._places.unsqueeze(-1), self._signs.to(leaf).unsqueeze(-1))
             (rows,) = torch.autograd.grad(potentials, leaf, unit.reshape(-1, *self.event), is_grads_batched=True)
         return rows.flatten(1)[:, self._places]
-
-
-def check_cap(call: str, count: int, cap: int) -> None:
-    """Refuse a space of more structures than the cap, or than ranks can count.
-
-    Raises:
-        TooManyStructuresError: the message has their number, the time that they would take, and alternatives.
-    """
-    limit = min(cap, MAX_RANK)
-    if count > limit:
-        raise TooManyStructuresError(
-            f"`{call}` got a space of {counted(count)} structures; expected at most {counted(limit)}, because at a typical "
-            f"{TYPICAL_RATE:.2g} structures a second they take {duration(count, TYPICAL_RATE)}; choose smaller sizes, "
-            f"{'raise cap=, ' if count <= MAX_RANK else ''}"
-            "or a loss whose exact gradient needs no enumeration (linear, low-rank quadratic, a function of a count)"
-        )
 
 
 def fitting_chunk(scores: Tensor) -> int:

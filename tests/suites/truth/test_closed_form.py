@@ -154,10 +154,12 @@ def test_infeasible_scores_and_batches_are_refused():
 
 
 def test_known_truth_says_what_would_help():
-    with pytest.raises(ValueError, match=r"expected at most 10, .*; or take a loss that declares a form \(linear, low-rank quadratic"):
+    with pytest.raises(
+        ValueError, match=r"more than the 10 that are enumerated, .*; take a loss that declares a form \(linear, low-rank quadratic"
+    ):
         known_truth(lambda z: z.sum((-1, -2)), SpanningTree(), torch.zeros(5, 5), cap=10)
     counts = (torch.arange(3600).reshape(60, 60), torch.ones(60, 60))
-    with pytest.raises(ValueError, match=r"expected at most .*; or take a smaller structure: the form of this loss"):
+    with pytest.raises(ValueError, match=r"more than the .*; take a smaller structure: the form of this loss"):
         known_truth(Formed(CountForm(counts, lambda k, j: k / j), 2), Alignment(), torch.zeros(60, 60))
 
 
