@@ -38,10 +38,6 @@ class Margins(_Table):
     ceiling: Margin | None = None
     tolerance: Margin | None = None
 
-    def changes(self) -> dict[str, Any]:
-        """The fields that are given, without patterns."""
-        return {name: value for name, value in self if value is not None and name not in PATTERNS}
-
 
 class Override(Margins):
     """Another rule for the numbers that match all patterns."""
@@ -54,13 +50,9 @@ class Override(Margins):
     metric: str | None = None
     setting: str | None = None
 
-    def patterns(self) -> dict[str, str]:
-        """The patterns by column."""
-        return {name: pattern for name, pattern in self if name in PATTERNS and pattern is not None}
-
     @model_validator(mode="after")
     def _has_patterns(self) -> Override:
-        if not self.patterns():
+        if all(getattr(self, name) is None for name in PATTERNS):
             raise ValueError(f"expected at least one pattern, a text for one of {', '.join(PATTERNS)}")
         return self
 
@@ -127,18 +119,19 @@ class Settings(_Table):
             keys: the columns `PATTERNS` of each number.
         """
         codes, names = pd.factorize(keys["metric"])
-        known = [replace(rule_of(name), **(self.metric[name].changes() if name in self.metric else {})) for name in names]
+        known = [replace(rule_of(name), **self.metric.get(name, Margins()).model_dump(exclude_none=True)) for name in names]
         rules = pd.DataFrame(known, columns=[field.name for field in fields(Rule)]).iloc[codes].reset_index(drop=True)
         idle = []
         for number, override in enumerate(self.override, start=1):
-            matches = np.ones(len(keys), bool)
-            for column, pattern in override.patterns().items():
+            matches, changes = np.ones(len(keys), bool), override.model_dump(exclude_none=True)
+            patterns = {name: changes.pop(name) for name in PATTERNS if name in changes}
+            for column, pattern in patterns.items():
                 matches &= keys[column].isin([name for name in keys[column].unique() if selects(pattern, name)]).to_numpy()
-            for name, value in override.changes().items():
+            for name, value in changes.items():
                 rules.loc[matches, name] = value
             if not matches.any():
-                patterns = ", ".join(f"{name} = {pattern!r}" for name, pattern in override.patterns().items())
-                idle.append(f"[[gate.override]] number {number} ({patterns})")
+                shown = ", ".join(f"{name} = {pattern!r}" for name, pattern in patterns.items())
+                idle.append(f"[[gate.override]] number {number} ({shown})")
         return rules, idle
 
 

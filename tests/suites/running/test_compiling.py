@@ -16,7 +16,6 @@ import pytest
 from pebble import ProcessPool
 
 from structgrad.oracles import DERIVED, subset
-from structgrad.oracles.derivations import cpu
 from structgrad.oracles.kernels import compilation, notices, switch
 from structgrad.suites.running.planning import compiling
 from structgrad.suites.running.planning.plan import Machine, Plan
@@ -35,41 +34,26 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_empty_cache_lacks_the_functions_of_a_structure_and_of_what_it_calls(empty: Path) -> None:
+def test_missing_functions_are_those_of_a_structure_and_of_its_imports(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     several = {name: compiling.uncompiled([name]) for name in ("subset", "spanning_tree", "linear_chain")}
     assert all(number > SOURCE.read_text().count("\n@") for number in several.values())
     assert max(several.values()) < compiling.uncompiled(several) < sum(several.values())
     assert compiling.uncompiled([]) < min(several.values())
-    assert {"vector_elimination", "marginals", "unranking"} <= {path.stem for path in compiling._needed(("spanning_tree",))}
-
-
-@pytest.mark.usefixtures("empty")
-def test_structures_that_state_derivations_need_one_executor() -> None:
-    names = {kind.kernel for kind in DERIVED.values()}
-    assert names == {"derivations"}
-    assert {"cpu", "vectors", "wide_range", "exponential"} <= {path.stem for path in compiling._needed(("derivations",))}
-    assert compiling.uncompiled(["derivations"]) - compiling.uncompiled([]) >= len(compiling._functions(Path(str(cpu.__file__))))
-
-
-@pytest.mark.usefixtures("empty")
-def test_nothing_is_missing_where_kernels_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = empty / "subset_1234" / f"cpu.{compiling._functions(SOURCE)[0]}-10.py311.nbi"
+    index.parent.mkdir()
+    index.touch()
+    assert compiling.uncompiled(["subset"]) == several["subset"] - 1
+    os.utime(index, (1.0, 1.0))  # older than its source
+    assert compiling.uncompiled(["subset"]) == several["subset"]
     monkeypatch.setattr(switch, "CHOSEN", "off")
     assert compiling.uncompiled(["subset"]) == 0
 
 
-def test_what_the_cache_holds_is_not_counted_unless_its_source_is_newer(empty: Path) -> None:
-    before = compiling.uncompiled(["subset"])
-    name = compiling._functions(SOURCE)[0]
-    index = empty / "subset_1234" / f"cpu.{name}-10.py311.nbi"
-    index.parent.mkdir()
-    index.touch()
-    assert compiling.uncompiled(["subset"]) == before - 1
-    os.utime(index, (1.0, 1.0))
-    assert compiling.uncompiled(["subset"]) == before
-
-
 def test_every_compiled_function_is_known() -> None:
     """The names that the text of a module shows are those that its import makes."""
+    assert {kind.kernel for kind in DERIVED.values()} == {"derivations"}
+    for structure, modules in {"spanning_tree": {"vector_elimination", "marginals"}, "derivations": {"cpu", "vectors"}}.items():
+        assert modules <= {path.stem for path in compiling._needed((structure,))}
     for name in ("subset.cpu", "spanning_tree.cpu", "spanning_tree.cpu.vector_elimination", "derivations.cpu"):
         module: Any = importlib.import_module(f"structgrad.oracles.{name}")
         own = {key for key, value in vars(module).items() if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__}
@@ -123,18 +107,7 @@ def test_waiting_for_another_process_is_told_of(tmp_path: Path, monkeypatch: pyt
     assert module.double(1) == 2
 
 
-def test_what_compiles_others_is_told_of_once() -> None:
-    heard: list[bool] = []
-    with notices.listening(heard.append):
-        notices.begin()
-        notices.begin()
-        notices.end()
-        assert heard == [True]
-        notices.end()
-    assert heard == [True, False]
-
-
-def test_a_listener_may_compile() -> None:
+def test_a_listener_hears_of_nested_compilation_once_and_may_compile() -> None:
     heard: list[bool] = []
 
     def listener(compiles: bool) -> None:
@@ -146,6 +119,9 @@ def test_a_listener_may_compile() -> None:
     def compiled() -> None:
         with notices.listening(listener):
             notices.begin()
+            notices.begin()
+            notices.end()
+            assert heard == [True]
             notices.end()
 
     thread = threading.Thread(target=compiled, daemon=True)
