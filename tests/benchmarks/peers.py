@@ -1,6 +1,6 @@
 """Adapters of other libraries: each converts scores to the inputs of a library, untimed, and returns the timed call.
 
-A peer is used if it is installed (extra ``peers``; synjax, supar and lp-sparsemap separately), and imported when it is first used. Some
+A peer is used if it is installed (extra ``peers``; synjax and lp-sparsemap separately), and imported when it is first used. Some
 libraries can only do less: one transition matrix for all positions, or several roots. Then the smaller task is timed.
 """
 
@@ -128,42 +128,6 @@ def _edges(case: Case, theta: Tensor) -> Tensor:
     return LinearChain.from_potentials(theta[:, :-tags], theta[:, -tags:]) if case.structure == "tied_chain" else theta
 
 
-def supar(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
-    """Chains from a transition matrix that all positions share; one sample a call."""
-
-    def distribution(theta: Tensor) -> Any:
-        match case.structure:
-            case "linear_chain":
-                tags = theta.shape[-1]
-                unary, transition = theta[:, :, 0], theta.new_zeros(tags + 1, tags + 1)
-                transition[:-1, :-1] = theta[0, 1] - theta[0, 1, :1]
-                return library.LinearChainCRF(unary, transition)
-            case "tied_chain":
-                tags = theta.shape[-1]
-                return library.LinearChainCRF(theta[:, :-tags], torch.nn.functional.pad(theta[0, -tags:], (0, 1, 0, 1)))
-            case "constituency":
-                return library.ConstituencyCRF(torch.nn.functional.pad(theta, (1, 0, 0, 1)))
-            case "projective_tree":
-                return library.DependencyCRF(theta.mT.contiguous())
-            case "spanning_tree":
-                return library.MatrixTree(theta.mT.contiguous())
-        return None
-
-    if case.structure not in {"linear_chain", "tied_chain", "constituency", "projective_tree", "spanning_tree"}:
-        return None
-    calls: dict[str, Call] = {
-        "argmax": lambda: distribution(scores).argmax,
-        "log_partition": lambda: distribution(scores).log_partition,
-        "marginals": lambda: distribution(scores.clone()).marginals,
-        "marginals_backward": lambda: backward(lambda leaf: distribution(leaf).marginals, scores),
-    }
-    if case.structure != "spanning_tree":
-        calls["sample"] = lambda: distribution(scores.clone()).sample()
-    if case.structure in {"linear_chain", "tied_chain", "constituency", "projective_tree"}:
-        calls["kbest16"] = lambda: distribution(scores.clone()).topk(16)
-    return calls.get(operation)
-
-
 def synjax(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
     """Compiled by jax for these shapes, untimed."""
     jax = importlib.import_module("jax")
@@ -231,31 +195,10 @@ def entmax(library: Any, case: Case, operation: str, scores: Tensor) -> Call | N
         "categorical": lambda theta: library.sparsemax(theta, dim=-1),
         "subset": lambda theta: library.budget_bisect(theta, budget=case.oracle.k, dim=-1),
     }
-    return _projections(maps.get(case.structure), operation, scores)
-
-
-def jaxopt(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
-    """Compiled by jax for these shapes, untimed."""
-    jax = importlib.import_module("jax")
-    maps: dict[str, Callable[[Any], Any]] = {
-        "categorical": library.projection_simplex,
-        "subset": lambda theta: library.projection_box_section(theta, (0 * theta, 1 + 0 * theta, 1 + 0 * theta, 1.0 * case.oracle.k)),
-    }
-    if case.structure not in maps or operation not in {"project", "project_backward"}:
+    if case.structure not in maps:
         return None
-    project = jax.vmap(maps[case.structure])
-    function = project if operation == "project" else jax.grad(lambda theta: (project(theta) ** 2).sum())
-    compiled, values = jax.jit(function), jax.numpy.asarray(scores.numpy())
-    return lambda: compiled(values).block_until_ready()
-
-
-def optax(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
-    """Compiled by jax for these shapes, untimed."""
-    if (case.structure, operation) != ("assignment", "argmax"):
-        return None
-    jax = importlib.import_module("jax")
-    compiled, values = jax.jit(jax.vmap(library.hungarian_algorithm)), jax.numpy.asarray(-scores.numpy())
-    return lambda: jax.block_until_ready(compiled(values))[1]
+    project = maps[case.structure]
+    return {"project": lambda: project(scores), "project_backward": lambda: backward(project, scores)}.get(operation)
 
 
 def tslearn(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
@@ -276,24 +219,6 @@ def tslearn(library: Any, case: Case, operation: str, scores: Tensor) -> Call | 
         return expected[1:-1, 1:-1]
 
     return lambda: np.stack([one(row, operation == "marginals") for row in rows])
-
-
-def pysdtw(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
-    """Soft-DTW of given cost matrices, the whole batch in one call."""
-    if case.structure != "alignment" or operation not in {"log_partition", "marginals"}:
-        return None
-    sizes = torch.tensor([case.event] * len(scores))
-
-    def value(theta: Tensor) -> Tensor:
-        found: Tensor = -library.SoftDTWcpu.apply(-theta, sizes, 1.0, 0.0)
-        return found
-
-    def expected() -> Tensor:
-        leaf = scores.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(value(leaf).sum(), leaf)
-        return gradient
-
-    return expected if operation == "marginals" else lambda: value(scores)
 
 
 def lp_sparsemap(library: Any, case: Case, operation: str, scores: Tensor) -> Call | None:
@@ -349,17 +274,16 @@ def plain_torch(library: Any, case: Case, operation: str, scores: Tensor) -> Cal
         """[n, b, v]: blank, then the labels, of a text without repeats."""
         return torch.cat([theta[:, :, :1, 0], theta[:, :, 1::2, 0]], -1).transpose(0, 1)
 
+    both: dict[str, Call] = {
+        "argmax": lambda: one_hot(scores.argmax(-1)),
+        "argmax_indices": lambda: scores.argmax(-1),
+        "marginals": lambda: scores.softmax(-1),
+        "marginals_backward": lambda: backward(lambda leaf: leaf.softmax(-1), scores),
+    }
     calls: dict[tuple[str, str], Call] = {
-        ("categories", "argmax"): lambda: one_hot(scores.argmax(-1)),
-        ("categories", "argmax_indices"): lambda: scores.argmax(-1),
+        **{(structure, name): call for structure in ("categories", "categorical") for name, call in both.items()},
         ("categories", "log_partition"): lambda: scores.logsumexp(-1).sum(-1),
-        ("categories", "marginals"): lambda: scores.softmax(-1),
-        ("categories", "marginals_backward"): lambda: backward(lambda leaf: leaf.softmax(-1), scores),
-        ("categorical", "argmax"): lambda: one_hot(scores.argmax(-1)),
-        ("categorical", "argmax_indices"): lambda: scores.argmax(-1),
         ("categorical", "log_partition"): lambda: scores.logsumexp(-1),
-        ("categorical", "marginals"): lambda: scores.softmax(-1),
-        ("categorical", "marginals_backward"): lambda: backward(lambda leaf: leaf.softmax(-1), scores),
         ("categorical", "sample"): lambda: one_hot(torch.multinomial(scores.softmax(-1), 1)),
         ("categorical", "sample64"): lambda: one_hot(torch.multinomial(scores.softmax(-1), 64, replacement=True)),
         ("categorical", "sample64_indices"): lambda: torch.multinomial(scores.softmax(-1), 64, replacement=True),
@@ -385,30 +309,17 @@ def _ctc_posteriors(log_probs: Tensor) -> Tensor:
     return (log_probs.exp() - gradient).transpose(0, 1)
 
 
-def _projections(project: Callable[[Tensor], Tensor] | None, operation: str, scores: Tensor) -> Call | None:
-    if project is None:
-        return None
-    return {
-        "project": lambda: project(scores),
-        "project_backward": lambda: backward(project, scores),
-    }.get(operation)
-
-
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         Peer("torch", "torch", plain_torch),
         Peer("torch-struct", "torch_struct", torch_struct),
-        Peer("supar", "supar.structs", supar),
         Peer("synjax", "synjax", synjax),
         Peer("scipy", "scipy.optimize", scipy),
         Peer("lapx", "lap", lapx),
         Peer("ufal.chu_liu_edmonds", "ufal.chu_liu_edmonds", ufal),
         Peer("entmax", "entmax", entmax),
-        Peer("jaxopt", "jaxopt.projection", jaxopt),
-        Peer("optax", "optax.assignment", optax),
         Peer("tslearn", "tslearn.metrics.soft_dtw_fast", tslearn),
-        Peer("pysdtw", "pysdtw.sdtw_cpu", pysdtw),
         Peer("lp-sparsemap", "lpsmap", lp_sparsemap),
     )
 }

@@ -49,36 +49,28 @@ def test_exact_numbers_are_compared_exactly(metric: str, base: float, head: floa
 
 
 @pytest.mark.parametrize(
-    ("head", "expected", "method"),
+    ("error", "head", "expected", "method"),
     [
-        (sampled(1.2 * batch_means(0, error=0.3)), "regressed", "paired"),
-        (sampled(0.8 * batch_means(0, error=0.3)), "improved", "paired"),
-        (sampled(1.01 * batch_means(0, error=0.3)), "equivalent", "paired"),
-        (sampled(batch_means(0, error=0.3)), "identical", "paired"),
-        (sampled(1.2 * batch_means(0, error=0.3), seed=1), "inconclusive", "independent"),
-        (sampled(1.2 * batch_means(0, error=0.3), replicates=64), "inconclusive", "independent"),
-        (exact(9.0), "regressed", "independent"),
+        # Common random numbers show changes far below their noise.
+        (0.3, sampled(1.2 * batch_means(0, error=0.3)), "regressed", "paired"),
+        (0.3, sampled(0.8 * batch_means(0, error=0.3)), "improved", "paired"),
+        (0.3, sampled(1.01 * batch_means(0, error=0.3)), "equivalent", "paired"),
+        (0.3, sampled(batch_means(0, error=0.3)), "identical", "paired"),
+        (0.3, sampled(1.2 * batch_means(0, error=0.3), seed=1), "inconclusive", "independent"),
+        (0.3, sampled(1.2 * batch_means(0, error=0.3), replicates=64), "inconclusive", "independent"),
+        (0.3, exact(9.0), "regressed", "independent"),
+        # Others need precision.
+        (0.01, sampled(batch_means(1, mean=1.2), seed=1), "regressed", "independent"),
+        (0.01, sampled(batch_means(1, mean=0.8), seed=1), "improved", "independent"),
+        (0.01, sampled(batch_means(1), seed=1), "equivalent", "independent"),
+        (0.02, sampled(batch_means(1, mean=1.06, error=0.02), seed=1), "inconclusive", "independent"),
+        (0.3, sampled(batch_means(1, error=0.3), seed=1), "inconclusive", "independent"),
     ],
 )
-def test_common_random_numbers_show_changes_far_below_their_noise(head: Row, expected: str, method: str) -> None:
-    found = verdict(sampled(batch_means(0, error=0.3)), head)
+def test_sampled_numbers_are_compared_with_their_errors(error: float, head: Row, expected: str, method: str) -> None:
+    found = verdict(sampled(batch_means(0, error=error)), head)
     assert (found.verdict, found.method) == (expected, method)
-
-
-@pytest.mark.parametrize(
-    ("mean", "error", "expected"),
-    [
-        (1.2, 0.01, "regressed"),
-        (0.8, 0.01, "improved"),
-        (1.0, 0.01, "equivalent"),
-        (1.06, 0.02, "inconclusive"),
-        (1.0, 0.3, "inconclusive"),
-    ],
-)
-def test_independent_numbers_need_precision(mean: float, error: float, expected: str) -> None:
-    found = verdict(sampled(batch_means(0, error=error)), sampled(batch_means(1, mean=mean, error=error), seed=1))
-    assert (found.verdict, found.method) == (expected, "independent")
-    assert found.low < found.change < found.high
+    assert expected == "identical" or found.low < found.change < found.high
 
 
 def test_p_values_are_uniform_and_intervals_cover_if_nothing_changed() -> None:
@@ -167,14 +159,13 @@ def test_times_need_the_same_machine_and_bytes_the_same_torch(change: dict[str, 
     assert found == ["incomparable" if change else "identical", "incomparable" if "packages" in change else "identical"]
 
 
-def at_gain(gain: float, spread: float, draw: Callable[[float, str], Row]) -> list[Row]:
+def at_gain(gain: float, spread: float) -> list[Row]:
     """Numbers of an estimate times a gain, whose deviations are scaled besides."""
     variance = 4.0 * (gain * spread) ** 2
     numbers = {"gain": gain, "relative_variance": variance, "relative_mse": (gain - 1) ** 2 + variance, "null_bias": 0.3 * abs(gain)}
-    return [draw(value, metric) for metric, value in numbers.items()]
+    return [exact(value, metric=metric) for metric, value in numbers.items()]
 
 
-@pytest.mark.parametrize("draw", [lambda value, metric: exact(value, metric=metric)])
 @pytest.mark.parametrize(
     ("gain", "spread", "of_gain", "of_errors"),
     [
@@ -187,8 +178,8 @@ def at_gain(gain: float, spread: float, draw: Callable[[float, str], Row]) -> li
         (1e-9, 1.0, "changed", "inconclusive"),
     ],
 )
-def test_errors_are_compared_at_the_same_gain(gain: float, spread: float, of_gain: str, of_errors: str, draw: Any) -> None:
-    found = {item.metric: item.verdict for item in compared(at_gain(1.0, 1.0, draw), at_gain(gain, spread, draw))}
+def test_errors_are_compared_at_the_same_gain(gain: float, spread: float, of_gain: str, of_errors: str) -> None:
+    found = {item.metric: item.verdict for item in compared(at_gain(1.0, 1.0), at_gain(gain, spread))}
     assert (found["gain"], found["relative_variance"], found["relative_mse"]) == (of_gain, of_errors, of_errors)
 
 
@@ -208,16 +199,6 @@ def test_a_cheaper_wrong_gradient_is_no_improvement() -> None:
     base, head = ([exact(gain, metric="gain"), exact(parts, metric="support")] for gain, parts in ((1.0, 4.0), (0.5, 2.0)))
     assert {item.metric: item.verdict for item in compared(base, head)} == {"gain": "changed", "support": "inconclusive"}
     assert [item.verdict for item in compared(base[1:], head[1:])] == ["improved"]
-
-
-def test_many_comparisons_share_one_level() -> None:
-    """A p-value of 0.002 is proof alone, and none among a hundred."""
-    base, head = sampled(batch_means(0)), sampled(batch_means(3, mean=1.06), seed=1)
-    alone = verdict(base, head)
-    assert (1e-4 < alone.p_value < 0.01, alone.verdict) == (True, "regressed")
-    quiet = [(replace(base, instance=f"i{n}"), sampled(batch_means(5), seed=1, instance=f"i{n}")) for n in range(100)]
-    among = compared([base, *(old for old, _ in quiet)], [head, *(new for _, new in quiet)])[0]
-    assert (among.p_adjusted > 0.01, among.verdict) == (True, "inconclusive")
 
 
 LAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
