@@ -1,27 +1,33 @@
-"""The page in a real browser: it sorts, filters, changes its theme, unpacks its numbers, and asks for nothing."""
+"""The page in a real browser: it sorts, filters, draws, keeps choices in its address, and asks for nothing."""
 
 from __future__ import annotations
 
+import importlib.resources
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from structgrad.reports import page as report_page
 from structgrad.reports import results
+from structgrad.reports.analysis import answers, tables
 from structgrad.reports.page import page as page_module
 from tests.reports import browser, examples
 
 BINARY = browser.path()
 pytestmark = pytest.mark.skipif(BINARY is None, reason="no Chromium here; STRUCTGRAD_BROWSER may name one")
 
+DRAWN = "document.documentElement.dataset.charts === 'ready' && document.querySelectorAll('.chart[data-marks] svg').length >= 3"
+COLOURS = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('#chart-ranking svg text')).fill]"
+NUMBERS = "document.querySelector('#numbers details')"
+
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(report_page.to_html(results.to_frame(examples.rows()), examples.MANIFEST))
-    return path
+def frame() -> pd.DataFrame:
+    return results.to_frame(examples.several_losses())
 
 
 @pytest.fixture(scope="module")
@@ -31,66 +37,175 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
         yield found
 
 
-@pytest.fixture
-def opened(tab: browser.Browser, page: Path) -> Iterator[browser.Browser]:
-    """The page, which must not have complained nor asked for anything when the test is over."""
-    tab.open(page)
-    tab.until(DRAWN)
-    yield tab
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of one problem with one loss."""
+    return written(tmp_path_factory.mktemp("page"), results.to_frame(examples.rows()))
+
+
+@pytest.fixture(scope="module")
+def charts(tmp_path_factory: pytest.TempPathFactory, frame: pd.DataFrame) -> Path:
+    """The page of two problems, one of them with two losses."""
+    return written(tmp_path_factory.mktemp("charts"), frame)
+
+
+def written(folder: Path, frame: pd.DataFrame) -> Path:
+    path = folder / "report.html"
+    path.write_text(report_page.to_html(frame, {**examples.MANIFEST, "folder": "runs/one"}))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _silent(tab: browser.Browser) -> Iterator[None]:
+    """No page complains, or asks for anything but itself."""
+    yield
     assert tab.complaints == []
     assert [url for url in tab.requests if not url.startswith(("file:", "blob:"))] == []
-    assert sum(url.startswith("file:") for url in tab.requests) == 1
+
+
+@pytest.fixture
+def opened(tab: browser.Browser, page: Path) -> browser.Browser:
+    tab.open(page)
+    tab.until(DRAWN)
+    return tab
+
+
+@pytest.fixture
+def drawn(tab: browser.Browser, charts: Path) -> browser.Browser:
+    tab.open(charts)
+    tab.until(DRAWN)
+    return tab
+
+
+def all_of(tab: browser.Browser, selector: str, of: str = "one.textContent") -> Any:
+    """A value of every element that a selector finds."""
+    return tab.run(f"[...document.querySelectorAll({selector!r})].map(one => {of})")
 
 
 def shown(tab: browser.Browser, table: str) -> Any:
     """The visible rows of a table, as lists of texts."""
-    cells = "[...row.cells].map(cell => cell.innerText.trim())"
-    return tab.run(f"[...document.querySelectorAll('{table} tbody tr')].filter(row => !row.hidden).map(row => {cells})")
+    rows = all_of(tab, f"{table} tbody tr", "one.hidden ? null : [...one.cells].map(cell => cell.innerText.trim())")
+    return [row for row in rows if row is not None]
 
 
-def pick(tab: browser.Browser, place: str, label: str, value: str) -> None:
-    """Choose from a drop-down, or type into a field, by its label."""
+def click(tab: browser.Browser, place: str, text: str) -> None:
+    """Click on the button whose text begins so."""
+    tab.run(f"[...document.querySelectorAll('{place} button')].find(one => one.textContent.startsWith({text!r})).click()")
+
+
+def pick(tab: browser.Browser, field: str, value: object) -> None:
+    """Choose from a drop-down, or type into a field, given by an expression."""
     tab.run(
-        f"""{{ const label = [...document.querySelectorAll('{place} label')].find(one => one.firstChild.textContent === {label!r});
-        const field = label.querySelector('select, input'); field.value = {value!r};
-        if (field.value !== {value!r}) throw new Error('no such choice: ' + {value!r}); field.dispatchEvent(new Event('input')); }}"""
+        f"""{{ const field = {field}; field.value = {str(value)!r};
+        if (field.value !== {str(value)!r}) throw new Error('no such choice'); field.dispatchEvent(new Event('input')); }}"""
     )
 
 
-def click_title(tab: browser.Browser, table: str, title: str) -> None:
-    tab.run(f"[...document.querySelectorAll('{table} th')].find(one => one.textContent === {title!r}).querySelector('button').click()")
+def labelled(place: str, label: str) -> str:
+    """The field below a label."""
+    found = f"[...document.querySelectorAll('{place} label')].find(one => one.firstChild.textContent === {label!r})"
+    return f"{found}.querySelector('select, input')"
 
 
-def test_a_click_sorts_by_number_and_another_one_the_other_way(opened: browser.Browser) -> None:
-    click_title(opened, "#problem-toy", "rel. bias")
-    up = [row[0] for row in shown(opened, "#problem-toy")]
-    click_title(opened, "#problem-toy", "rel. bias")
-    down = [row[0] for row in shown(opened, "#problem-toy")]
-    assert up[-2:] == ["imle[lambda=2.5]", "imle[lambda=2.5]"]
-    assert down[:2] == ["imle[lambda=2.5]", "imle[lambda=2.5]"]
-    assert opened.run("document.querySelector('#problem-toy th[aria-sort]').getAttribute('aria-sort')") == "descending"
+def choose(tab: browser.Browser, name: str, value: object) -> None:
+    pick(tab, f"document.getElementById('pick-{name}')", value)
 
 
-def test_words_filter_rows_and_say_how_many_are_left(opened: browser.Browser) -> None:
-    pick(opened, '[data-table="sparsity"]', "filter", "rloo final")
-    assert [row[1:3] for row in shown(opened, "#sparsity")] == [["final", "rloo[num_samples=2]"]]
-    assert opened.run("document.querySelector('[data-table=\"sparsity\"] span').textContent") == "1 of 8 rows"
+def matrix(tab: browser.Browser) -> dict[str, list[str]]:
+    return {head.split("\n")[0]: cells for head, *cells in all_of(tab, "#matrix tbody tr", "[...one.cells].map(cell => cell.innerText)")}
+
+
+# Tables.
+
+
+def test_a_click_on_a_title_sorts_by_number_and_another_one_the_other_way(opened: browser.Browser) -> None:
+    for place, order in ((slice(-2, None), "ascending"), (slice(2), "descending")):
+        click(opened, "#problem-toy", "rel. bias")
+        assert [row[0] for row in shown(opened, "#problem-toy")][place] == ["imle[lambda=2.5]"] * 2
+        assert all_of(opened, "#problem-toy th[aria-sort]", "one.getAttribute('aria-sort')") == [order]
+    opened.run("document.querySelector('#problem-toy th button').focus()")
+    opened.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r")
+    assert opened.run("document.querySelector('#problem-toy th').getAttribute('aria-sort')") == "ascending"
+    assert all_of(opened, "button, select, input, a, summary", "one.tabIndex >= 0").count(False) == 0
 
 
 def test_answers_show_one_budget_until_another_is_chosen(opened: browser.Browser) -> None:
-    assert [row[2] for row in shown(opened, "#answer-table")] == ["16 estimates"] * 2
-    pick(opened, '[data-table="answer-table"]', "time of", "256 estimates")
-    assert [row[2] for row in shown(opened, "#answer-table")] == ["256 estimates"] * 2
-    pick(opened, '[data-table="answer-table"]', "time of", "")
-    assert len(shown(opened, "#answer-table")) == 6
+    for budget, expected in ((None, ["16 estimates"] * 2), ("256 estimates", ["256 estimates"] * 2), ("", None)):
+        if budget is not None:
+            pick(opened, labelled('[data-table="answer-table"]', "time of"), budget)
+        found = [row[2] for row in shown(opened, "#answer-table")]
+        assert found == expected or (expected is None and len(found) == 6)
 
 
-DRAWN = "document.documentElement.dataset.charts === 'ready' && document.querySelectorAll('.chart[data-marks] svg').length >= 3"
-COLOURS = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('#chart-ranking svg text')).fill]"
+def test_what_is_shown_can_be_filtered_and_downloaded(opened: browser.Browser) -> None:
+    opened.run("window.saved = []; save = (name, text) => window.saved.push([name, text])")
+    pick(opened, labelled('[data-table="sparsity"]', "filter"), "rloo final")
+    assert all_of(opened, '[data-table="sparsity"] span') == ["1 of 8 rows"]
+    for table in ("sparsity", "skipped-pairs"):
+        click(opened, f'[data-table="{table}"]', "Download")
+    opened.run("document.querySelector('[data-save]').click()")
+    (name, text), (short, _), (bibliography, source) = opened.run("window.saved")
+    assert (name, short, bibliography) == ("sparsity.csv", "skipped-pairs.csv", "structgrad.bib")
+    assert [line.split(",")[:3] for line in text.strip().split("\n")] == [
+        ["problem", "entropy level", "estimator"],
+        ["toy", "final", "rloo[num_samples=2]"],
+    ]
+    assert "@article{williams1992simple," in source
 
 
-def test_the_theme_follows_the_system_until_somebody_chooses(tab: browser.Browser, page: Path) -> None:
-    tab.open(page, dark=True)
+def test_all_numbers_are_unpacked_filtered_sorted_and_saved(opened: browser.Browser) -> None:
+    """They are drawn a screenful at a time."""
+    opened.run("window.saved = []; save = (name, text) => window.saved.push([name, text])")
+    assert shown(opened, "#numbers table") == []
+    opened.run(f"{NUMBERS}.open = true")
+    opened.until(f"{NUMBERS}.dataset.ready === 'yes'")
+    pick(opened, labelled("#numbers", "rows"), "every instance")
+    assert all_of(opened, "#numbers .controls span") == ["234 rows"]
+    assert len(shown(opened, "#numbers table")) == 200
+    opened.run("document.querySelector('#numbers .more').click()")
+    assert len(shown(opened, "#numbers table")) == 234
+    assert opened.run("document.querySelector('#numbers .more').hidden")
+    pick(opened, labelled("#numbers", "metric"), "relative_mse")
+    click(opened, "#numbers", "value")
+    found = [float(row[8]) for row in shown(opened, "#numbers table")]
+    assert found == sorted(found) != sorted(found, key=str)
+    pick(opened, labelled("#numbers", "rows"), "over instances")
+    pick(opened, labelled("#numbers", "metric"), "rho")
+    click(opened, "#numbers", "Download")
+    ((name, text),) = opened.run("window.saved")
+    lines = text.strip().split("\n")
+    assert name == "structgrad.csv"
+    assert lines[0].startswith("problem,stage,estimator,metric,median")
+    assert [",rho," in line for line in lines[1:]] == [True] * 8
+
+
+def test_a_table_of_many_rows_is_filled_when_it_comes_into_sight(
+    tab: browser.Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Problems are shown one at a time."""
+    monkeypatch.setattr(page_module, "MANY_ROWS", 2)
+    tab.open(written(tmp_path, results.to_frame(examples.rows() + examples.rows("other"))))
+    tab.until(DRAWN)
+    bodies = "['toy', 'other'].map(name => document.getElementById(`problem-${name}`).tBodies[0])"
+    assert tab.run(f"{bodies}.map(body => body.dataset.packed !== undefined)") == [True, True]
+    assert all_of(tab, ".panel:not([hidden])", "one.dataset.problem") == ["toy"]
+    tab.run("document.querySelector('#chart-ranking').scrollIntoView(); document.querySelector('#legend button').click()")
+    click(tab, "#chosen", "Go to its row")
+    tab.until("document.activeElement === document.querySelector('tr.found')")
+    assert tab.run(f"{bodies}.map(body => body.dataset.packed !== undefined)") == [False, True]
+    pick(tab, labelled("#panels", "problem"), "other")
+    assert all_of(tab, ".panel:not([hidden])", "one.dataset.problem") == ["other"]
+    tab.run("document.getElementById('panels').scrollIntoView(); 0")
+    tab.until(f"{bodies}[1].dataset.packed === undefined")
+    click(tab, "#problem-other", "rel. bias")
+    assert shown(tab, "#problem-other")[-1][0] == "imle[lambda=2.5]"
+
+
+# The whole page.
+
+
+def test_the_theme_follows_the_system_until_it_is_chosen(tab: browser.Browser, page: Path) -> None:
+    tab.open(page)
     tab.run("localStorage.clear()")
     tab.open(page, dark=True)
     tab.until(DRAWN)
@@ -98,151 +213,145 @@ def test_the_theme_follows_the_system_until_somebody_chooses(tab: browser.Browse
     tab.run("document.getElementById('theme').click()")
     tab.until(f"({COLOURS})[1] !== {dark[1]!r}")
     light = tab.run(COLOURS)
-    assert dark[0] == "rgb(20, 24, 30)"
-    assert light[0] == "rgb(255, 255, 255)"
-    assert dark[1] != light[1]
+    assert (dark[0], light[0]) == ("rgb(20, 24, 30)", "rgb(255, 255, 255)")
     tab.open(page, dark=True)
     tab.until(DRAWN)
     assert tab.run(COLOURS) == light
     tab.run("document.getElementById('theme').click()")
     tab.until(f"({COLOURS})[1] === {dark[1]!r}")
-    assert tab.run(COLOURS) == dark
     tab.run("localStorage.clear()")
-    assert tab.complaints == []
 
 
-OPEN_NUMBERS = "document.querySelector('#numbers details').open = true"
-LOADED = "document.querySelector('#numbers details').dataset.ready === 'yes'"
+def test_a_link_shows_the_chosen_rows_and_charts(opened: browser.Browser, page: Path) -> None:
+    pick(opened, labelled('[data-table="answer-table"]', "time of"), "256 estimates")
+    choose(opened, "level", "final")
+    choose(opened, "metric", "gain")
+    opened.run("[...document.querySelectorAll('#legend button')].find(one => one.textContent.includes('imle')).click()")
+    opened.run("document.querySelector('.bar a[href=\"#cost\"]').click()")
+    opened.open(page, fragment=opened.run("location.hash"))
+    opened.until(DRAWN)
+    assert all_of(opened, "#pick-level, #pick-metric", "one.value") == ["final", "gain"]
+    assert [row[2] for row in shown(opened, "#answer-table")] == ["256 estimates"] * 2
+    assert all_of(opened, "#chosen h3") == ["imle[lambda=2.5] on toy, final"]
+    assert abs(opened.run("document.getElementById('cost').getBoundingClientRect().top")) < 120
 
 
-def test_all_numbers_are_unpacked_filtered_and_sorted(opened: browser.Browser) -> None:
-    assert shown(opened, "#numbers table") == []
-    opened.run(OPEN_NUMBERS)
-    opened.until(LOADED)
-    pick(opened, "#numbers", "rows", "every instance")
-    pick(opened, "#numbers", "metric", "relative_mse")
-    click_title(opened, "#numbers", "value")
-    found = [float(row[8]) for row in shown(opened, "#numbers table")]
-    assert found == sorted(found)
-    assert found != sorted(found, key=str)
-    pick(opened, "#numbers", "estimator", "imle[lambda=2.5]")
-    assert {row[2] for row in shown(opened, "#numbers table")} == {"imle[lambda=2.5]"}
-
-
-def test_a_long_table_is_drawn_a_screenful_at_a_time(opened: browser.Browser) -> None:
-    opened.run(OPEN_NUMBERS)
-    opened.until(LOADED)
-    pick(opened, "#numbers", "rows", "every instance")
-    assert opened.run("document.querySelector('#numbers .controls span').textContent") == "234 rows"
-    assert len(shown(opened, "#numbers table")) == 200
-    opened.run("document.querySelector('#numbers .more').click()")
-    assert len(shown(opened, "#numbers table")) == 234
-    assert opened.run("document.querySelector('#numbers .more').hidden")
-
-
-def test_a_csv_is_made_of_what_is_shown(opened: browser.Browser) -> None:
-    opened.run("window.saved = []; save = (name, text) => window.saved.push([name, text])")
-    opened.run(OPEN_NUMBERS)
-    opened.until(LOADED)
-    pick(opened, "#numbers", "metric", "rho")
-    opened.run("[...document.querySelectorAll('#numbers button')].find(one => one.textContent.startsWith('Download')).click()")
-    (name, text), *_ = opened.run("window.saved")
-    lines = text.strip().split("\n")
-    assert name == "structgrad.csv"
-    assert lines[0].startswith("problem,stage,estimator,metric,median")
-    assert len(lines) == 1 + 8
-    assert all(",rho," in line for line in lines[1:])
-
-
-def test_every_table_can_be_downloaded_as_it_is_filtered(opened: browser.Browser) -> None:
-    opened.run("window.saved = []; save = (name, text) => window.saved.push([name, text])")
-    pick(opened, '[data-table="sparsity"]', "filter", "rloo final")
-    for table in ("sparsity", "skipped-pairs"):
-        opened.run(f"[...document.querySelectorAll('[data-table=\"{table}\"] button')][0].click()")
-    (name, text), (short, _) = opened.run("window.saved")
-    assert (name, short) == ("sparsity.csv", "skipped-pairs.csv")
-    assert [line.split(",")[:3] for line in text.strip().split("\n")] == [
-        ["problem", "entropy level", "estimator"],
-        ["toy", "final", "rloo[num_samples=2]"],
-    ]
-
-
-def test_a_link_shows_the_chosen_rows_and_charts(tab: browser.Browser, page: Path) -> None:
-    tab.open(page)
+def test_on_a_phone_only_tables_scroll(tab: browser.Browser, charts: Path, tmp_path: Path) -> None:
+    tab.open(charts, width=390)
     tab.until(DRAWN)
-    pick(tab, '[data-table="answer-table"]', "time of", "256 estimates")
-    pick(tab, "#closer", "entropy level", "final")
-    pick(tab, "#closer", "metric", "gain")
-    tab.run("[...document.querySelectorAll('#legend button')].find(one => one.textContent.includes('imle')).click()")
-    tab.run("document.querySelector('.bar a[href=\"#cost\"]').click()")
-    tab.open(page, fragment=tab.run("location.hash"))
-    tab.until(DRAWN)
-    chosen = "['level', 'metric'].map(name => document.getElementById(`pick-${name}`).value)"
-    assert tab.run(chosen) == ["final", "gain"]
-    assert [row[2] for row in shown(tab, "#answer-table")] == ["256 estimates"] * 2
-    assert tab.run("document.querySelector('#chosen h3').textContent") == "imle[lambda=2.5] on toy, final"
-    assert abs(tab.run("document.getElementById('cost').getBoundingClientRect().top")) < 120
-    assert tab.complaints == []
-
-
-def test_bibtex_can_be_downloaded(opened: browser.Browser) -> None:
-    opened.run("window.saved = []; save = (name, text) => window.saved.push([name, text])")
-    opened.run("document.querySelector('[data-save]').click()")
-    ((name, text),) = opened.run("window.saved")
-    assert name == "structgrad.bib"
-    assert "@article{williams1992simple," in text
-
-
-def test_on_a_phone_only_tables_and_figures_scroll(tab: browser.Browser, page: Path) -> None:
-    tab.open(page, width=390)
     assert tab.run("document.documentElement.scrollWidth") <= 390
-    assert tab.run("document.querySelector('#problem-toy').parentElement.scrollWidth") > 390
-
-
-def test_controls_can_be_reached_by_keyboard(opened: browser.Browser) -> None:
-    unreachable = "[...document.querySelectorAll('button, select, input, a, summary')].filter(one => one.tabIndex < 0)"
-    assert opened.run(f"{unreachable}.length") == 0
-    opened.run("document.querySelector('#problem-toy th button').focus()")
-    opened.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r")
-    assert opened.run("document.querySelector('#problem-toy th').getAttribute('aria-sort')") == "ascending"
-
-
-def test_two_problems_are_shown_one_at_a_time(tab: browser.Browser, tmp_path: Path) -> None:
-    frame = results.to_frame(examples.rows() + examples.rows("other"))
-    path = tmp_path / "report.html"
-    path.write_text(report_page.to_html(frame, examples.MANIFEST))
-    tab.open(path)
-    seen = "[...document.querySelectorAll('.panel')].filter(one => !one.hidden).map(one => one.dataset.problem)"
-    assert tab.run(seen) == ["toy"]
-    pick(tab, "#panels", "problem", "other")
-    assert tab.run(seen) == ["other"]
-    assert tab.complaints == []
-
-
-def test_a_table_of_many_rows_is_filled_when_it_comes_into_sight(
-    tab: browser.Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(page_module, "MANY_ROWS", 2)
-    frame = results.to_frame(examples.rows() + examples.rows("other"))
-    path = tmp_path / "report.html"
-    path.write_text(report_page.to_html(frame, examples.MANIFEST))
-    tab.open(path)
+    assert tab.run("document.querySelector('#matrix').getBoundingClientRect().width") < 390
+    assert max(all_of(tab, ".chart svg", "one.getBoundingClientRect().width")) <= 390
+    assert tab.run("getComputedStyle(document.querySelector('#cost-table td')).position") == "static"
+    tab.open(
+        written(tmp_path, results.to_frame([*examples.rows(), *examples.rows("projective_tree_regimes@squared_distance_linear")])),
+        width=390,
+    )
     tab.until(DRAWN)
-    rows = "document.getElementById('problem-{}').tBodies[0].rows.length"
-    packed = "document.getElementById('problem-{}').tBodies[0].dataset.packed !== undefined"
-    assert [tab.run(packed.format(name)) for name in ("toy", "other")] == [True, True]
-    assert tab.run("document.querySelectorAll('tbody[data-packed] tr').length === document.querySelectorAll('tbody[data-packed]').length")
+    assert tab.run("document.documentElement.scrollWidth") <= 390
+    assert max(all_of(tab, ".panel .scroll", "one.scrollWidth")) > 390
 
-    tab.run("document.querySelector('#chart-ranking').scrollIntoView(); document.querySelector('#legend button').click()")
-    tab.run("[...document.querySelectorAll('#chosen button')].find(one => one.textContent === 'Go to its row').click()")
-    tab.until("document.activeElement === document.querySelector('tr.found')")
-    assert tab.run(rows.format("toy")) > 2
-    assert [tab.run(packed.format(name)) for name in ("toy", "other")] == [False, True]
 
-    pick(tab, "#panels", "problem", "other")
-    tab.run("document.getElementById('panels').scrollIntoView(); 0")
-    tab.until(f"!({packed.format('other')})")
-    click_title(tab, "#problem-other", "rel. bias")
-    assert tab.run(rows.format("other")) == tab.run(rows.format("toy"))
-    assert shown(tab, "#problem-other")[-1][0] == "imle[lambda=2.5]"
-    assert tab.complaints == []
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)], ids=str)
+def test_axe_finds_no_obstacle(tab: browser.Browser, charts: Path, width: int, dark: bool) -> None:
+    """The rules of axe-core: names for screen readers, contrast, landmarks, order of headings."""
+    tab.open(charts, width=width, dark=dark)
+    tab.until(DRAWN)
+    rules = importlib.resources.files("axe_core_python").joinpath("axe.min.js").read_text()
+    tab.run(f"{rules}; 0")
+    nodes = "one.nodes.map(node => node.target.join(' '))"
+    assert tab.run(f"axe.run().then(found => found.violations.map(one => [one.id, ...{nodes}]))") == []
+
+
+# Charts.
+
+
+def test_the_first_screen_is_a_table_of_structures_by_entropy_levels(drawn: browser.Browser) -> None:
+    found = matrix(drawn)
+    assert list(found) == ["toy", "other"]
+    assert all_of(drawn, "#matrix th[scope=col]") == ["structure and loss", *examples.STAGES]
+    head = drawn.run("document.querySelector('#matrix th[scope=row]').innerText")
+    assert "subset[k=3], 220 structures" in head
+    assert "loss: quadratic" in head
+    name, score, rivals, size = found["toy"][0].split("\n")
+    assert name in {*examples.ESTIMATORS, "none clearly best"}
+    assert re.match(r"ρ 0\.\d+$", score)  # of 3 instances there is no interval
+    assert rivals.startswith(("tied with ", "better than", "not significantly different: ", "only candidate: "))
+    assert size == "3 instances, 4,096 replicates"
+    assert drawn.run("document.querySelector('#matrix').getBoundingClientRect().top") < 760
+
+
+def test_the_loss_the_question_and_the_budget_can_be_chosen(drawn: browser.Browser, frame: pd.DataFrame) -> None:
+    known = {(one.problem, one.stage, one.question.name, one.budget): one for one in answers.answers(tables.by_loss(frame))}
+    choose(drawn, "loss", "mlp")
+    assert list(matrix(drawn)) == ["toy"]
+    choose(drawn, "question", "error")
+    assert matrix(drawn)["toy"][0].startswith("none clearly best\nrelative MSE")
+    choose(drawn, "loss", "")
+    for question in ("gradients", "values", "unbiased", "error"):
+        for budget in answers.BUDGETS:
+            choose(drawn, "question", question)
+            choose(drawn, "budget", budget)
+            best = known["other", "init", question, budget]
+            text = {"unclear": "none clearly best", "useless": "none useful"}.get(best.outcome, best.estimator)
+            assert matrix(drawn)["other"][0].split("\n")[0] == text
+
+
+def test_problem_level_metric_and_cost_are_chosen_for_the_charts(drawn: browser.Browser) -> None:
+    def title(chart: str) -> str:
+        return f"[...document.querySelectorAll('#chart-{chart} .role-axis-title text')].map(one => one.textContent)"
+
+    drawn.until(f"({title('error')}).includes('number N of averaged estimates')")
+    assert all_of(drawn, "#pick-cost option", "one.value") == ["estimates", "seconds"]
+    choose(drawn, "cost", "seconds")
+    drawn.until(f"({title('error')}).includes('time (µs)')")
+    assert len(all_of(drawn, "#chart-error .mark-area path")) == 3
+    assert "total_time, by length" in all_of(drawn, "#pick-sweep option", "one.value")
+    choose(drawn, "sweep", "total_time, by length")
+    drawn.until("document.querySelectorAll('#chart-sweep .mark-symbol path').length === 3")
+    drawn.until("document.querySelector('#chart-levels').dataset.marks === '6'")
+    choose(drawn, "metric", "variance")
+    drawn.until(f"({title('levels')}).includes('relative variance')")
+    assert not drawn.run("document.getElementById('empty-cosine').hidden")
+    choose(drawn, "problem", "other")
+    choose(drawn, "level", "final")
+    (where,) = all_of(drawn, "#where")
+    assert where.startswith("other, subset[k=3], 220 structures; entropy level final; loss quadratic")
+    drawn.until("document.querySelector('#chart-ranking').dataset.marks === '2'")
+    assert drawn.run("document.querySelector('#chart-plane').dataset.marks") == "4"
+    assert drawn.run("document.getElementById('sweep-part').hidden")
+
+
+def test_a_click_on_a_mark_shows_its_numbers_its_row_and_how_to_measure_it_again(drawn: browser.Browser) -> None:
+    marks = "#chart-ranking .mark-symbol path"
+    assert set(all_of(drawn, marks, "one.getAttribute('opacity')")) == {"0.95"}
+    assert len(all_of(drawn, marks)) == 2  # without the estimator that the run contradicts
+    box = drawn.run(
+        f"(() => {{ const mark = document.querySelector('{marks}'); mark.scrollIntoView({{block: 'center'}});"
+        "const box = mark.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+    )
+    drawn.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+    drawn.until("document.querySelector('#vg-tooltip-element.visible') !== null")
+    tooltip = drawn.run("document.getElementById('vg-tooltip-element').innerText")
+    assert re.search(r"instances:?\s+3\s+replicates:?\s+4,096\s+seed:?\s+7", tooltip)
+    assert re.search(r"ρ for the time of 16 REINFORCE estimates:?\s+0\.\d+", tooltip)
+    for kind in ("mousePressed", "mouseReleased"):
+        drawn.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+    drawn.until("document.querySelector('#chosen h3') !== null")
+    # All other marks fade.
+    drawn.until(f"[...document.querySelectorAll('{marks}')].filter(one => one.getAttribute('opacity') === '0.12').length === 1")
+    (name,) = all_of(drawn, "#legend [aria-pressed=true]", "one.dataset.estimator")
+    assert all_of(drawn, "#chosen h3") == [f"{name} on toy, init"]
+    assert "without a baseline" in all_of(drawn, "#chosen p")[0]
+    assert drawn.run("document.querySelector('#chosen a').hash") == "#paper-williams1992simple"
+    assert all_of(drawn, "#chosen pre") == [f"structgrad replay {f'init-{name}'[:12]} --run runs/one"]
+    click(drawn, "#chosen", "Go to its row")
+    drawn.until("document.activeElement === document.querySelector('tr.found')")
+    assert drawn.run("[...document.querySelector('tr.found').cells].slice(0, 2).map(cell => cell.textContent)") == [name, "init"]
+
+
+def test_marks_of_the_plane_have_names_and_shapes(drawn: browser.Browser) -> None:
+    texts = "#chart-plane .mark-text.role-mark text"
+    drawn.until(f"document.querySelectorAll('{texts}').length === 4")
+    assert set(all_of(drawn, texts)) == set(examples.ESTIMATORS)
+    assert len(set(all_of(drawn, "#legend i"))) > 2
