@@ -49,7 +49,7 @@ def unit(score: str, *, timed: bool) -> str:
 def minute(found: list[Answer]) -> list[tuple[str, str]]:
     """Each loss with a sentence on its best estimators by ρ, over all problems and entropy levels."""
     asked = [answer for answer in found if answer.question.name == QUESTIONS[0].name]
-    losses = dict.fromkeys(answer.loss for answer in found if answer in asked and answer.budget == MAIN_BUDGET)
+    losses = dict.fromkeys(answer.loss for answer in asked if answer.budget == MAIN_BUDGET)
     return [(f"Loss {loss}" if loss else "ρ", _sentence([answer for answer in asked if answer.loss == loss])) for loss in losses]
 
 

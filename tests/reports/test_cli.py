@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -364,9 +363,8 @@ def test_a_terminal_gets_a_bar_and_a_line_per_worker(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_at_most_three_estimators_are_named_as_the_best(low: float | None, rivals: int, tied: tuple[str, ...], text: str) -> None:
-    score = Interval(0.9, low, 1.0)
-    decided = answers.outcome(score, len(tied), rivals)
-    found = SimpleNamespace(estimator="rloo", tied=tied, rivals=rivals, instances=2, score=score, outcome=decided)
+    scores = {"rloo": Interval(0.9, low, 1.0), **{f"other {number}": Interval(0.5) for number in range(rivals)}}
+    found = answers.Answer("toy", "init", "mlp", answers.QUESTIONS[0], 16, scores, tied, "", "", 2, True, (), ())
     assert terminal.leader(found)[0] == text
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from structgrad.reports import page as report_page
-from structgrad.reports import results, terminal
+from structgrad.reports import results
 from structgrad.reports.analysis.learning import prediction, sentences, winner
 from structgrad.reports.page import charts
-from structgrad.reports.page.learning import learning_of, predictor_table, task_table
+from structgrad.reports.page.learning import learning_of, task_table
 from structgrad.suites.learning import study
 from tests.suites.learning.planted import ESTIMATORS, learnt, planted, row, trained
 
@@ -119,24 +119,6 @@ def test_a_table_never_hides_who_did_not_arrive():
     assert "Floor, without structure: 0.500. Ceiling, with the true structures or the exact gradient: 0.900." in table.note
 
 
-def test_a_terminal_shows_the_same(capsys):
-    shown = learning_of(results.to_frame(planted(("clusters", "matching"), seeds=3))).overviews[0]
-    assert shown["stages"] == ["accuracy", "structure", "to the target", "ms per step", "rate", "option"]
-    terminal.Verbosity().table(shown)
-    assert "sparsemap_marginalisation" in capsys.readouterr().out
-
-
-def test_predictors_stand_beside_each_other_for_every_kind(found):
-    table = predictor_table(found)
-    titles = [title for title, _ in table.columns]
-    assert [title for title in titles if title.startswith("final accuracy")] == [
-        f"final accuracy: {kind}" for kind in ("all", "stochastic", "deterministic", "halves")
-    ]
-    cosine = next(line for line in table.rows if line[0].text == "cosine of the mean")
-    assert cosine[2].key > 0.9
-    assert cosine[2].notes == ("23 of 8 ideas",)
-
-
 def test_a_page_of_learning_has_its_section_and_figures(found):
     frame = results.to_frame(planted(("clusters", "matching"), FEW, 2))
     page = report_page.to_html(frame, {})
@@ -157,12 +139,6 @@ def test_a_page_of_training_alone_has_no_empty_sections():
     for section in ("answers", "claims", "by-problem"):
         assert f'id="{section}"' not in page
         assert f'href="#{section}"' not in page
-
-
-def test_a_page_without_learning_does_not_speak_of_it():
-    assert 'id="learning"' not in report_page.to_html(
-        results.to_frame([row("bias", "subset_regimes", "init", "ste", "0", "gain", 1.0)]), {}
-    )
 
 
 def test_charts_have_the_rows_that_there_are():

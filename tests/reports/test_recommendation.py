@@ -47,26 +47,12 @@ def test_the_best_is_the_one_with_the_largest_rho_for_the_same_time(tmp_path: Pa
     assert answer.best.averaged == batch / KNOWN[best].cost
 
 
-def test_a_larger_batch_favours_the_unbiased(tmp_path: Path) -> None:
-    run = written(tmp_path, rows(KNOWN))
-    assert [only(recommend("subset", batch=batch, stage="h=0.9", run=run)).best.estimator for batch in (1, 1000)] == ["ste", "rloo"]
-
-
 def test_a_loss_that_takes_long_favours_who_evaluates_it_once(tmp_path: Path) -> None:
     known = {"reinforce": REINFORCE, "rloo[num_samples=8]": Made(variance=60.0, unbiased=True, verdict="equivalent", evaluations=8.0)}
     run = written(tmp_path, rows(known))
     found = [only(recommend("subset", stage="h=0.9", loss_cost=cost, run=run)).best for cost in (0.0, 3.0, 100.0)]
     assert [one.estimator for one in found] == ["rloo[num_samples=8]", "reinforce", "reinforce"]
     assert found[0].cost == pytest.approx(1.0)
-
-
-def test_the_price_of_a_loss_is_paid_per_evaluation(tmp_path: Path) -> None:
-    """The ratio of (seconds + evaluations × X) to that of reinforce."""
-    known = {"reinforce": REINFORCE, "rloo": Made(variance=1.0, unbiased=True, verdict="equivalent", cost=1.5, evaluations=4.0)}
-    best = only(recommend("subset", stage="h=0.9", loss_cost=3.0, run=written(tmp_path, rows(known)))).best
-    assert best.cost == pytest.approx((1.5 + 4 * 3) / (1 + 3))
-    assert best.averaged == pytest.approx(32 / best.cost)
-    assert best.rho.value == pytest.approx(known["rloo"].rho(best.averaged))
 
 
 def test_of_whom_evaluations_are_not_known_none_competes_for_a_loss_with_a_price(tmp_path: Path) -> None:
@@ -381,15 +367,6 @@ def test_the_how_to_shows_what_is_printed() -> None:
     shown = blocks[3].strip().splitlines()
     found = wording.lines(recommend("spanning_tree", loss_gradients=False, stage="early"))
     assert shown == found[: len(shown)]
-
-
-def test_an_interval_of_a_score_is_that_of_the_winner(tmp_path: Path) -> None:
-    table = rows(KNOWN | {"rloo": replace(KNOWN["rloo"], spread=0.5)})
-    answer = only(recommend("subset", batch=1000, stage="h=0.9", run=written(tmp_path, table)))
-    values = [1 / math.sqrt(1 + 40 * factor / 500) for factor in (0.25, 0.75, 1.25, 1.75)]
-    mean = sum(values) / 4
-    half = 3.182446305284263 * math.sqrt(sum((value - mean) ** 2 for value in values) / 3 / 4)
-    assert answer.best.rho == Interval(pytest.approx(mean), pytest.approx(mean - half), pytest.approx(min(mean + half, 1.0)), "t")
 
 
 def test_a_variance_that_is_not_resolved_neither_wins_nor_ties(tmp_path: Path) -> None:

@@ -81,13 +81,6 @@ def test_only_an_unbiased_claim_on_the_expected_loss_can_be_contradicted(frame: 
     assert not tables.claims(relaxed)["contradicted"].any()
 
 
-def test_claims_hold_what_was_declared_and_measured(frame: pd.DataFrame) -> None:
-    row = only(tables.claims(frame), stage="final", estimator="imle[lambda=2.5]")
-    assert (row["objective"], row["unbiased"], row["verdict"]) == ("perturbed", False, "biased")
-    assert row["relative_mse"].median == pytest.approx(0.7**2 + 0.25)
-    assert row["gain"].median == pytest.approx(1.35)
-
-
 def test_times_of_the_first_stage_serve_every_stage(frame: pd.DataFrame) -> None:
     found = tables.aggregate(frame)
     assert list(found.loc[found["metric"] == "time_ratio", "median"]) == [1000, 1, 2, 0.5] * 2
@@ -133,12 +126,6 @@ def test_every_kind_of_failure_counts(status: Any) -> None:
     assert tables.counts(results.to_frame([failed])) == {"ok": 0, "failed": 1, "skipped": 0}
 
 
-def test_sparsity_counts(frame: pd.DataFrame) -> None:
-    row = only(tables.sparsity(frame), stage="init", estimator="reinforce")
-    assert row["structures"] == pytest.approx(220)
-    assert row["gradient_nonzeros"].median == 1.0
-
-
 def test_skips_errors_and_counts(frame: pd.DataFrame) -> None:
     assert tables.skipped(frame).iloc[0].to_dict() == {
         "estimator": "sparsemap",
@@ -151,25 +138,12 @@ def test_skips_errors_and_counts(frame: pd.DataFrame) -> None:
     assert tables.counts(frame) == {"ok": 9, "failed": 1, "skipped": 1}
 
 
-def test_swept_rows_are_those_with_a_setting() -> None:
-    row = Row(cell="a", suite="bias", **examples.shared("reinforce", "init"), instance="0", metric="relative_mse", value=1.0)
-    found = tables.swept(results.to_frame([row, replace(row, setting="replicates=1024", size=1024.0, value=2.0)]))
-    assert found[["value", "size"]].to_numpy().tolist() == [[2.0, 1024.0]]
-
-
 def test_what_is_remembered_of_one_table_is_not_told_of_another(frame: pd.DataFrame) -> None:
     first = tables.aggregate(frame)
     assert tables.aggregate(frame) is first
     part = frame[frame["stage"] == "init"]
     assert len(tables.aggregate(part)) < len(first)
     assert tables.aggregate(frame).equals(first)
-
-
-def test_an_empty_table_gives_empty_tables() -> None:
-    empty = results.to_frame([])
-    for table in (tables.claims(empty), tables.sparsity(empty), tables.skipped(empty), tables.errors(empty), tables.swept(empty)):
-        assert table.empty
-    assert tables.counts(empty) == {"ok": 0, "failed": 0, "skipped": 0}
 
 
 def test_a_verdict_without_a_number_counts() -> None:
