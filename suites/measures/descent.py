@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ...estimators.base import Estimator
 from ..base import Instance, Problem
-from ..statistics.interval import ABSENT
-from ..statistics.metrics import Interval
+from ..statistics.interval import Interval
 from ..statistics.selection import student_mean
 from ..statistics.work import GRADIENT_WORK
 from ..truth.loss_checks import examine_loss
@@ -38,21 +37,6 @@ MAX_ABS_SCORE = 1e12
 """The greatest score in training; a run beyond it has diverged."""
 
 
-@dataclass(frozen=True)
-class DescentAmount:
-    """Work of an effort: steps whose decrease is averaged, loss evaluations of a run of training, and seeds."""
-
-    steps: int
-    training: int
-    seeds: int
-
-    @classmethod
-    def of(cls, context: Context) -> DescentAmount:
-        """240, 120 and 8 at standard effort; a quarter at quick effort, except seeds."""
-        rounds = context.effort.rounds
-        return cls(max(16, min(256, 6 * rounds)), max(10, min(300, 3 * rounds)), max(4, min(8, rounds // 5)))
-
-
 class Descent(Suite):
     """The value of estimates in descent, if ``E L`` is known exactly.
 
@@ -69,16 +53,24 @@ class Descent(Suite):
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """Steps and training, instance by instance; a skipped finding for a space that is too large."""
         for instance in problem.instances:
-            reason = self.limitation(problem, instance, context)
-            if reason is not None:
-                yield from (
-                    Finding(name, "kl_decrease", None, instance=instance.name, status="skipped", reason=reason) for name in estimators
-                )
+            known: dict[str, Any] = {"instance": instance.name}
+            if (reason := self.limitation(problem, instance, context)) is not None:
+                yield from (Finding(name, "kl_decrease", None, status="skipped", reason=reason, **known) for name in estimators)
                 continue
             scores = instance.scores.to(context.device)
             examine_loss(instance.loss, problem.oracle, scores)
-            table = StructureTable.of(problem.oracle, instance.loss, scores)
-            yield from _DescentInstance(problem, instance, table, context).findings(estimators)
+            here, alive = (
+                _DescentInstance(problem, instance, StructureTable.of(problem.oracle, instance.loss, scores), context),
+                dict(estimators),
+            )
+            # One that raises is left out of the rest.
+            for metric, part in (("kl_decrease", here.steps), ("regret", here.regret)):
+                for name, estimator in list(alive.items()):
+                    try:
+                        yield from part(name, estimator)
+                    except Exception as error:  # any user-supplied code may run here
+                        del alive[name]
+                        yield Finding.failed(name, metric, error, **known)
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
         """A space too large for a table."""
@@ -94,29 +86,14 @@ class _DescentInstance:
     table: StructureTable
     context: Context
 
-    def findings(self, estimators: Mapping[str, Estimator[Any]]) -> Iterator[Finding]:
-        """Findings of every estimator; one that raises is left out of the rest."""
-        alive = dict(estimators)
-        for name in list(alive):
-            try:
-                yield from self._steps(name, alive[name])
-            except Exception as error:  # any user-supplied code may run here
-                del alive[name]
-                yield Finding.failed(name, "kl_decrease", error, instance=self.instance.name)
-        yield from self._regrets(alive)
-
     def _draws(self, scores: Tensor, *key: str) -> Draws:
         names = ("descent", self.problem.name, self.problem.stage, self.instance.name, *key)
         rows = self.table.shaped(scores.flatten().unsqueeze(0))[0].to(self.context.dtype)
         return Draws(self.problem.oracle, self.instance.loss, rows, self.context, names)
 
-    def _finding(self, name: str, metric: str, found: Interval, kind: str, **values: Any) -> Finding:
-        return Finding(
-            name, metric, found.value, found.low, found.high, kind if found.low is not None else "", self.instance.name,
-            reason=ABSENT.get(found.method, ""), **values,
-        )  # fmt: skip
-
-    # Steps of equal size.
+    def _tier(self, estimator: Estimator[Any], replicates: int) -> dict[str, Any]:
+        tier = {"tier": "exact"} if estimator.deterministic else {"tier": "mc", "replicates": replicates}
+        return {"instance": self.instance.name, **tier}
 
     @functools.cached_property
     def _here(self) -> Tensor:
@@ -126,67 +103,46 @@ class _DescentInstance:
     def _exact(self) -> dict[float, tuple[float, Interval]]:
         """The decrease of the exact gradient's step by divergence, and that of the natural gradient's relative to it."""
         gradient = self.table.gradient(self._here)
-        natural = Rays(self.table, self._here, natural_direction(self.table, self._here, gradient).unsqueeze(0))
-        own = Rays(self.table, self._here, gradient.unsqueeze(0))
-        exact = {divergence: _decrease(own, divergence) for divergence in DIVERGENCES}
-        return {d: (exact[d], relative_decrease(equal_step(natural, d), exact[d])) for d in DIVERGENCES}
+        directions = gradient, natural_direction(self.table, self._here, gradient)
+        own, natural = (Rays(self.table, self._here, direction.unsqueeze(0)) for direction in directions)
+        found = {}
+        for divergence in DIVERGENCES:
+            step = equal_step(own, divergence)
+            exact = 0.0 if step is None else float(step.decrease.mean())
+            found[divergence] = exact, relative_decrease(equal_step(natural, divergence), exact)
+        return found
 
-    def _steps(self, name: str, estimator: Estimator[Any]) -> Iterator[Finding]:
-        number, once = DescentAmount.of(self.context).steps, estimator.deterministic
+    def steps(self, name: str, estimator: Estimator[Any]) -> Iterator[Finding]:
+        """Steps of equal size: 240 at standard effort, a quarter at quick effort."""
+        number, once = max(16, min(256, 6 * self.context.effort.rounds)), estimator.deterministic
         draws = self._draws(self.table.scores, "steps")
         found = estimates(draws.warmed(estimator), draws, 1 if once else number * max(NUM_AVERAGED))
+        known: dict[str, Any] = {"instance": self.instance.name, "reference": "expected"}
         for divergence, (_, ceiling) in self._exact.items():
-            swept: dict[str, Any] = {"setting": f"kl={divergence:g}", "size": divergence, "reference": "expected"}
-            yield self._finding(name, "kl_decrease_natural", ceiling, "", tier="exact", **swept)
-        tier: dict[str, Any] = {"tier": "exact"} if once else {"tier": "mc", "replicates": number}
+            swept: dict[str, Any] = {"setting": f"kl={divergence:g}", "size": divergence, "tier": "exact"}
+            yield Finding.of(name, "kl_decrease_natural", ceiling, **known, **swept)
+        known |= self._tier(estimator, number)
         for averaged in NUM_AVERAGED:
             rays = Rays(self.table, self._here, found if once else found.unflatten(0, (number, -1))[:, :averaged].mean(1))
             for divergence, (exact, _) in self._exact.items():
                 value = relative_decrease(equal_step(rays, divergence), exact)
-                swept = {"setting": f"kl={divergence:g},samples={averaged}", "size": divergence, "reference": "expected"}
-                yield self._finding(name, "kl_decrease", value, "t", **swept, **tier)
+                yield Finding.of(name, "kl_decrease", value, setting=f"kl={divergence:g},samples={averaged}", size=divergence, **known)
 
-    # Training for the same loss evaluations.
-
-    def _regrets(self, estimators: Mapping[str, Estimator[Any]]) -> Iterator[Finding]:
-        amount = DescentAmount.of(self.context)
+    def regret(self, name: str, estimator: Estimator[Any]) -> Iterator[Finding]:
+        """Training for the same loss evaluations: 120 and 8 seeds at standard effort, a quarter and 4 seeds at quick effort."""
+        rounds = self.context.effort.rounds
+        budget, seeds = max(10, min(300, 3 * rounds)), max(4, min(8, rounds // 5))
         draws = self._draws(flat_start(self.table, self._draws(self.table.scores, "start").generator("noise")), "regret")
-        for name, estimator in estimators.items():
-            try:
-                warmed = draws.warmed(estimator)
-                found = trained(warmed, draws, self.table, steps_of(warmed, draws, amount.training), amount.seeds)
-            except Exception as error:  # any user-supplied code may run here
-                yield Finding.failed(name, "regret", error, instance=self.instance.name)
-                continue
-            tier: dict[str, Any] = {"tier": "exact"} if estimator.deterministic else {"tier": "mc", "replicates": amount.seeds}
-            yield self._finding(name, "regret", found.regret, "t", **tier)
-            yield self._finding(name, "steps", Interval(float(found.steps)), "")
-
-
-def _decrease(rays: Rays, divergence: float) -> float:
-    found = equal_step(rays, divergence)
-    return 0.0 if found is None else float(found.decrease.mean())
+        warmed = draws.warmed(estimator)
+        steps = steps_of(warmed, draws, budget)
+        yield Finding.of(name, "regret", trained(warmed, draws, self.table, steps, seeds), **self._tier(estimator, seeds))
+        yield Finding(name, "steps", float(steps), instance=self.instance.name)
 
 
 def flat_start(table: StructureTable, generator: torch.Generator) -> Tensor:
     """Scores ``[parts]`` of almost the uniform law; a little noise breaks ties of the best structure."""
     noise = torch.randn(table.scores.shape, generator=generator, dtype=torch.float64, device=table.scores.device)
     return torch.where(table.free, 0.01 * noise, 0)
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The result of training.
-
-    Attributes:
-        regret: ``(E L − min L) / (E L at the start − min L)`` of the best step size, the mean over seeds; empty if all diverge.
-        rate: that step size.
-        steps: number of steps.
-    """
-
-    regret: Interval
-    rate: float
-    steps: int
 
 
 class _CountedLoss:
@@ -213,15 +169,18 @@ def steps_of(estimator: Estimator[Any], draws: Draws, budget: int) -> int:
     return max(1, round(budget / max(loss.evaluations, 1)))
 
 
-def trained(estimator: Estimator[Any], draws: Draws, table: StructureTable, steps: int, seeds: int) -> Trained:
-    """Train from the scores of ``draws``, with every step size of a grid and several seeds.
+def trained(estimator: Estimator[Any], draws: Draws, table: StructureTable, steps: int, seeds: int) -> Interval:
+    """The regret of training from the scores of ``draws`` with the best of the step sizes; without a value if all diverge.
 
     Args:
         estimator: warmed up.
         draws: the flat start, and the streams.
         table: for the exact ``E L``.
         steps: of plain descent.
-        seeds: independent runs; one if nothing is random.
+        seeds: independent runs, whose mean it is; one if nothing is random.
+
+    Returns:
+        ``(E L − min L) / (E L at the start − min L)``; 0 if the start is optimal.
     """
     seeds = 1 if estimator.deterministic else seeds
     start = draws.scores.double().flatten()
@@ -237,15 +196,7 @@ def trained(estimator: Estimator[Any], draws: Draws, table: StructureTable, step
         # The oracle would refuse unbounded scores: their run has diverged, and ends.
         alive &= (moved.abs() < MAX_ABS_SCORE).all(-1)
         rows = torch.where(alive.unsqueeze(-1), moved, rows)
-    regrets = torch.where(alive, _regrets(table, start, rows), math.inf).reshape(len(STEP_LENGTHS), seeds)
-    best = int(regrets.mean(-1).argmin())
-    return Trained(
-        student_mean(regrets[best].cpu().numpy()) if bool(regrets[best].isfinite().all()) else Interval(None), float(rates[best]), steps
-    )
-
-
-def _regrets(table: StructureTable, start: Tensor, rows: Tensor) -> Tensor:
-    """Regrets of scores [b, parts]: [b]; 0 if the start is optimal."""
-    first = float(table.expected(start.unsqueeze(0))[0]) - table.least
-    reached = table.expected(rows) - table.least
-    return reached / first if first > 0 else torch.zeros_like(reached)
+    first, reached = float(table.expected(start.unsqueeze(0))[0]) - table.least, table.expected(rows) - table.least
+    regrets = torch.where(alive, reached / first if first > 0 else 0, math.inf).reshape(len(STEP_LENGTHS), seeds)
+    best = regrets[regrets.mean(-1).argmin()]
+    return student_mean(best.cpu().numpy()) if bool(best.isfinite().all()) else Interval(None)

@@ -11,17 +11,18 @@ number.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
 
-import scipy
 import torch
 from torch import Tensor
 
 from ...estimators.base import Loss
 from ...oracles.magnitudes import counted
-from ..statistics.metrics import LEVEL, Interval
+from ..statistics.interval import LEVEL, Interval
+from ..statistics.intervals import quantile
 from ..truth.loss_checks import checked, values
 
 ITERATIONS = 60
@@ -87,7 +88,7 @@ class StructureTable:
         losses = checked(values(loss, structures, oracle.event_ndim))
         return cls(oracle, structures.flatten(1), losses, theta.flatten(), oracle.free_parts(theta).flatten(), event)
 
-    @property
+    @functools.cached_property
     def linear(self) -> bool:
         """Whether the natural parameters are the scores themselves."""
         rows = self.shaped(self.scores.unsqueeze(0))
@@ -97,11 +98,6 @@ class StructureTable:
     def least(self) -> float:
         """min L."""
         return float(self.losses.min())
-
-    @property
-    def log_count(self) -> float:
-        """Log of the number of feasible structures."""
-        return math.log(len(self.losses))
 
     def shaped(self, rows: Tensor) -> Tensor:
         """[b, parts] -> [b, *event], with the scores of forbidden parts at -inf."""
@@ -126,11 +122,6 @@ class StructureTable:
         probabilities = self.log_probs(row.unsqueeze(0))[0].exp()
         centred = probabilities * (self.losses - probabilities @ self.losses)
         return self._pulled_back(row, (centred @ self.structures).unsqueeze(0))[0]
-
-    def entropy(self, row: Tensor) -> float:
-        """The entropy in nats, of scores [parts]."""
-        log_probs = self.log_probs(row.unsqueeze(0))[0]
-        return float(-(log_probs.exp() * log_probs).sum())
 
     def fisher(self, row: Tensor) -> Tensor:
         """The Fisher information [parts, parts] at scores [parts]: the covariance of structures, pulled back to the scores."""
@@ -181,7 +172,6 @@ class Rays:
         self.directions = torch.where(table.free, directions, 0)
         self.before = table.log_probs(scores.unsqueeze(0))[0]
         self.start = self.before.exp()
-        self.value = self.start @ table.losses
         self.slopes = self._rates(self.scores.expand_as(self.directions), self.directions) @ table.structures.mT
 
     @property
@@ -193,28 +183,23 @@ class Rays:
 
     def step(self, size: float) -> Step:
         """All steps of size η."""
-        rows = max(1, CHUNK // len(self.start))
-        found = [self._step(size, slice(first, first + rows)) for first in range(0, len(self.directions), rows)]
+        found = []
+        for slopes, directions in zip(
+            *(rows.split(max(1, CHUNK // len(self.start))) for rows in (self.slopes, self.directions)), strict=True
+        ):
+            if self.table.linear:
+                along = -size * slopes
+                after = torch.log_softmax(self.before + along, -1)
+            else:
+                moved = self.scores - size * directions
+                along, after = -size * self._rates(moved, directions) @ self.table.structures.mT, self.table.log_probs(moved)
+            probabilities = after.exp()
+            # The gain of log p when η grows by a factor e, to first order.
+            gained = along - (probabilities * along).sum(-1, keepdim=True)
+            decrease = self.start @ self.table.losses - probabilities @ self.table.losses
+            slopes_found = -(gained @ self.start), -(probabilities * gained) @ self.table.losses
+            found.append(((self.before - after) @ self.start, decrease, *slopes_found))
         return Step(size, *(torch.cat(parts) for parts in zip(*found, strict=True)))
-
-    def _step(self, size: float, rows: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        if self.table.linear:
-            along = -size * self.slopes[rows]
-            after = torch.log_softmax(self.before + along, -1)
-        else:
-            moved = self.scores - size * self.directions[rows]
-            along = -size * self._rates(moved, self.directions[rows]) @ self.table.structures.mT
-            after = self.table.log_probs(moved)
-        probabilities = after.exp()
-        # The gain of log p when η grows by a factor e, to first order.
-        gained = along - (probabilities * along).sum(-1, keepdim=True)
-        divergence = (self.before - after) @ self.start
-        return (
-            divergence,
-            self.value - probabilities @ self.table.losses,
-            -(gained @ self.start),
-            -(probabilities * gained) @ self.table.losses,
-        )
 
     def _rates(self, at: Tensor, directions: Tensor) -> Tensor:
         """The change of natural parameters along directions: that of the scores, or a central difference for other functions."""
@@ -242,16 +227,12 @@ def equal_step(rays: Rays, divergence: float) -> Step | None:
         if abs(gap) < TOLERANCE:
             break
         low, high = (log_size, high) if gap < 0 else (low, log_size)
-        log_size = _next(log_size, gap * mean / slope if slope > 0 else math.copysign(1.0, gap), low, high)
+        # A Newton step, of at most 2; the middle of the bracket if it would leave the bracket.
+        move = max(-2.0, min(2.0, gap * mean / slope if slope > 0 else math.copysign(1.0, gap)))
+        if not low < log_size - move < high:
+            move = log_size - (low + high) / 2 if math.isfinite(low) and math.isfinite(high) else math.copysign(2.0, move)
+        log_size -= move
     return found
-
-
-def _next(here: float, move: float, low: float, high: float) -> float:
-    """A Newton step, of at most 2; the middle of the bracket if it would leave the bracket."""
-    there = here - max(-2.0, min(2.0, move))
-    if low < there < high:
-        return there
-    return (low + high) / 2 if math.isfinite(low) and math.isfinite(high) else here - math.copysign(2.0, move)
 
 
 def relative_decrease(found: Step | None, exact: float) -> Interval:
@@ -267,8 +248,8 @@ def relative_decrease(found: Step | None, exact: float) -> Interval:
     # To first order, the mean decrease at the fitted size is that of these influences.
     rate = float(found.decrease_slope.mean()) / float(found.divergence_slope.mean())
     influence = found.decrease - rate * (found.divergence - found.divergence.mean())
-    half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, number - 1)) * float(influence.std()) / math.sqrt(number)
-    return Interval(mean / exact, (mean - half) / exact, (mean + half) / exact)
+    half = quantile(LEVEL, number - 1) * float(influence.std()) / math.sqrt(number)
+    return Interval(mean / exact, (mean - half) / exact, (mean + half) / exact, "t")
 
 
 def natural_direction(table: StructureTable, scores: Tensor, gradient: Tensor) -> Tensor:
