@@ -131,7 +131,8 @@ def single(estimate: Tensor, gradient: Tensor, information: Tensor | None = None
     return summarise(moments, exact=True)
 
 
-def _leave_one_out(moments: Moments) -> Summary:
+def leave_one_out(moments: Moments) -> Summary:
+    """Each batch left out, [batches]."""
     return _combined(moments, 1 - torch.eye(BATCHES, dtype=torch.float64, device=moments.mean.device))
 
 
@@ -221,7 +222,7 @@ def estimated_metrics(
         floor: as for `exact_metrics`.
         resolved: whether enough replicates carry the spread, or there is none; by default, the result of `is_resolved`.
     """
-    summary, others = summarise(moments), _leave_one_out(moments)
+    summary, others = summarise(moments), leave_one_out(moments)
     whole, without = {name: float(value) for name, value in metric_values(summary, geometry).items()}, metric_values(others, geometry)
     found = _jackknifed(whole, without)
     if (low := found["snr"].low) is not None:
@@ -252,7 +253,7 @@ def without_each_batch(moments: Moments) -> dict[str, tuple[float, ...]]:
 
     Two runs on the same random numbers differ, batch by batch, far less than each of them varies.
     """
-    values = metric_values(_leave_one_out(moments))
+    values = metric_values(leave_one_out(moments))
     kept = {name: tuple(float(f"{value:.{_DIGITS}g}") for value in values[name].tolist()) for name in COMPARED}
     return {name: numbers for name, numbers in kept.items() if all(map(math.isfinite, numbers))}
 

@@ -15,22 +15,23 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy
 import torch
 from torch import Tensor
 
 from ....estimators.base import Estimator, Loss
 from ....oracles.capabilities import Oracle
-from ...base import Instance, Problem
+from ...base import Problem
 from ...problems.losses import make_loss
 from ...statistics import seeds
-from ...statistics.intervals import LEVEL, Interval, median_interval
-from ...statistics.moments import BATCHES
+from ...statistics.interval import Interval
+from ...statistics.intervals import jackknife, median_interval
+from ...statistics.metrics import leave_one_out, summarise
+from ...statistics.moments import BATCHES, Moments
 from ...text import reason_of
 from ..draws import Draws, estimates
 from ..memory import load_kernels, peak_memory
 from ..suite import Context, Finding, Suite
-from .timer import BATCH, interleave, single_thread, time_once, timed, timing_batch
+from .timer import BATCH, interleave, probe, single_thread, time_once, timed, timing_batch
 
 FEWEST_POINTS = 3
 """Two points fit any exponent."""
@@ -43,11 +44,16 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
         >>> round(exponent([4, 8, 16, 32], [1.0, 4.0, 16.0, 64.0]), 9)
         2.0
     """
-    points = [(math.log(size), math.log(value)) for size, value in zip(sizes, values, strict=True) if size > 0 and value > 0]
-    if len(points) < FEWEST_POINTS:
-        return None
-    upper = sorted(points)[-max(FEWEST_POINTS, -(-len(points) // 2)) :]
-    return float(np.median([(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(upper, 2)]))
+    upper = _upper(sizes, values)
+    return (
+        None if upper is None else float(np.median([(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(upper.tolist(), 2)]))
+    )
+
+
+def _upper(sizes: Sequence[float], values: Sequence[float]) -> Any:
+    """Logarithms ``[points, 2]`` of the upper half of the sizes and their values, at least `FEWEST_POINTS`; None with fewer."""
+    points = sorted((math.log(size), math.log(value)) for size, value in zip(sizes, values, strict=True) if size > 0 and value > 0)
+    return None if len(points) < FEWEST_POINTS else np.array(points[-max(FEWEST_POINTS, -(-len(points) // 2)) :])
 
 
 def exponent_of_rounds(sizes: Sequence[float], rounds: Any) -> Interval:
@@ -61,25 +67,17 @@ def exponent_of_rounds(sizes: Sequence[float], rounds: Any) -> Interval:
 
 def exponent_of_counts(sizes: Sequence[float], values: Sequence[float]) -> Interval:
     """The exponent of values without noise; the interval is that of the slopes between neighbours, a point for a power."""
-    found = exponent(sizes, values)
-    if found is None:
+    upper = _upper(sizes, values)
+    if upper is None:
         return Interval(None)
-    points = sorted((size, value) for size, value in zip(sizes, values, strict=True) if size > 0 and value > 0)
-    upper = points[-max(FEWEST_POINTS, -(-len(points) // 2)) :]
-    slopes = [math.log(b[1] / a[1]) / math.log(b[0] / a[0]) for a, b in itertools.pairwise(upper)]
-    return Interval(found, min(slopes), max(slopes))
+    slopes = np.diff(upper[:, 1]) / np.diff(upper[:, 0])
+    return Interval(exponent(sizes, values), float(slopes.min()), float(slopes.max()), "fit")
 
 
 def exponent_of_jackknife(sizes: Sequence[float], whole: Sequence[float], without: Any) -> Interval:
     """The exponent of noisy values, with the t-interval of a delete-one-batch jackknife ``[batches, sizes]``."""
-    found, folds = exponent(sizes, whole), [exponent(sizes, row) for row in without]
-    fitted = np.array([fold for fold in folds if fold is not None])
-    if found is None or len(fitted) < 2:
-        return Interval(found)
-    number = len(fitted)
-    error = math.sqrt((number - 1) / number * float(((fitted - fitted.mean()) ** 2).sum()))
-    half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, number - 1)) * error
-    return Interval(found, found - half, found + half)
+    found, folds = exponent(sizes, whole), [fold for row in without if (fold := exponent(sizes, row)) is not None]
+    return Interval(found) if found is None or len(folds) < 2 else jackknife(found, torch.tensor(folds, dtype=torch.float64))
 
 
 Call = Callable[[], object]
@@ -107,6 +105,11 @@ class Sweep:
     failed: set[str] = field(default_factory=set)
     calls: dict[str, dict[int, Call]] = field(default_factory=dict)
 
+    def fail(self, name: str, size: int, reason: str) -> None:
+        """Stop a contender that raised."""
+        self.stopped[name] = (size, reason)
+        self.failed.add(name)
+
     def table(self, name: str) -> tuple[list[float], Any]:
         """Sizes, and seconds ``[rounds, sizes]`` over the rounds that all sizes have."""
         found = self.seconds.get(name, {})
@@ -129,60 +132,39 @@ def sweep(
         budget: seconds of each contender.
         device: where the calls compute.
     """
-    found = Sweep()
+    found, limit = Sweep(), MAX_OVERRUN * budget / rounds
+    points: dict[tuple[str, int], Callable[[], tuple[float]]] = {}
     for name, make in contenders.items():
-        found.calls[name] = {}
-        for size, call in _grown(make, sizes, budget / rounds, device, functools.partial(_stop, found, name)):
-            found.calls[name][size] = call
-            if found.stopped.get(name, (size,))[0] < size:
-                del found.stopped[name]
-    points = {(name, size): functools.partial(timed, call, device) for name, calls in found.calls.items() for size, call in calls.items()}
-    found_rounds = interleave(points, rounds=rounds, budget=budget)
-    for (name, size), reason in found_rounds.failures.items():
-        _stop(found, name, size, reason, failed=True)
-    for (name, size), rows in found_rounds.seconds.items():
+        found.calls[name], spent, last, growth = {}, 0.0, 0.0, 2.0
+        for size in sizes:
+            if spent + last * growth > limit:
+                found.stopped[name] = (size, f"would take about {last * growth:.1e} s, more than the effort allows")
+                break
+            try:
+                call = make(size)
+                timing = functools.partial(timed, call, device)
+                seconds = probe(timing, limit - spent)
+            except UnfitError as reason:
+                found.stopped.setdefault(name, (size, str(reason)))
+                if last:
+                    break
+                continue  # the first sizes may be too small
+            except Exception as error:  # any user-supplied code may run here
+                found.fail(name, size, reason_of(error))
+                break
+            found.stopped.pop(name, None)
+            if spent + seconds > limit:
+                found.stopped[name] = (size, f"takes about {seconds:.1e} s, more than the effort allows")
+                break
+            growth = max(seconds / last, 2.0) if last else 2.0
+            spent, last = spent + seconds, seconds
+            found.calls[name][size], points[name, size] = call, timing
+    timings = interleave(points, rounds=rounds, budget=budget)
+    for (name, size), reason in timings.failures.items():
+        found.fail(name, size, reason)
+    for (name, size), rows in timings.seconds.items():
         found.seconds.setdefault(name, {})[size] = rows[:, 0]
     return found
-
-
-def _stop(found: Sweep, name: str, size: int, reason: str, failed: bool = False) -> None:
-    found.stopped[name] = (size, reason)
-    if failed:
-        found.failed.add(name)
-
-
-def _grown(
-    make: Callable[[int], Call], sizes: Sequence[int], budget: float, device: torch.device, stop: Callable[..., None]
-) -> Iterator[tuple[int, Call]]:
-    """The sizes that one round within a budget can hold, with their calls; the first may be too small for the contender."""
-    spent, last, growth = 0.0, 0.0, 2.0
-    for size in sizes:
-        expected = last * growth
-        if spent + expected > MAX_OVERRUN * budget:
-            return stop(size, f"would take about {expected:.1e} s, more than the effort allows")
-        try:
-            call = make(size)
-            seconds = _probed(call, MAX_OVERRUN * budget - spent, device)
-        except UnfitError as reason:
-            stop(size, str(reason))
-            if last:
-                return None
-            continue
-        except Exception as error:  # any user-supplied code may run here
-            return stop(size, reason_of(error), failed=True)
-        if spent + seconds > MAX_OVERRUN * budget:
-            return stop(size, f"takes about {seconds:.1e} s, more than the effort allows")
-        growth = max(seconds / last, 2.0) if last else 2.0
-        spent, last = spent + seconds, seconds
-        yield size, call
-    return None
-
-
-def _probed(call: Call, limit: float, device: torch.device) -> float:
-    """Seconds of the fastest of a few calls, the first of which may compile; of one, if it takes longer than any compilation."""
-    seconds = timed(call, device)[0]
-    again = 3 if seconds <= max(10 * limit, 0.5) else 0
-    return min([seconds, *(timed(call, device)[0] for _ in range(again))])
 
 
 def doublings(first: int, last: int) -> list[int]:
@@ -250,88 +232,49 @@ class ScalingSuite(Suite):
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """Points of all sweeps, and their exponents."""
-        places = _Places(problem, context)
-        axes: dict[str, tuple[Sequence[int], Callable[[Estimator[Any], int], Call]]] = {
-            "length": (places.lengths(), places.at_length),
-            "batch": (ROWS, places.at_batch),
-            "samples": (SAMPLES, places.at_samples),
+        device, largest = torch.device(context.device), max(problem.instances, key=lambda item: item.scores.numel())
+
+        def call(estimator: Estimator[Any], loss: Loss, scores: Tensor, rows: int = BATCH) -> Call:
+            event = tuple(scores.shape)
+            if (reason := estimator.incompatibility(problem.oracle, event)) is not None:
+                raise UnfitError(reason)
+            costs, structures = estimator.evaluations(), problem.oracle.count(event) * rows
+            if (costs.enumerations or costs.listings) and structures > context.effort.cap:
+                allowed = f"the effort allows {context.effort.cap:.1e}"
+                raise UnfitError(f"{estimator.name} would enumerate {structures:.1e} structures; {allowed}")
+            stream = seeds.generator(context.seed, "scaling", "rows", device=device)
+            batch = timing_batch(scores.to(device, context.dtype), generator=stream, rows=rows)
+            return functools.partial(time_once, estimator, problem.oracle, loss, batch)
+
+        def at_length(estimator: Estimator[Any], length: int) -> Call:
+            event = event_of_length(problem.oracle, tuple(largest.scores.shape), length)
+            stream = seeds.generator(context.seed, "scaling", problem.name, *map(str, event))
+            scores, other = torch.randn((2, *event), generator=stream, dtype=torch.float64)
+            seed = seeds.seed_sequence(context.seed, "scaling", "loss", *map(str, event))
+            return call(estimator, make_loss("quadratic", problem.oracle.argmax(other), problem.oracle, seed=seed), scores)
+
+        def at_batch(estimator: Estimator[Any], rows: int) -> Call:
+            return call(estimator, largest.loss, largest.scores, rows)
+
+        def at_samples(estimator: Estimator[Any], samples: int) -> Call:
+            return call(with_samples(estimator, samples), largest.loss, largest.scores)
+
+        sampling = {
+            name: estimator
+            for name, estimator in estimators.items()
+            if dataclasses.is_dataclass(estimator) and any(field.name == "num_samples" for field in dataclasses.fields(estimator))
         }
-        for axis, (sizes, make) in axes.items():
-            makers = {name: functools.partial(make, estimator) for name, estimator in estimators.items()}
-            if axis == "samples":
-                makers = {name: maker for name, maker in makers.items() if _takes_samples(estimators[name])}
+        for axis, sizes, make, chosen in (
+            ("length", LENGTHS, at_length, estimators),
+            ("batch", ROWS, at_batch, estimators),
+            ("samples", SAMPLES, at_samples, sampling),
+        ):
+            makers = {name: functools.partial(make, estimator) for name, estimator in chosen.items()}
+            rounds, budget = max(context.effort.rounds // 2, 7), context.effort.seconds / 30
             with single_thread():
-                found = sweep(
-                    makers, sizes, rounds=max(context.effort.rounds // 2, 7), budget=context.effort.seconds / 30, device=places.device
-                )
-                yield from _points(axis, found, places.device)
-        for name, estimator in estimators.items():
-            if _takes_samples(estimator):
-                yield from _variances(name, estimator, problem, context)
-
-
-@dataclass(frozen=True, eq=False)
-class _Places:
-    """The settings in which estimators are timed."""
-
-    problem: Problem
-    context: Context
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device(self.context.device)
-
-    @property
-    def largest(self) -> Instance:
-        return max(self.problem.instances, key=lambda item: item.scores.numel())
-
-    def lengths(self) -> list[int]:
-        """Lengths with at least two structures; all, if lengths have no meaning: `at_length` gives the reason."""
-        event = tuple(self.largest.scores.shape)
-
-        def fits(length: int) -> bool:
-            try:
-                return bool(event_of_length(self.problem.oracle, event, length))
-            except UnfitError:
-                return False
-
-        first = next((index for index, length in enumerate(LENGTHS) if fits(length)), 0)
-        return LENGTHS[first:]
-
-    def at_length(self, estimator: Estimator[Any], length: int) -> Call:
-        event = event_of_length(self.problem.oracle, tuple(self.largest.scores.shape), length)
-        scores, loss = self._synthetic(event)
-        return self._call(estimator, loss, self._batch(scores, BATCH))
-
-    def at_batch(self, estimator: Estimator[Any], rows: int) -> Call:
-        return self._call(estimator, self.largest.loss, self._batch(self.largest.scores, rows))
-
-    def at_samples(self, estimator: Estimator[Any], samples: int) -> Call:
-        return self._call(with_samples(estimator, samples), self.largest.loss, self._batch(self.largest.scores, BATCH))
-
-    @functools.lru_cache(maxsize=16)  # noqa: B019 - the places of one call of the suite
-    def _synthetic(self, event: tuple[int, ...]) -> tuple[Tensor, Loss]:
-        stream = seeds.generator(self.context.seed, "scaling", self.problem.name, *map(str, event))
-        scores, other = torch.randn((2, *event), generator=stream, dtype=torch.float64)
-        seed = seeds.seed_sequence(self.context.seed, "scaling", "loss", *map(str, event))
-        return scores, make_loss("quadratic", self.problem.oracle.argmax(other), self.problem.oracle, seed=seed)
-
-    def _batch(self, scores: Tensor, rows: int) -> Tensor:
-        stream = seeds.generator(self.context.seed, "scaling", "rows", device=self.device)
-        return timing_batch(scores.to(self.device, self.context.dtype), generator=stream, rows=rows)
-
-    def _call(self, estimator: Estimator[Any], loss: Loss, scores: Tensor) -> Call:
-        event = tuple(scores.shape[1:])
-        reason = estimator.incompatibility(self.problem.oracle, event)
-        if reason is not None:
-            raise UnfitError(reason)
-        costs = estimator.evaluations()
-        structures = self.problem.oracle.count(event) * len(scores)
-        if (costs.enumerations or costs.listings) and structures > self.context.effort.cap:
-            raise UnfitError(
-                f"{estimator.name} would enumerate {structures:.1e} structures; the effort allows {self.context.effort.cap:.1e}"
-            )
-        return functools.partial(time_once, estimator, self.problem.oracle, loss, scores)
+                yield from _points(axis, sweep(makers, sizes, rounds=rounds, budget=budget, device=device), device)
+        for name, estimator in sampling.items():
+            yield from _variances(name, estimator, problem, context)
 
 
 def with_samples(estimator: Estimator[Any], samples: int) -> Estimator[Any]:
@@ -347,37 +290,29 @@ def with_samples(estimator: Estimator[Any], samples: int) -> Estimator[Any]:
     return changed
 
 
-def _takes_samples(estimator: Estimator[Any]) -> bool:
-    return dataclasses.is_dataclass(estimator) and any(field.name == "num_samples" for field in dataclasses.fields(estimator))
-
-
 def _points(axis: str, found: Sweep, device: torch.device) -> Iterator[Finding]:
-    for name in found.calls:
+    for name, calls in found.calls.items():
         sizes, rounds = found.table(name)
         bytes_at: list[float] = []
         for size, seconds in found.seconds.get(name, {}).items():
-            load_kernels(found.calls[name][size])
-            bytes_at.append(float(peak_memory(found.calls[name][size], device=device)))
-            yield _finding(name, "total_time", median_interval(seconds), "order-statistic", f"{axis}={size}", size)
-            yield _finding(name, "peak_memory", Interval(bytes_at[-1]), "", f"{axis}={size}", size)
-        yield _exponent(name, "time_exponent", exponent_of_rounds(sizes, rounds), "order-statistic", axis)
-        yield _exponent(name, "memory_exponent", exponent_of_counts(sizes, bytes_at), "fit", axis)
+            load_kernels(calls[size])
+            bytes_at.append(float(peak_memory(calls[size], device=device)))
+            at: dict[str, Any] = {"setting": f"{axis}={size}", "size": float(size)}
+            yield Finding.of(name, "total_time", median_interval(seconds), **at)
+            yield Finding(name, "peak_memory", bytes_at[-1], **at)
+        yield _exponent(name, "time_exponent", exponent_of_rounds(sizes, rounds), axis)
+        yield _exponent(name, "memory_exponent", exponent_of_counts(sizes, bytes_at), axis)
         if name in found.stopped:
             size, reason = found.stopped[name]
             status: Any = "error" if name in found.failed else "skipped"
             yield Finding(name, "total_time", None, setting=f"{axis}={size}", size=float(size), status=status, reason=reason)
 
 
-def _finding(name: str, metric: str, found: Interval, kind: str, setting: str, size: int | None = None) -> Finding:  # noqa: PLR0913, PLR0917
-    interval = kind if found.low is not None else ""
-    return Finding(name, metric, found.value, found.low, found.high, interval, setting=setting, size=None if size is None else float(size))
-
-
-def _exponent(name: str, metric: str, found: Interval, kind: str, axis: str) -> Finding:
+def _exponent(name: str, metric: str, found: Interval, axis: str) -> Finding:
     if found.value is None:
         reason = f"fewer than {FEWEST_POINTS} sizes were reached"
         return Finding(name, metric, None, setting=f"axis={axis}", status="skipped", reason=reason)
-    return _finding(name, metric, found, kind, f"axis={axis}")
+    return Finding.of(name, metric, found, setting=f"axis={axis}")
 
 
 def _variances(name: str, estimator: Estimator[Any], problem: Problem, context: Context) -> Iterator[Finding]:
@@ -387,7 +322,7 @@ def _variances(name: str, estimator: Estimator[Any], problem: Problem, context: 
     draws = Draws(problem.oracle, instance.loss, scores, context, ("scaling", problem.name, problem.stage, instance.name))
     sizes, wholes, folds = [], [], []
     try:
-        square = float(context.truth(problem, instance).gradient.square().sum())
+        square = float(context.truth(problem, instance).gradient.square().sum()) or math.nan
         for samples in doublings(1, MAX_SAMPLES):
             try:
                 changed = with_samples(estimator, samples)
@@ -395,23 +330,20 @@ def _variances(name: str, estimator: Estimator[Any], problem: Problem, context: 
                 continue
             whole, without = traces(estimates(draws.warmed(changed), draws, number))
             sizes.append(float(samples))
-            wholes.append(whole / square if square else math.nan)
-            folds.append(without / square if square else without)
-            common = {"instance": instance.name, "tier": "mc", "replicates": number}
-            yield Finding(name, "relative_variance", wholes[-1], setting=f"samples={samples}", size=float(samples), **common)  # type: ignore[arg-type]
+            wholes.append(whole / square)
+            folds.append(without / square)
+            at: dict[str, Any] = {"setting": f"samples={samples}", "size": float(samples), "tier": "mc", "replicates": number}
+            yield Finding(name, "relative_variance", wholes[-1], instance=instance.name, **at)
     except Exception as error:  # any user-supplied code may run here; no truth, no scale
         yield Finding.failed(name, "variance_exponent", error, setting="axis=samples")
         return
-    fitted = exponent_of_jackknife(sizes, wholes, torch.stack(folds, 1).tolist())
-    yield _exponent(name, "variance_exponent", fitted, "jackknife", "samples")
+    yield _exponent(name, "variance_exponent", exponent_of_jackknife(sizes, wholes, torch.stack(folds, 1).tolist()), "samples")
 
 
 def traces(found: Tensor) -> tuple[float, Tensor]:
     """The trace of the covariance of estimates ``[n, parts]``, and without each of `BATCHES` batches ``[batches]``."""
-    centred = found - found.mean(0)
-    parts = centred.tensor_split(BATCHES)
-    count = torch.tensor([len(part) for part in parts], dtype=torch.float64, device=found.device)
-    total, square = torch.stack([part.sum(0) for part in parts]), torch.stack([part.square().sum() for part in parts])
-    kept = count.sum() - count
-    without = (square.sum() - square - (total.sum(0) - total).square().sum(-1) / kept) / (kept - 1)
-    return float(square.sum() / (len(found) - 1)), without
+    moments, sizes = Moments.empty(found[0]), [len(part) for part in found.tensor_split(BATCHES)]
+    moments.add_blocks(
+        found, [(end - size, end, batch) for batch, (size, end) in enumerate(zip(sizes, itertools.accumulate(sizes), strict=True))]
+    )
+    return float(summarise(moments).trace), leave_one_out(moments).trace

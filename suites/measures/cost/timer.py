@@ -95,6 +95,13 @@ def interleave(
     return Rounds({key: np.array(values) for key, values in timed.items() if key not in failures}, failures)
 
 
+def probe(call: Callable[[], tuple[float, ...]], limit: float) -> float:
+    """Seconds of the fastest of a few calls; of the second one if that exceeds a limit. The first may load or compile."""
+    call()
+    seconds = sum(call())
+    return min([seconds, *(sum(call()) for _ in range(WARM_UP if seconds <= limit else 0))])
+
+
 def clock(device: torch.device | None = None) -> float:
     """Read seconds when the device has finished its work; without a device, the current CUDA device, if there is one."""
     if torch.cuda.is_available() if device is None else device.type == "cuda":

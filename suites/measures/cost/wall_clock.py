@@ -30,7 +30,7 @@ from ...tasks.training import Job, Training
 from ...text import reason_of
 from ..learning import on_cpu
 from ..suite import Context, Finding, Suite
-from .timer import BATCH, PATIENCE, WARM_UP, clock, interleave, single_thread, time_once, timed, timing_batch
+from .timer import BATCH, PATIENCE, clock, interleave, probe, single_thread, time_once, timed, timing_batch
 
 ROUNDS = 30
 """Timed calls of each estimator, unless its budget ends earlier."""
@@ -99,36 +99,49 @@ def measure_times(  # noqa: PLR0913
     made = dict[str, Estimator[Any]]()
     for name, given in estimators.items():
         made[name], loss, oracle, scores = check_call("measure_times", estimator=given, loss=loss, oracle=oracle, scores=scores)
-    setting = _Setting(oracle, loss, scores, Stopwatch(scores.device))
-    contenders, probes, failures = dict[_Key, _Call](), dict[str, float](), dict[str, str]()
-    for name, estimator in made.items():
+    watch = Stopwatch(scores.device)
+    watched = timed_oracle(oracle, watch)
+    steps = {name: functools.partial(time_once, estimator, oracle, loss, scores) for name, estimator in made.items()}
+    probes, failures = dict[str, float](), dict[str, str]()
+    for name, step in steps.items():
         try:
-            probes[name] = _probe(estimator, setting, budget)
+            probes[name] = probe(step, PATIENCE * budget)
         except Exception as error:  # any user-supplied code may run here
             failures[name] = reason_of(error)
     # As many rows for all, so that all share the cost of a launch alike; fewer only for those that would take far longer.
     usual = statistics.median(probes.values()) if probes else 0.0
-    rows = {name: _launch_rows(usual if probe <= SLOW_FACTOR * usual else probe, len(scores)) for name, probe in probes.items()}
-    for name, probe in probes.items():
-        contenders |= {(name, part): call for part, call in _calls(made[name], setting, probe, budget).items()}
-        more_scores = _more_rows(scores, rows[name])
-        for one in (name, REFERENCE):
-            if one in probes:
-                contenders[one, rows[name]] = functools.partial(_launch, made[one], setting, more_scores)
+    rows = {name: _launch_rows(usual if one <= SLOW_FACTOR * usual else one, len(scores)) for name, one in probes.items()}
+    contenders = dict[tuple[str, str | int], Callable[[], tuple[float, ...]]]()
+    for name in probes:
+        contenders[name, "step"] = steps[name]
+        contenders[name, "share"] = functools.partial(oracle_seconds, made[name], watched, loss, scores, watch)
+        # Distinct rows: every copy of the batch is shifted by a little.
+        shifts = 1e-4 * torch.arange(rows[name] // len(scores), dtype=scores.dtype, device=scores.device)
+        batch = (scores + shifts.reshape(-1, *[1] * scores.ndim)).flatten(0, 1)
+        for one in (name, REFERENCE) if REFERENCE in probes else (name,):
+            contenders[one, rows[name]] = functools.partial(_launch, made[one], oracle, loss, batch)
     found = interleave(contenders, rounds=rounds, budget=budget, spent={key: probes[key[0]] for key in contenders})
     failures |= {name: reason for (name, _), reason in found.failures.items()}
-    seconds = found.seconds
-    known = [name for name in probes if name not in failures]
+    seconds, known = found.seconds, [name for name in probes if name not in failures]
     pairs = {name: [(seconds[name, rows[name]], seconds.get((REFERENCE, rows[name])))] for name in known}
     for _ in range(MAX_RETRIES):
-        wide = [name for name in known if uncertain(_ratio(pairs[name]))]
-        again = {(one, rows[name]): contenders[one, rows[name]] for name in wide for one in (name, REFERENCE)}
-        more = interleave(again, rounds=rounds, budget=budget).seconds
-        for name in wide:
-            if {(name, rows[name]), (REFERENCE, rows[name])} <= more.keys():
+        again = {(one, rows[name]) for name in known if uncertain(_ratio(pairs[name])) for one in (name, REFERENCE)}
+        more = interleave({key: contenders[key] for key in contenders if key in again}, rounds=rounds, budget=budget).seconds
+        for name in known:
+            if (name, rows[name]) in more and (REFERENCE, rows[name]) in more:
                 pairs[name].append((more[name, rows[name]], more[REFERENCE, rows[name]]))
     return {
-        name: Times(failure=failures[name]) if name in failures else _times(seconds, name, rows[name], pairs[name]) for name in estimators
+        name: Times(failure=failures[name])
+        if name in failures
+        else Times(
+            forward=median_interval(seconds[name, "step"][:, 0]),
+            backward=median_interval(seconds[name, "step"][:, 1]),
+            ratio=_ratio(pairs[name]),
+            oracle_share=median_interval(seconds[name, "share"][:, 2] / seconds[name, "share"][:, :2].sum(-1)),
+            per_estimate=median_interval(np.concatenate([own[:, 0] for own, _ in pairs[name]]) / rows[name]),
+            rows=rows[name],
+        )
+        for name in estimators
     }
 
 
@@ -142,74 +155,17 @@ def uncertain(ratio: Interval) -> bool:
     return ratio.value is not None and ratio.half_width is not None and ratio.half_width > MAX_RATIO_ERROR * ratio.value
 
 
-_Key = tuple[str, str | int]
-"""An estimator, with ``step``, ``share`` or the number of rows of a launch."""
-
-_Call = Callable[[], tuple[float, ...]]
-
-
-@dataclass(frozen=True, eq=False)
-class _Setting:
-    """The oracle, loss, scores and stopwatch of all estimators."""
-
-    oracle: Any
-    loss: Loss
-    scores: Tensor
-    watch: Stopwatch
-
-
-def _probe(estimator: Estimator[Any], setting: _Setting, budget: float) -> float:
-    """Seconds of the fastest of a few steps; of two if they take long: the first may load or compile."""
-    _step(estimator, setting)
-    seconds = sum(_step(estimator, setting))
-    again = WARM_UP if seconds <= PATIENCE * budget else 0
-    return min([seconds, *(sum(_step(estimator, setting)) for _ in range(again))])
-
-
-def _calls(estimator: Estimator[Any], setting: _Setting, probe: float, budget: float) -> dict[str, _Call]:
-    """A step under the stopwatch, and one without unless the estimator is slow."""
-    oracle, loss, scores, watch = setting.oracle, setting.loss, setting.scores, setting.watch
-    calls: dict[str, _Call] = {"share": functools.partial(oracle_seconds, estimator, timed_oracle(oracle, watch), loss, scores, watch)}
-    if probe <= PATIENCE * budget:
-        calls["step"] = functools.partial(_step, estimator, setting)
-    return calls
-
-
-def _step(estimator: Estimator[Any], setting: _Setting) -> tuple[float, float]:
-    return time_once(estimator, setting.oracle, setting.loss, setting.scores)
-
-
-def _launch(estimator: Estimator[Any], setting: _Setting, scores: Tensor) -> tuple[float]:
+def _launch(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> tuple[float]:
     generator = torch.Generator(scores.device).manual_seed(0)
     now = time.thread_time if scores.device.type == "cpu" else functools.partial(clock, scores.device)
     start = now()
-    estimator.gradient(setting.loss, setting.oracle, scores, generator=generator)
+    estimator.gradient(loss, oracle, scores, generator=generator)
     return (now() - start,)
 
 
 def _launch_rows(seconds: float, rows: int) -> int:
     """The largest doubling of the rows, which take ``seconds``, that keeps a launch short."""
-    doublings = int(math.log2(max(min(MAX_ROWS / rows, LAUNCH_SECONDS / max(seconds, 1e-9)), 1)))
-    return rows << doublings
-
-
-def _more_rows(scores: Tensor, rows: int) -> Tensor:
-    """Distinct rows: every copy of the batch is shifted by a little."""
-    shifts = 1e-4 * torch.arange(rows // len(scores), dtype=scores.dtype, device=scores.device)
-    return (scores + shifts.reshape(-1, *[1] * scores.ndim)).flatten(0, 1)
-
-
-def _times(seconds: Mapping[_Key, Any], name: str, rows: int, pairs: list[tuple[Any, Any]]) -> Times:
-    shares = seconds[name, "share"]
-    steps = seconds.get((name, "step"), shares)
-    return Times(
-        forward=median_interval(steps[:, 0]),
-        backward=median_interval(steps[:, 1]),
-        ratio=_ratio(pairs),
-        oracle_share=median_interval(shares[:, 2] / shares[:, :2].sum(-1)),
-        per_estimate=median_interval(np.concatenate([own[:, 0] for own, _ in pairs]) / rows),
-        rows=rows,
-    )
+    return rows << int(math.log2(max(min(MAX_ROWS / rows, LAUNCH_SECONDS / max(seconds, 1e-9)), 1)))
 
 
 def _ratio(pairs: list[tuple[Any, Any]]) -> Interval:
@@ -334,28 +290,16 @@ class WallClock(Suite):
             threads = torch.get_num_threads()
             times = measure_times(contenders, problem.oracle, instance.loss, scores, rounds=context.effort.rounds, budget=budget)
         for name in estimators:
-            yield from _found(name, times[name], threads)
-
-
-def _found(name: str, times: Times, threads: int) -> Iterator[Finding]:
-    if times.failure:
-        yield Finding(name, "forward_time", None, status="error", reason=times.failure)
-        return
-    intervals = {
-        "forward_time": times.forward,
-        "backward_time": times.backward,
-        "time_ratio": times.ratio,
-        "oracle_share": times.oracle_share,
-    }
-    for metric, found in intervals.items():
-        yield _finding(name, metric, found)
-    yield _finding(name, "seconds_per_estimate", times.per_estimate, size=float(times.rows))
-    yield Finding(name, "threads", float(threads))
-
-
-def _finding(name: str, metric: str, found: Interval, *, size: float | None = None) -> Finding:
-    kind = "" if found.low is None else "order-statistic"
-    return Finding(name, metric, found.value, found.low, found.high, kind, size=size)
+            found = times[name]
+            if found.failure:
+                yield Finding(name, "forward_time", None, status="error", reason=found.failure)
+                continue
+            yield Finding.of(name, "forward_time", found.forward)
+            yield Finding.of(name, "backward_time", found.backward)
+            yield Finding.of(name, "time_ratio", found.ratio)
+            yield Finding.of(name, "oracle_share", found.oracle_share)
+            yield Finding.of(name, "seconds_per_estimate", found.per_estimate, size=float(found.rows))
+            yield Finding(name, "threads", float(threads))
 
 
 class StepTime(Suite):
@@ -382,7 +326,7 @@ class StepTime(Suite):
                     # Its curve begins before the clock does, and no run is so long that it would be evaluated again.
                     training = Training(task, estimator, [Job(0, rate)], steps=sys.maxsize, points=1)
                     training.run(until=1)
-                    contenders[name] = functools.partial(timed, functools.partial(_step_of, training), torch.device("cpu"))
+                    contenders[name] = functools.partial(timed, functools.partial(_step, training), torch.device("cpu"))
                 except Exception as error:  # any user-supplied code may run here
                     failures[name] = reason_of(error)
             found = interleave(contenders, rounds=context.effort.rounds, budget=context.effort.seconds / 10)
@@ -391,13 +335,12 @@ class StepTime(Suite):
             if name in failures:
                 yield Finding(name, "step_time", None, status="error", reason=failures[name])
                 continue
-            median = median_interval(found.seconds[name][:, 0])
-            yield Finding(name, "step_time", median.value, median.low, median.high, "" if median.low is None else "order-statistic")
+            yield Finding.of(name, "step_time", median_interval(found.seconds[name][:, 0]))
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
         """A device."""
         return on_cpu(context)
 
 
-def _step_of(training: Training) -> None:
+def _step(training: Training) -> None:
     training.run(until=training.step + 1)

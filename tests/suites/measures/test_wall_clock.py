@@ -99,7 +99,7 @@ def plant_launches(monkeypatch, slower, factor):
     called = Counter()
     monkeypatch.setattr(wall_clock, "time_once", lambda estimator, *given: (PLANTED.get(estimator.name, 1e-3), 0.0))
 
-    def launch(estimator, setting, batch):
+    def launch(estimator, oracle, loss, batch):
         turn = called[estimator.name, len(batch)]
         called[estimator.name, len(batch)] += 1
         if turn % (WARM_UP + 30) >= WARM_UP:
