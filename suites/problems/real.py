@@ -102,7 +102,8 @@ class SpokenDigitItems(RealItems):
 class Dependency(RealItems):
     """Arcs of a parser that was trained on trees with a single root."""
 
-    oracle, scores_key, gold_key, extra_rows = SpanningTree(), "small_arc", "small_gold_heads", 1
+    oracle: Any = SpanningTree()
+    scores_key, gold_key, extra_rows = "small_arc", "small_gold_heads", 1
 
 
 class ProjectiveDependency(Dependency):

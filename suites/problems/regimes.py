@@ -252,8 +252,10 @@ _BUILT_IN: tuple[tuple[str, str, str, MarginalOracle, tuple[tuple[int, ...], ...
 _LOSSES = {"categorical": "mlp", "categories": "mlp", "subset": Downstream.name}
 
 REGIMES: dict[str, Regime] = {
-    f"{name}_regimes": Regime(f"random scores of {kind}, as peaked as those of {like}", *rest, _LOSSES.get(name, "quadratic"))
-    for name, kind, like, *rest in _BUILT_IN
+    f"{name}_regimes": Regime(
+        f"random scores of {kind}, as peaked as those of {like}", oracle, events, entropies, _LOSSES.get(name, "quadratic")
+    )
+    for name, kind, like, oracle, events, entropies in _BUILT_IN
 }
 """Regimes by name."""
 

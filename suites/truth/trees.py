@@ -202,4 +202,5 @@ class TreeLaw:
             signs, logarithms = torch.linalg.slogdet(matrix)
             best = deviations.of_tree(self._leaf) - self._deviations.of_tree(self._leaf)
             transform = signs * (logarithms - logarithms[0].detach() + (best - best.detach())).exp()
-            return torch.fft.irfft(transform.conj(), n=frequencies).roll(int(deviations.of_tree(weights)))[:size]
+            law: Tensor = torch.fft.irfft(transform.conj(), n=frequencies)
+            return law.roll(int(deviations.of_tree(weights)))[:size]

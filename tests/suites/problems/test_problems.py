@@ -28,9 +28,9 @@ from structgrad.suites.problems import (
     stages_of,
     with_loss,
 )
-from structgrad.suites.problems.losses import LowRankQuadratic
 from structgrad.suites.problems.regimes import entropy_scales
 from structgrad.suites.problems.score_files import ScoreFile
+from structgrad.suites.problems.sized import sized_name, sized_regime
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = next(
@@ -47,24 +47,6 @@ needs_data = pytest.mark.skipif(
 
 built_in = pytest.mark.parametrize("name", BUILT_IN_PROBLEMS)
 stages = pytest.mark.parametrize("stage", STAGES)
-
-MATCHED = {
-    "categorical_regimes": "categorical_fsdd",
-    "categories_regimes": "tagging_coarse5",
-    "subset_regimes": "subset_fsdd_downstream",
-    "chain_regimes": "tagging_coarse5",
-    "alignment_regimes": "dtw_speech",
-    "constituency_regimes": "binary_trees_listops",
-    "projective_tree_regimes": "dependency_en_ewt_projective",
-    "spanning_tree_regimes": "dependency_en_ewt",
-    "assignment_regimes": "assignment_alibi_fr_en",
-    "shift_reduce_regimes": "shift_reduce_listops",
-    "policy_regimes": "shift_reduce_listops",
-}
-"""Whose entropies a built-in problem has."""
-
-_REAL = {"linear_chain": "tagging_coarse5", "alignment": "dtw_speech", "constituency": "binary_trees_listops"}
-MATCHED |= {f"{name}_regimes": _REAL.get(kind.examples.like, "") for name, kind in DERIVED.items()}
 
 _STATISTICS = """
 assignment_alibi_fr_en 200 4.8322 4.804 4.791 0.738 -4.691 -4.416 -0.557
@@ -88,20 +70,13 @@ REAL_ENTROPIES = {name: dict(zip(STAGES, row[2:5], strict=True)) for name, row i
 REAL_ENTROPIES["dtw_speech"] = {"gamma=1": 5.934, "gamma=0.1": 1.058}
 GOLD_LOG_PROBABILITIES = {name: dict(zip(STAGES, row[5:], strict=True)) for name, row in _ROWS.items() if len(row) > 5}
 
-SIZES: dict[str, list[tuple[int, ...]]] = {
-    "categorical_regimes": [(10,)],
-    "categories_regimes": [(4, 4), (5, 4), (6, 4)],
-    "subset_regimes": [(12,)],
-    "chain_regimes": [(n, 5, 5) for n in (3, 4, 5, 6)],
-    "alignment_regimes": [(5, 5), (5, 6), (6, 6), (7, 6)],
-    "constituency_regimes": [(7, 7), (8, 8), (9, 9)],
-    "projective_tree_regimes": [(6, 6), (7, 7), (8, 8)],
-    "spanning_tree_regimes": [(5, 5), (6, 6), (7, 7)],
-    "assignment_regimes": [(5, 5), (6, 6), (7, 7)],
-    "shift_reduce_regimes": [(8, 8, 2), (9, 9, 2), (10, 10, 2)],
-    "policy_regimes": [(8, 8, 2), (9, 9, 2), (10, 10, 2)],
-}
-SIZES |= {f"{name}_regimes": [kind.event_of(size) for size in kind.examples.small] for name, kind in DERIVED.items()}
+REAL_OF_ORACLE = {"linear_chain": "tagging_coarse5", "alignment": "dtw_speech", "constituency": "binary_trees_listops"}
+
+
+def real_like(name: str) -> str:
+    """The real problem whose entropies a built-in one states to have; empty if it states none."""
+    like = BUILT_IN_PROBLEMS[name].partition("as peaked as those of ")[2]
+    return "shift_reduce_listops" if name == "policy_regimes" else REAL_OF_ORACLE.get(like, like)
 
 
 @cache
@@ -142,20 +117,19 @@ def test_every_structure_has_a_built_in_problem() -> None:
     assert {problem.oracle.name for problem in problems.values()} == set(ORACLES) - {"tied_chain"}
     assert load_built_in("tied_chain[n=4,t=3]", "init", 1).oracle.name == "tied_chain"
     assert problems["policy_regimes"].oracle == ShiftReduce("local")
-    assert list(MATCHED) == list(SIZES) == list(BUILT_IN_PROBLEMS)
 
 
 @built_in
 @stages
 def test_entropies_match_those_of_real_models(name: str, stage: str) -> None:
     """They agree to the three digits of the exact statistics of the real sets."""
-    nats = {**REAL_ENTROPIES[MATCHED[name]]}
-    if MATCHED[name] == "dtw_speech":
+    nats = {**REAL_ENTROPIES[real_like(name)]}
+    if real_like(name) == "dtw_speech":
         nats |= {"init": nats["gamma=1"], "final": nats["gamma=0.1"], "early": (nats["gamma=1"] + nats["gamma=0.1"]) / 2}
     problem = load_built_in(name, stage)
     for instance in problem.instances:
         log_count = math.log(problem.oracle.count(tuple(instance.scores.shape)))
-        expected = nats[stage] / MEAN_LOG_COUNTS[MATCHED[name]]
+        expected = nats[stage] / MEAN_LOG_COUNTS[real_like(name)]
         assert entropy(problem, instance.scores) / log_count == pytest.approx(expected, abs=1e-3)
 
 
@@ -164,9 +138,9 @@ def test_entropies_match_those_of_real_models(name: str, stage: str) -> None:
 def test_normalised_entropies_are_met(name: str, stage: str) -> None:
     problem = load_built_in(name, stage)
     for instance in problem.instances:
-        log_count = math.log(problem.oracle.count(tuple(instance.scores.shape)))
-        assert entropy(problem, instance.scores) / log_count == pytest.approx(float(stage[2:]), abs=1e-6)
-        assert instance_facts(problem.oracle, instance).normalised_entropy == pytest.approx(float(stage[2:]), abs=1e-6)
+        assert entropy(problem, instance.scores) == pytest.approx(
+            float(stage[2:]) * math.log(problem.oracle.count(tuple(instance.scores.shape))), rel=1e-5
+        )
 
 
 @built_in
@@ -183,33 +157,28 @@ def test_the_grid_of_entropies_scales_one_direction(name: str) -> None:
 
 @built_in
 def test_sizes_and_names(name: str) -> None:
-    problem = load_built_in(name, "early", 5)
-    assert [tuple(instance.scores.shape) for instance in problem.instances] == [SIZES[name][i % len(SIZES[name])] for i in range(5)]
+    problem, events = load_built_in(name, "early", 5), regimes.REGIMES[name].events
+    assert [tuple(instance.scores.shape) for instance in problem.instances] == [events[i % len(events)] for i in range(5)]
     assert [instance.name for instance in problem.instances] == [f"{name}-{i}" for i in range(5)]
     assert (problem.name, problem.stage, problem.source) == (name, "early", "built-in")
-    counts = [problem.oracle.count(event) for event in SIZES[name]]
+    counts = [problem.oracle.count(event) for event in events]
     assert name == "categorical_regimes" or 60 <= min(counts) <= max(counts) <= 20_000
 
 
 @built_in
-@pytest.mark.parametrize("stage", [*STAGES, "h=0.4"])
-def test_an_instance_does_not_depend_on_how_many_are_loaded(name: str, stage: str) -> None:
-    four, eight = load_built_in(name, stage, 4), load_built_in(name, stage, 8)
-    for few, many in zip(four.instances, eight.instances, strict=False):
-        assert few.name == many.name
-        assert torch.equal(few.scores, many.scores)
-        z = all_structures(four, few.scores)[:50]
-        assert torch.equal(few.loss(z), many.loss(z))
-
-
-@built_in
-def test_a_stage_changes_scores_alone(name: str) -> None:
-    by_stage = [load_built_in(name, stage) for stage in (*STAGES, "h=0.4")]
-    for init, *others in zip(*(problem.instances for problem in by_stage), strict=True):
-        z = all_structures(by_stage[0], init.scores)[:50]
-        for other in others:
-            assert torch.equal(init.loss(z), other.loss(z))
-            assert not torch.equal(init.scores, other.scores)
+def test_instances_depend_neither_on_their_number_nor_losses_on_the_stage(name: str) -> None:
+    first: list[Any] = []
+    for stage in (*STAGES, "h=0.4"):
+        four, eight = load_built_in(name, stage, 4), load_built_in(name, stage, 8)
+        for i, (few, many) in enumerate(zip(four.instances, eight.instances, strict=False)):
+            z = all_structures(four, few.scores)[:50]
+            assert few.name == many.name
+            assert torch.equal(few.scores, many.scores)
+            assert torch.equal(few.loss(z), many.loss(z))
+            if stage != STAGES[0]:
+                assert torch.equal(few.loss(z), first[i].loss(z))
+                assert not torch.equal(few.scores, first[i].scores)
+        first = first or list(four.instances)
 
 
 @built_in
@@ -280,24 +249,14 @@ def test_default_folders_are_tried_in_order(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(work)
     monkeypatch.delenv("STRUCTGRAD_DATA", raising=False)
     assert default_data() is None
-    for folder, expected in (
-        (tmp_path / "shared/data/scores", "../shared/data/scores"),
-        (work / "data/scores", "./data/scores"),
-        (tmp_path / "own", str(tmp_path / "own")),
-    ):
+    for folder, expected in ((tmp_path / "shared/data/scores", "../shared/data/scores"), (work / "data/scores", "./data/scores")):
         folder.mkdir(parents=True)
-        if folder.name == "own":
-            monkeypatch.setenv("STRUCTGRAD_DATA", str(folder))
         assert default_data() == expected
-    monkeypatch.setenv("STRUCTGRAD_DATA", "")
-    assert default_data() == "./data/scores"
-
-
-def test_a_folder_that_was_asked_for_and_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for chosen, expected in (("", "./data/scores"), (str(tmp_path), str(tmp_path))):
+        monkeypatch.setenv("STRUCTGRAD_DATA", chosen)
+        assert default_data() == expected
     monkeypatch.setenv("STRUCTGRAD_DATA", str(tmp_path / "none"))
-    with pytest.raises(
-        ValueError, match=r"STRUCTGRAD_DATA is '.*none', which is no folder; set it to the folder of the score files, or unset it"
-    ):
+    with pytest.raises(ValueError, match=r"STRUCTGRAD_DATA is '.*none', which is no folder; set it to the folder of the score files, or"):
         default_data()
 
 
@@ -338,43 +297,58 @@ def test_a_selection_of_a_real_set_is_spread_over_the_lengths(name: str) -> None
 # A user's own file.
 
 
-UNARY = np.random.default_rng(0).standard_normal((5, 6, 3))
-
-
-def saved(folder: Path, **arrays: np.ndarray) -> str:
-    np.savez(folder / "mine.npz", **arrays)  # type: ignore[arg-type]
-    return str(folder / "mine.npz")
+def saved(folder: Path, name: str = "mine", **arrays: np.ndarray) -> str:
+    np.savez(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    return str(folder / f"{name}.npz")
 
 
 def test_a_file_becomes_a_problem(tmp_path: Path) -> None:
-    tags = np.random.default_rng(1).integers(0, 3, (5, 6))
-    path = saved(tmp_path, unary=UNARY, transition=np.eye(3), tags=tags, lengths=np.array([6, 3, 4, 2, 5]))
+    tags, unary = np.random.default_rng(1).integers(0, 3, (5, 6)), np.random.default_rng(0).standard_normal((5, 6, 3))
+    path = saved(tmp_path, unary=unary, transition=np.eye(3), tags=tags, lengths=np.array([6, 3, 4, 2, 5]))
     problem = from_file(ScoreFile(path, scores="unary", transition="transition", gold="tags", lengths="lengths"))
     assert (problem.name, problem.stage, problem.source, problem.oracle) == ("mine", "file", "mine.npz", LinearChain())
     assert [instance.name for instance in problem.instances] == ["3", "1", "2", "4", "0"]
     assert [len(instance.scores) for instance in problem.instances] == [2, 3, 4, 5, 6]
     for instance in problem.instances:
         assert instance.scores.dtype == torch.float64
-        assert isinstance(instance.loss, LowRankQuadratic)
         gold = LinearChain.structure(torch.from_numpy(tags[int(instance.name), : len(instance.scores)]), 3, torch.float64)
         assert float(instance.loss(gold)) == pytest.approx(0, abs=1e-20)
 
 
-def test_without_gold_a_sample_stands_in_that_is_always_the_same(tmp_path: Path) -> None:
-    path = saved(tmp_path, scores=UNARY[0])
+def test_a_sample_that_is_always_the_same_replaces_gold_and_losses_can_be_chosen(tmp_path: Path) -> None:
+    path = saved(tmp_path, "of@f1", scores=np.random.default_rng(0).standard_normal((6, 3)))
     first, second = (from_file(ScoreFile(path, "subset[k=2]", loss="hamming", instances=size)) for size in (6, 2))
     z = Subset(2).enumerate((3,), dtype=torch.float64)
-    losses = {instance.name: instance.loss(z) for instance in first.instances}
-    for instance in second.instances:
-        assert torch.equal(instance.loss(z), losses[instance.name])
-    assert all(sorted(values.tolist()) == [0, 1, 1] for values in losses.values())
-    assert len({tuple(values.tolist()) for values in losses.values()}) > 1
+    losses = {instance.name: instance.loss(z).tolist() for instance in first.instances}
+    assert all(instance.loss(z).tolist() == losses[instance.name] for instance in second.instances)
+    assert all(sorted(values) == [0, 1, 1] for values in losses.values())
+    assert len({tuple(values) for values in losses.values()}) > 1
+    other = from_file(ScoreFile(path, "subset[k=2]"), "mlp")
+    assert (first.name, other.name, other.instances[0].loss.name) == ("of-f1", "of-f1@mlp", "mlp")
 
 
-def test_a_file_takes_other_losses(tmp_path: Path) -> None:
-    path = tmp_path / "of@f1.npz"
-    np.savez(path, scores=np.random.default_rng(0).normal(size=(3, 6)))
-    file = ScoreFile(str(path), "subset[k=2]", loss="mlp")
-    assert (from_file(file).name, from_file(file).instances[0].loss.name) == ("of-f1", "mlp")
-    other = from_file(file, "hamming")
-    assert (other.name, other.instances[0].loss.name) == ("of-f1@hamming", "hamming")
+# Structures named by their sizes.
+
+
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [
+        ("semi_markov[n=5,w=3,t=2]", (5, 3, 2, 2)),
+        ("labelled_constituency[n=4,t=2]", (4, 4, 2)),
+        ("ctc[n=6,l=2]", (6, 5, 3)),
+        ("edit_alignment[n=3,m=4]", (4, 5, 5)),
+        ("second_order_chain[n=4,t=2]", (4, 2, 2, 2)),
+    ],
+)
+def test_sizes_are_understood(name: str, event: tuple[int, ...]) -> None:
+    assert sized_name(name) == name
+    assert sized_regime(name).events == (event,)
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_a_derived_structure_has_the_entropies_of_the_one_it_names(name: str) -> None:
+    kind = DERIVED[name]
+    sizes = dict(zip(kind.size_names, kind.examples.small[0], strict=True))
+    like = regimes.peaked_like(kind.examples.like)
+    expected = like.entropies if like else (0.95, 0.7, 0.1)
+    assert sized_regime(regimes.with_options(name, sizes)).entropies == regimes.REGIMES[f"{name}_regimes"].entropies == expected

@@ -32,10 +32,6 @@ def table(z: Tensor) -> Tensor:
     return z @ LOSSES
 
 
-def sampled(oracle: Any, loss: Any, scores: Tensor, law: SmoothNoise, *, replicates: int = 65_536, key: str = "") -> Reference:
-    return perturbed_gradient(oracle, loss, scores, law, key=(key,), replicates=replicates)
-
-
 def assert_near(found: Reference, gradient: Tensor, value: float) -> None:
     """Within the error that it states, which is small enough to tell a factor of 1.1."""
     assert float((found.gradient - gradient).square().sum()) < 6 * found.noise
@@ -61,7 +57,7 @@ def test_gumbel_noise_on_a_category_is_the_expected_loss_at_the_scaled_scores(sc
     leaf = SCORES.clone().requires_grad_()
     (gradient,) = torch.autograd.grad((leaf / scale).softmax(-1) @ LOSSES, leaf)
     torch.testing.assert_close(exact.gradient, gradient, rtol=1e-12, atol=1e-14)
-    assert_near(sampled(Categorical(), table, SCORES, Gumbel(scale)), gradient, exact.value)
+    assert_near(perturbed_gradient(Categorical(), table, SCORES, Gumbel(scale), key=("",), replicates=65_536), gradient, exact.value)
 
 
 @pytest.mark.parametrize("scale", [0.7, 2.0])
@@ -75,7 +71,7 @@ def test_normal_noise_on_a_category_by_quadrature(scale: float) -> None:
 @pytest.mark.parametrize("law", [Gumbel(), Normal(0.8)], ids=str)
 def test_the_stated_error_is_that_of_repetitions(name: str, law: SmoothNoise) -> None:
     oracle, loss, scores = ORACLES[name][0], quadratic(name), scores_of(name)
-    found = [sampled(oracle, loss, scores, law, replicates=2048, key=str(i)) for i in range(60)]
+    found = [perturbed_gradient(oracle, loss, scores, law, key=(str(i),), replicates=2048) for i in range(60)]
     gradients = torch.stack([reference.gradient for reference in found]).flatten(1)
     stated = sum(reference.noise for reference in found) / len(found)
     assert float(gradients.var(0).sum()) / stated == pytest.approx(1, abs=0.35)

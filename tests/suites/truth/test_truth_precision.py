@@ -79,19 +79,13 @@ def errors_of(name: str, regime: float | str, offset: float) -> tuple[float, flo
 
 
 @cases
-def test_the_gradient_is_right_to_thirteen_digits(name: str, regime: float | str, offset: float) -> None:
-    error, _, norm = errors_of(name, regime, offset)
+def test_the_gradient_is_right_to_thirteen_digits_and_within_its_bound(name: str, regime: float | str, offset: float) -> None:
+    error, bound, norm = errors_of(name, regime, offset)
     assert norm > 0
-    assert error <= 1e-13 * norm
+    assert error <= min(1e-13 * norm, bound)
 
 
-@cases
-def test_the_bound_holds(name: str, regime: float | str, offset: float) -> None:
-    error, bound, _ = errors_of(name, regime, offset)
-    assert error <= bound
-
-
-def test_the_bound_says_something() -> None:
+def test_the_bound_is_not_vacuous() -> None:
     found = [errors_of(*case) for case in CASES]
     assert statistics.median(bound / error for error, bound, _ in found if error > 0) < 1e4
     assert max(bound / norm for _, bound, norm in found) < 1e-9
