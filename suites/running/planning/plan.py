@@ -118,24 +118,28 @@ class Plan:
 
     def checked(self) -> Plan:
         """Return this plan, or raise ValueError with one sentence on the first invalid setting."""
-        if self.dtype not in DTYPES:
-            raise ValueError(unknown(self.dtype, DTYPES, "dtype"))
-        if self.tier not in get_args(Tier):
-            raise ValueError(unknown(self.tier, get_args(Tier), "tier"))
-        if self.effort.replicates < MIN_REPLICATES or self.effort.most_replicates < self.effort.replicates:
-            raise ValueError(
-                f"replicates (--replicates) must be between {MIN_REPLICATES} and the most of them (--max-replicates), "
-                f"got {self.effort.replicates} and {self.effort.most_replicates}"
-            )
-        if not self.effort.seconds > 0:
-            raise ValueError(f"the plan got seconds={self.effort.seconds:g}; expected a positive number")
+        effort = self.effort
+        for name, chosen, known in (("dtype", self.dtype, DTYPES), ("tier", self.tier, get_args(Tier))):
+            if chosen not in known:
+                raise ValueError(unknown(chosen, known, name))
+        _require(
+            MIN_REPLICATES <= effort.replicates <= effort.most_replicates,
+            f"replicates (--replicates) must be between {MIN_REPLICATES} and the most of them (--max-replicates), "
+            f"got {effort.replicates} and {effort.most_replicates}",
+        )
+        _require(effort.seconds > 0, f"the plan got seconds={effort.seconds:g}; expected a positive number")
         for name, (least, most) in LIMITS.items():
-            if not least <= getattr(self, name) <= most:
-                raise ValueError(f"the plan got {name}={getattr(self, name)}; expected an integer from {least} to {most:,}")
-        if self.effort.most_replicates > MAX_REPLICATES:
-            raise ValueError(f"the plan got most_replicates={self.effort.most_replicates}; expected at most {MAX_REPLICATES:,}")
+            value = getattr(self, name)
+            _require(least <= value <= most, f"the plan got {name}={value}; expected an integer from {least} to {most:,}")
+        most = MAX_REPLICATES
+        _require(effort.most_replicates <= most, f"the plan got most_replicates={effort.most_replicates}; expected at most {most:,}")
         _check_names(self.device)
         return self
+
+
+def _require(right: bool, message: str) -> None:
+    if not right:
+        raise ValueError(message)
 
 
 def default_jobs(plan: Plan) -> int:
@@ -160,23 +164,19 @@ def kind_of(device: str) -> str:
 
 def _check_names(device: str) -> None:
     names = device.split(",")
-    if len(names) > 1 and not all(re.fullmatch(_OF_SEVERAL, name) for name in names):
-        raise ValueError(f"the plan got device={device!r}; expected numbered CUDA devices, such as cuda:0,cuda:1")
     if len(names) == 1:
-        _check_name(device)
+        _require(bool(re.fullmatch(_ONE, device)), f"the plan got device={device!r}; expected cpu, cuda, or cuda:1 and so on")
+        return
+    right = all(re.fullmatch(_OF_SEVERAL, name) for name in names)
+    _require(right, f"the plan got device={device!r}; expected numbered CUDA devices, such as cuda:0,cuda:1")
     for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"the plan got device={device!r}, which names {name} twice; expected every device once: more --jobs share one")
-
-
-def _check_name(name: str) -> None:
-    if not re.fullmatch(_ONE, name):
-        raise ValueError(f"the plan got device={name!r}; expected cpu, cuda, or cuda:1 and so on")
+        twice = f"the plan got device={device!r}, which names {name} twice; expected every device once: more --jobs share one"
+        _require(names.count(name) == 1, twice)
 
 
 def check_device(name: str) -> None:
     """Raise ValueError if torch has no such device."""
-    _check_name(name)
+    _check_names(name)
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
@@ -213,42 +213,37 @@ class Machine:
         """Return this machine, or raise ValueError with one sentence on the first invalid setting, such as a missing device."""
         if self.engine not in engines:
             raise ValueError(unknown(self.engine, engines, "engine"))
-        if not 0 <= self.jobs <= MAX_JOBS or (self.timeout is not None and self.timeout <= 0):
-            raise ValueError(
-                f"the machine got jobs={self.jobs}, timeout={self.timeout}; expected 0 to {MAX_JOBS:,} jobs and positive seconds"
-            )
-        if self.memory is not None and not 0 < self.memory < math.inf:
-            raise ValueError(f"the machine got memory={self.memory:g}; expected a positive number of GiB, or none")
-        if self.memory is not None and sys.platform == "win32":
-            raise ValueError(f"the machine got memory={self.memory:g}; Windows has no such limit, leave it out")
-        if self.address is not None and self.engine == "local":
-            raise ValueError(f"the machine got the address {self.address!r} for the engine local, which has none; choose --engine ray")
+        _require(
+            0 <= self.jobs <= MAX_JOBS and (self.timeout is None or self.timeout > 0),
+            f"the machine got jobs={self.jobs}, timeout={self.timeout}; expected 0 to {MAX_JOBS:,} jobs and positive seconds",
+        )
+        if self.memory is not None:
+            got = f"the machine got memory={self.memory:g}"
+            _require(0 < self.memory < math.inf, f"{got}; expected a positive number of GiB, or none")
+            _require(sys.platform != "win32", f"{got}; Windows has no such limit, leave it out")
+        local, address = self.engine == "local", self.address
+        nowhere = f"the machine got the address {address!r} for the engine local, which has none; choose --engine ray"
+        _require(not local or address is None, nowhere)
         if self.gpus is not None:
-            self._check_gpus(self.gpus, plan)
-        self._check_devices(plan)
-        return self
-
-    def _check_devices(self, plan: Plan) -> None:
+            got = f"the machine got gpus={self.gpus:g}"
+            _require(0 < self.gpus <= 1, f"{got}; expected a share above 0 and at most 1: a cell computes on one GPU")
+            _require(not local, f"{got} for the engine local; choose --engine ray, or share a GPU by more --jobs")
+            cpu = f"{got} and device={plan.device!r}, which takes no GPU; choose --device cuda, or leave it out"
+            _require(plan.device_kind == "cuda", cpu)
         _check_names(plan.device)
-        if self.engine != "local":  # its driver need not have the devices of the cluster
-            if plan.device != plan.device_kind:
-                raise ValueError(f"the engine {self.engine} got device={plan.device!r}; expected cuda: it deals GPUs to workers by itself")
-            return
+        if not local:  # its driver need not have the devices of the cluster
+            dealt = f"the engine {self.engine} got device={plan.device!r}; expected cuda: it deals GPUs to workers by itself"
+            _require(plan.device == plan.device_kind, dealt)
+            return self
         count = len(plan.devices)
-        if 0 <= self.jobs < count and count > 1:
-            wrong = f"jobs={self.jobs} for the {count} devices {plan.device}"
-            raise ValueError(f"the machine got {wrong}; expected a worker for each: give --jobs {count} or more, or fewer devices")
+        _require(
+            count == 1 or self.jobs >= count,
+            f"the machine got jobs={self.jobs} for the {count} devices {plan.device}; expected a worker for each: "
+            f"give --jobs {count} or more, or fewer devices",
+        )
         for name in plan.devices:
             check_device(name)
-
-    def _check_gpus(self, gpus: float, plan: Plan) -> None:
-        if not 0 < gpus <= 1:
-            raise ValueError(f"the machine got gpus={gpus:g}; expected a share above 0 and at most 1: a cell computes on one GPU")
-        if self.engine == "local":
-            raise ValueError(f"the machine got gpus={gpus:g} for the engine local; choose --engine ray, or share a GPU by more --jobs")
-        if plan.device_kind != "cuda":
-            wrong = f"gpus={gpus:g} and device={plan.device!r}, which takes no GPU"
-            raise ValueError(f"the machine got {wrong}; choose --device cuda, or leave it out")
+        return self
 
 
 # Scope and shard.
@@ -274,8 +269,8 @@ class Scope:
 
     def checked(self) -> Scope:
         """Return this scope, or raise ValueError with one sentence on an invalid setting."""
-        if self.budget is not None and not self.budget > 0:
-            raise ValueError(f"the run got budget={self.budget:g}; expected a positive number of seconds")
+        if self.budget is not None:
+            _require(self.budget > 0, f"the run got budget={self.budget:g}; expected a positive number of seconds")
         return self
 
     def check_names(self, cells: Iterable[Cell]) -> None:

@@ -82,15 +82,7 @@ def test_between_two_copies_a_lost_machine_loses_the_last_cells_only(tmp_path, m
     monkeypatch.setattr(remote, "COPY_SECONDS", 1e9)
     begin(url, 6)
     on_machine("b", tmp_path, monkeypatch)
-    check_continues(url, 3, expected)
-    on_machine("a", tmp_path, monkeypatch)
-    check_continues(url, 8, expected)
-
-
-def test_machines_in_turns_agree(tmp_path, monkeypatch, url, expected):
-    begin(url, 2)
-    on_machine("b", tmp_path, monkeypatch)
-    begin(url, 6)
+    begin(url, 4)
     on_machine("a", tmp_path, monkeypatch)
     check_continues(url, 6, expected)
 

@@ -91,13 +91,9 @@ def test_the_plan_says_how_many_workers_compute_where(plan: Plan, machine: Machi
     told = list(lines(outline(plan, grid(SMALL), machine, "quick", ""), plan, machine, skips=False))
     assert f"with {said}, " in told[-1]
     assert any(line.endswith(f"float64 on {plan.device}") for line in told)
-
-
-def test_the_memory_of_this_machine_holds_no_launch_of_a_device() -> None:
-    large = dataclasses.replace(SMALL, batch_size=10**9)
-    here, there = (outline(plan, grid(SMALL), Machine(jobs=1), "quick", "") for plan in (large, dataclasses.replace(large, device="cuda")))
-    assert here["bytes"] > 1e12
-    assert there["bytes"] < 1e9
+    # A device has a memory of its own for launches.
+    large = outline(dataclasses.replace(plan, batch_size=10**9), grid(SMALL), machine, "quick", "").bytes
+    assert large > 1e12 if plan.device == "cpu" else large < 2e9
 
 
 def test_a_run_names_its_cards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,31 +76,23 @@ def test_workers_their_deaths_and_the_order_of_cells_change_no_number(disturbed,
     assert sorted(comparable(rows), key=repr) == sorted(same, key=repr)
 
 
-def test_failed_cells_are_measured_again_and_others_are_not(disturbed):
-    _, cells, folder = disturbed
-    with Store(folder) as store:
-        kinds = store.known()
-    assert [kinds[cell.identity].kind for cell in cells] == ["done"] * len(RIGHT) + ["failed"] * len(DEATHS)
-
-
-def test_a_killed_worker_costs_its_cell_until_the_run_is_resumed(disturbed, undisturbed, tmp_path):
+def test_only_failed_cells_are_measured_again(disturbed, undisturbed, tmp_path):
     shutil.copytree(disturbed[2], tmp_path, dirs_exist_ok=True)
+    with Store(tmp_path) as store:
+        kinds = store.known()
+    assert [kinds[cell.identity].kind for cell in disturbed[1]] == ["done"] * len(RIGHT) + ["failed"] * len(DEATHS)
     plan = dataclasses.replace(SMALL, estimators=(*broken("Killed"), *RIGHT[::-1]), instances=1)
     before = kept(tmp_path)
     assert comparable(run(plan, tmp_path, machine=HERE)) == undisturbed
     assert len(kept(tmp_path).items() - before.items()) == 1
 
 
-def test_the_logs_of_workers_hold_the_cells_that_printed(disturbed):
+def test_logs_hold_the_cells_that_printed_and_no_scratch_folder_stays(disturbed):
     _, cells, folder = disturbed
     logs = "".join(path.read_text() for path in (folder / "logs").glob("worker-*.log"))
     logged = {cell.estimators[0].rpartition(":")[2] for cell in cells if f"== {cell.label}\n" in logs}
     assert {"Aborting", "Hanging"} <= logged
     assert "ste" not in logged
-
-
-def test_scratch_folders_are_gone_when_their_cells_are_done(disturbed):
-    _, cells, folder = disturbed
     assert not any(scratch_path(folder, cell).exists() for cell in cells)
 
 
@@ -143,54 +135,38 @@ def test_a_number_that_is_not_finite_has_a_status_of_its_own(tmp_path, monkeypat
         assert [cell.kind for cell in store.known().values()] == ["nonfinite"]
 
 
-class Together(Suite):
-    """Measures side by side, and knows nothing of failures."""
+def failing(*before: str, alone: bool = True) -> type[Suite]:
+    """A suite of all estimators together, which fails after findings of some names, at a broken estimator or (not alone) at several."""
 
-    name = "sparsity"
-    summary = "side by side"
-    together = True
-
-    def findings(self, problem, estimators, context):
-        for name, estimator in estimators.items():
-            if isinstance(estimator, Failing):
-                raise RuntimeError("a mistake")
-            yield Finding(name, "support", float(len(estimators)))
-
-
-def test_side_by_side_a_broken_estimator_costs_its_own_rows_alone(tmp_path, monkeypatch):
-    monkeypatch.setitem(SUITES, "sparsity", Together)
-    plan = dataclasses.replace(SMALL, suites=("sparsity",), estimators=(*broken("Failing"), "ste", "reinforce"))
-    rows = run(plan, tmp_path, machine=HERE)
-    assert [(row.estimator, row.status, row.value) for row in rows] == [
-        ("ste", "ok", 2.0),
-        ("reinforce", "ok", 2.0),
-        (plan.estimators[0], "error", None),
-    ]
-
-
-def test_a_failure_that_no_estimator_has_alone_is_that_of_all(tmp_path, monkeypatch):
-    class Crowded(Together):
-        def findings(self, problem, estimators, context):
-            if len(estimators) > 1:
-                raise RuntimeError("too many")
-            yield Finding(next(iter(estimators)), "support", 1.0)
-
-    monkeypatch.setitem(SUITES, "sparsity", Crowded)
-    rows = run(dataclasses.replace(SMALL, suites=("sparsity",), estimators=("ste", "reinforce")), tmp_path, machine=HERE)
-    assert [(row.estimator, row.status, row.reason) for row in rows] == [
-        (name, "error", "RuntimeError: too many") for name in ("ste", "reinforce")
-    ]
-
-
-def test_what_was_found_before_a_failure_is_kept(tmp_path, monkeypatch):
-    class Failing(Suite):
+    class Together(Suite):
         name = "sparsity"
-        summary = "fails in the middle"
+        summary = "side by side"
+        together = True
 
         def findings(self, problem, estimators, context):
-            yield Finding("ste", "support", 1.0)
-            raise RuntimeError("a mistake")
+            for name in before:
+                yield Finding(name, "support", 1.0)
+            if before or (len(estimators) > 1 and not alone):
+                raise RuntimeError("a mistake")
+            for name, estimator in estimators.items():
+                if isinstance(estimator, Failing):
+                    raise RuntimeError("a mistake")
+                yield Finding(name, "support", float(len(estimators)))
 
-    monkeypatch.setitem(SUITES, "sparsity", Failing)
-    rows = run(dataclasses.replace(SMALL, suites=("sparsity",), estimators=("ste",)), tmp_path, machine=HERE)
-    assert [(row.status, row.value) for row in rows] == [("ok", 1.0), ("error", None)]
+    return Together
+
+
+@pytest.mark.parametrize(
+    ("suite", "estimators", "expected"),
+    [
+        (failing(), (*broken("Failing"), "ste", "imle"), [("ste", "ok", 2.0), ("imle", "ok", 2.0), (*broken("Failing"), "error", None)]),
+        (failing(alone=False), ("ste", "imle"), [("ste", "error", None), ("imle", "error", None)]),
+        (failing("ste"), ("ste",), [("ste", "ok", 1.0), ("ste", "error", None)]),
+    ],
+    ids=["a broken estimator costs its own rows", "a failure of none alone is that of all", "rows before a failure are kept"],
+)
+def test_failures_of_estimators_side_by_side(tmp_path, monkeypatch, suite, estimators, expected):
+    monkeypatch.setitem(SUITES, "sparsity", suite)
+    rows = run(dataclasses.replace(SMALL, suites=("sparsity",), estimators=estimators), tmp_path, machine=HERE)
+    assert [(row.estimator, row.status, row.value) for row in rows] == expected
+    assert {row.reason for row in rows if row.status == "error"} == {"RuntimeError: a mistake"}
