@@ -16,6 +16,7 @@ from ...oracles.sources import digest_of, source_of
 from .. import problems
 from ..base import Problem
 from ..problems import learning
+from ..problems.score_files import ScoreFile
 from ..tasks import cache
 from ..truth.loss_checks import examine_loss
 from .planning.plan import Plan
@@ -32,7 +33,9 @@ def stages_by_problem(plan: Plan) -> dict[str, list[str]]:
     Raises:
         ValueError: a pattern that matches nothing.
     """
-    _check_losses(plan)
+    others = [loss for loss in plan.losses if loss != problems.OWN_LOSS]
+    if others and plan.problems and all(problems.comes_from_task(name) for name in plan.problems):
+        raise ValueError(f"the plan got the loss {others[0]!r} for tasks alone, which have losses of their own; leave --loss out")
     if plan.file is not None:
         return {name: ["file"] for name in _with_losses(plan, [plan.file.problem])}
     names = _with_losses(plan, _names(plan))
@@ -48,13 +51,6 @@ def stages_by_problem(plan: Plan) -> dict[str, list[str]]:
     return {name: list(dict.fromkeys(stages)) for name, stages in found.items() if stages}
 
 
-def _check_losses(plan: Plan) -> None:
-    """Refuse losses that no problem takes."""
-    others = [loss for loss in plan.losses if loss != problems.OWN_LOSS]
-    if others and plan.problems and all(problems.comes_from_task(name) for name in plan.problems):
-        raise ValueError(f"the plan got the loss {others[0]!r} for tasks alone, which have losses of their own; leave --loss out")
-
-
 def _with_losses(plan: Plan, names: list[str]) -> list[str]:
     """Every problem with each of the plan's losses."""
     found = (problems.with_loss(name, loss) for name in names for loss in plan.losses or (problems.OWN_LOSS,))
@@ -63,10 +59,9 @@ def _with_losses(plan: Plan, names: list[str]) -> list[str]:
 
 def _names(plan: Plan) -> list[str]:
     """Names of problems that match. A glob selects available problems; a plain name may be one whose file is missing."""
-    at_hand = dict.fromkeys((*problems.available(plan.data), *problems.BUILT_IN_PROBLEMS))
-    if not plan.problems:
-        return list(problems.available(plan.data))
-    return list(dict.fromkeys(name for pattern in plan.problems for name in _named(pattern, at_hand)))
+    available = problems.available(plan.data)
+    at_hand = dict.fromkeys((*available, *problems.BUILT_IN_PROBLEMS))
+    return list(dict.fromkeys(name for pattern in plan.problems for name in _named(pattern, at_hand)) if plan.problems else available)
 
 
 def _named(pattern: str, at_hand: Iterable[str]) -> list[str]:
@@ -111,14 +106,13 @@ def matching(patterns: tuple[str, ...], known: Iterable[str], kind: str) -> list
 def load_problem(plan: Plan, name: str, stage: str, instances: int | None) -> Problem:
     """A problem of the plan; the last few are kept, because many cells share one, and with it its exact gradients."""
     if plan.file is not None:
-        return _load_file(plan, problems.split_loss(name)[1])
+        return _load_file(plan.file, problems.split_loss(name)[1], plan.offset)
     return _load(name, stage, instances or plan.instances, _settings(plan))
 
 
 @functools.lru_cache(maxsize=len(problems.LOSS_NAMES))
-def _load_file(plan: Plan, loss: str | None) -> Problem:
-    assert plan.file is not None, "the caller checks"
-    return problems.from_file(plan.file, loss, offset=plan.offset)
+def _load_file(file: ScoreFile, loss: str | None, offset: float) -> Problem:
+    return problems.from_file(file, loss, offset=offset)
 
 
 def _settings(plan: Plan) -> _Settings:
@@ -133,8 +127,7 @@ def _load(name: str, stage: str, instances: int, settings: _Settings) -> Problem
 
 def prepare(plan: Plan, name: str, stages: Sequence[str]) -> None:
     """Prepare many stages of a problem at once, which is faster than `sample` of each."""
-    data, _, seed = _settings(plan)
-    problems.prepare(name, stages, instances=min(SAMPLE, plan.instances), data=data, seed=seed)
+    problems.prepare(name, stages, instances=min(SAMPLE, plan.instances), data=plan.data, seed=plan.seed)
 
 
 def sample(plan: Plan, name: str, stage: str) -> Problem:
@@ -160,10 +153,9 @@ def _fingerprint(problem: Problem, source: str) -> str:
     digest = hashlib.blake2b(source.encode(), digest_size=16)
     for instance in problem.instances:
         examine_loss(instance.loss, problem.oracle, instance.scores)
-        best = problem.oracle.argmax(instance.scores)
-        digest.update(instance.name.encode())
-        digest.update(instance.scores.numpy().tobytes())
-        digest.update(f"{float(instance.loss(best)):.12e}".encode())
+        value = float(instance.loss(problem.oracle.argmax(instance.scores)))
+        for content in (instance.name.encode(), instance.scores.numpy().tobytes(), f"{value:.12e}".encode()):
+            digest.update(content)
     return digest.hexdigest()
 
 

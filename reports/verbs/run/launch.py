@@ -23,7 +23,6 @@ from ....suites.problems import comes_from_task, split_loss
 from ....suites.problems.sized import sizes_of
 from ....suites.running import replay_cell, runner, store
 from ....suites.running.engines import ENGINES
-from ....suites.running.planning import compiling
 from ....suites.running.planning.grid import grid
 from ....suites.running.planning.plan import Machine, Plan, Scope, Shard
 from ....suites.running.planning.presets import DEFAULT
@@ -66,8 +65,7 @@ def launched(  # noqa: PLR0913
     verbosity, repeat = Verbosity(options.quiet, options.verbose, options.json), command(options)
     with verbosity.compiling():
         machine.checked(ENGINES, plan)
-        with compiling.shared(plan, machine.jobs):
-            whole = grid(plan)
+        whole = grid(plan)
         scope.check_names(whole.cells)
         work = whole if shard is None else shard.of_plan(whole)
         found = outline(plan, work, machine, preset, repeat, sum(verbosity.compiled))

@@ -1,23 +1,16 @@
-"""Compiled kernels that a plan needs: how many are missing on this machine, and their compilation by several processes."""
+"""Compiled kernels that a plan needs: how many are missing on this machine."""
 
 from __future__ import annotations
 
 import ast
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 
-from pebble import ProcessPool
-
-from ....oracles import plugins
-from ....oracles.kernels import modules, notices, switch
+from ....oracles.kernels import modules, switch
 from ....user_cache import user_cache
-from ..scores import fingerprint, stages_by_problem
-from .plan import Plan
 
 SECONDS = 0.55
 """CPU seconds to compile one function, on average."""
@@ -40,11 +33,7 @@ def cache_folders() -> list[Path]:
 
 
 def uncompiled(structures: Iterable[str]) -> int:
-    """The number of functions to compile for kernels of these structures.
-
-    Args:
-        structures: names of kernels.
-    """
+    """The number of functions to compile for kernels of structures, which are given by name."""
     if switch.CHOSEN == "off":
         return 0
     sources = {f"{path.parent.name}/{path.stem}": path for path in _needed(tuple(sorted(set(structures))))}
@@ -59,42 +48,6 @@ def uncompiled(structures: Iterable[str]) -> int:
             if place in sources and index.stat().st_mtime >= sources[place].stat().st_mtime:
                 there.add((place, rest.partition("-")[0].rpartition(".")[2]))
     return len({(place, name) for place, path in sources.items() for name in _functions(path)} - there)
-
-
-@contextmanager
-def shared(plan: Plan, processes: int) -> Iterator[None]:
-    """Plan with the help of other processes, as soon as this one begins to compile a kernel.
-
-    Each problem is scaled by log-partitions of its structure. The others start with the last problems; this process then loads their
-    kernels from the cache.
-
-    Args:
-        plan: the plan of the block.
-        processes: how many, with this one.
-    """
-    pools: list[ProcessPool] = []
-
-    def begin(compiles: bool) -> None:
-        if compiles and not pools and processes > 1:
-            pools.append(ProcessPool(max_workers=processes - 1, context=get_context("spawn")))
-            for place in range(processes - 1):
-                pools[0].schedule(_load, args=(plan, place, processes - 1))
-
-    try:
-        with notices.listening(begin):
-            yield
-    finally:
-        for pool in pools:
-            pool.stop()
-            pool.join()
-
-
-def _load(plan: Plan, place: int, processes: int) -> None:
-    """Load every problem of one of several processes, the last one first; the planning process reports what is wrong with one."""
-    plugins.use(plan.plugins)
-    for name, stages in list(stages_by_problem(plan).items())[::-1][place::processes]:
-        with suppress(Exception):
-            fingerprint(plan, name, stages[0])
 
 
 @cache

@@ -6,7 +6,6 @@ Planning is cheap: nothing is enumerated, and only a few instances of each probl
 from __future__ import annotations
 
 import fnmatch
-import functools
 import hashlib
 import json
 from collections import Counter
@@ -22,7 +21,6 @@ from ....oracles.registry import unknown
 from ....oracles.sources import digest_of, own_files, source_of, stamp
 from ...base import SCHEMA_VERSION, Problem, Row, Skip, oracle_name, pairing
 from ...measures import SUITES
-from ...measures.suite import Effort
 from ...problems import REAL_PROBLEMS, TaskProblem, is_task, kinds_of, split_loss
 from ...tasks.references import reference_name
 from ..rows import skip_rows
@@ -162,16 +160,11 @@ def _content(plan: Plan, where: tuple[str, str]) -> dict[str, Any]:
         "loss": [problem.instances[0].loss.name, plan.offset],
         "scores": fingerprint(plan, *where),
         "estimators": [],
-        "effort": _effort(plan.effort),
+        "effort": asdict(plan.effort),
         "sampling": [plan.seed, plan.tier, plan.dtype, plan.device_kind],
         # Along a run, estimators are measured with the options that validation chooses.
         **({"options": "validated"} if isinstance(problem, TaskProblem) and not is_task(problem.name) else {}),
     }
-
-
-@functools.lru_cache(maxsize=8)
-def _effort(effort: Effort) -> dict[str, Any]:
-    return asdict(effort)
 
 
 def _identity(name: str, estimator: Estimator[Any]) -> str:

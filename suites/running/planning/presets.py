@@ -177,18 +177,14 @@ def plan_of(preset: str, **options: Any) -> Plan:
     if not named or len(tasks) < len(named):
         standard["losses"] = chosen.losses
     if "file" not in given:
-        standard["problems"] = chosen.problems or _every_problem(chosen, given.get("data"))
+        every = (*BUILT_IN_PROBLEMS, *(name for name in problems.available(given.get("data")) if name not in BUILT_IN_PROBLEMS))
+        one_each = tuple(name for name in BUILT_IN_PROBLEMS if name not in SECOND)
+        standard["problems"] = chosen.problems or (every if chosen.everything else one_each)
         # Stages of the preset are those of scores; all stages of the named tasks take part.
         of_tasks = [stage for pattern in tasks for name in problems.task_names(pattern) for stage in problems.stages_of(name)]
         of_scores = chosen.stages if not named or len(tasks) < len(named) else ()
         standard["stages"] = (*of_scores, *dict.fromkeys(of_tasks)) if chosen.stages else ()
     return Plan(**{**standard, **given})
-
-
-def _every_problem(preset: Preset, data: str | None) -> tuple[str, ...]:
-    if not preset.everything:
-        return tuple(name for name in BUILT_IN_PROBLEMS if name not in SECOND)
-    return (*BUILT_IN_PROBLEMS, *(name for name in problems.available(data) if name not in BUILT_IN_PROBLEMS))
 
 
 def learning_plan(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import sys
 import threading
-from multiprocessing import get_context
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pebble import ProcessPool
 
 from structgrad.oracles import DERIVED, subset
 from structgrad.oracles.kernels import compilation, notices, switch
@@ -22,7 +18,7 @@ from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.progress import Snapshot
 from structgrad.suites.running.runner import run
 from tests.suites.broken_estimators import NOTICED
-from tests.suites.running_cases import FEW, SMALL, broken
+from tests.suites.running_cases import FEW, broken
 
 SOURCE = Path(str(subset.__file__)).parent / "cpu.py"
 
@@ -144,32 +140,3 @@ def test_a_worker_that_compiles_is_seen(tmp_path: Path, monkeypatch: pytest.Monk
     rows = run(plan, tmp_path / "out", machine=Machine(jobs=1), progress=progress)
     assert {row.status for row in rows} == {"ok"}
     assert any(seen)
-
-
-LAID_OUT = dataclasses.replace(SMALL, problems=("categorical_regimes", "subset_regimes", "chain_regimes"))
-
-
-@pytest.mark.parametrize(("processes", "compiles", "started"), [(3, True, True), (3, False, False), (1, True, False)])
-def test_other_processes_start_once_kernels_are_compiled(
-    monkeypatch: pytest.MonkeyPatch, processes: int, compiles: bool, started: bool
-) -> None:
-    """A process that reports its own compilation must not load a problem: that compiles too, and `run` never ended."""
-    scheduled: list[Any] = []
-    pool = SimpleNamespace(schedule=lambda work, args: scheduled.append(args[1]), stop=lambda: scheduled.append("stopped"), join=list)
-    monkeypatch.setattr(compiling, "ProcessPool", lambda **options: pool)
-    monkeypatch.delattr(compiling, "stages_by_problem")
-    with compiling.shared(LAID_OUT, processes):
-        for _ in range(2 * compiles):
-            notices.begin()
-            notices.end()
-    notices.begin()
-    notices.end()
-    assert scheduled == ([0, 1, "stopped"] if started else [])
-
-
-@pytest.mark.sweep
-def test_what_they_compile_is_in_the_cache(empty: Path) -> None:
-    before = compiling.uncompiled(["subset"])
-    with ProcessPool(max_workers=1, context=get_context("spawn")) as pool:
-        pool.schedule(compiling._load, args=(LAID_OUT, 0, 1)).result(timeout=100)
-    assert compiling.uncompiled(["subset"]) < before - 5

@@ -92,7 +92,7 @@ def test_the_plan_says_how_many_workers_compute_where(plan: Plan, machine: Machi
     assert f"with {said}, " in told[-1]
     assert any(line.endswith(f"float64 on {plan.device}") for line in told)
     # A device has a memory of its own for launches.
-    large = outline(dataclasses.replace(plan, batch_size=10**9), grid(SMALL), machine, "quick", "").bytes
+    large = outline(dataclasses.replace(plan, batch_size=10**9), grid(SMALL), machine, "quick", "")["bytes"]
     assert large > 1e12 if plan.device == "cpu" else large < 2e9
 
 
