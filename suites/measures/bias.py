@@ -19,7 +19,6 @@ from ...oracles.capabilities import EnumerableOracle
 from ..base import Instance, NonFiniteError, Problem
 from ..statistics.adaptive import Budget, Checkpoint, sample_until
 from ..statistics.geometry import Geometry
-from ..statistics.interval import ABSENT
 from ..statistics.intervals import UNRESOLVED
 from ..statistics.metrics import (
     UNDIRECTED,
@@ -49,12 +48,6 @@ from .replicates import Sampling, Tier, draw_moments, extend_moments, finite, wa
 from .suite import Context, Effort, Finding, Suite
 
 __all__ = ["Bias", "Measurement", "Sampling", "Tier", "draw_moments", "measure"]
-
-U_STATISTIC = "u-statistic"
-"""The method of exact numbers that come from single structures and not from tuples."""
-
-TUPLE_METRICS = ("mean_cosine", "descent_probability", "sign_agreement", "kurtosis", "zero_gradient_rate", "gradient_nonzeros")
-"""Metrics that exist for tuples of samples only."""
 
 REFERENCE_WORK = 4
 """Draws of noise of a reference without a closed form, as a multiple of the replicates of the first look."""
@@ -109,7 +102,7 @@ def measure(  # noqa: PLR0913
         if not isinstance(oracle, EnumerableOracle):
             raise ValueError(f"`measure` got the oracle {oracle.name}, which cannot be enumerated; pass the exact gradient as truth=")
         truth = exact_truth(loss, oracle, scores)
-    examine_loss(loss, oracle, scores, differentiated=_differentiates(made))
+    examine_loss(loss, oracle, scores, differentiated=made.evaluations().loss_gradients > 0)
     target = Target(oracle, loss, scores.detach().to(sampling.dtype), truth)
     task = _Task(made, target, sampling, geometry(oracle, scores.detach(), truth), effort, reference, scratch)
     pair = MeasuredPair.of(made, (oracle, loss, tuple(scores.shape)), truth.count, sampling.seed)
@@ -126,10 +119,6 @@ def _checked_pair(estimator: Any, oracle: Any, loss: Loss, scores: Tensor) -> tu
     if reason is not None:
         raise ValueError(f"`measure` got a pair that does not fit: {reason}")
     return estimator, loss, oracle, scores
-
-
-def _differentiates(estimator: Estimator[Any]) -> bool:
-    return estimator.evaluations().loss_gradients > 0
 
 
 @functools.lru_cache(maxsize=256)
@@ -188,11 +177,12 @@ def _measured(task: _Task) -> Measurement:
     estimator, target, sampling = task.estimator, task.target, task.sampling
     summary = exact_summary(estimator, target, sampling, task.replay_cap, task.information)
     if summary is not None:
-        return _exact_measurement(summary, target.truth, task)
+        verdict = exact_verdict(summary, target.truth, sampling.dtype)
+        against = {} if task.reference is None else exact_against(summary, task.reference)
+        return Measurement(exact_metrics(summary, task.geometry, floor=task.floor), "exact", None, verdict, against=against)
     if sampling.tier == "exact":
         raise ValueError(f"`measure` got tier='exact' for {estimator.name}, which cannot be replayed here; expected tier='auto' or 'mc'")
-    task = replace(task, estimator=warmed(estimator, target, sampling))
-    return _sampled_measurement(task)
+    return _sampled_measurement(replace(task, estimator=warmed(estimator, target, sampling)))
 
 
 def exact_summary(
@@ -216,15 +206,6 @@ def exact_summary(
         tuples = target.truth.count**slots <= cap
         summary = replay(warm, target, slots, information) if tuples else replay_samples(warm, target, slots, cap, information)
     return None if summary is None else finite(summary, estimator, target, sampling)
-
-
-def _exact_measurement(summary: Summary, truth: Truth, task: _Task) -> Measurement:
-    verdict = exact_verdict(summary, truth, task.sampling.dtype)
-    against = {} if task.reference is None else exact_against(summary, task.reference)
-    metrics = exact_metrics(summary, task.geometry, floor=task.floor)
-    if bool(summary.zero.isnan()):
-        metrics = {name: replace(found, method=U_STATISTIC) for name, found in metrics.items() if name not in TUPLE_METRICS}
-    return Measurement(metrics, "exact", None, verdict, against=against)
 
 
 def exact_verdict(summary: Summary, truth: Truth, dtype: torch.dtype = torch.float64) -> Verdict:
@@ -267,17 +248,13 @@ def _sampled_measurement(task: _Task) -> Measurement:
 
 def _moments(task: _Task) -> tuple[Moments, Literal["converged", "budget"], dict[str, Interval]]:
     """Moments and metrics of as many replicates as the effort asks for; of a fixed number without an effort."""
-
-    def metrics(moments: Moments) -> dict[str, Interval]:
-        return task.estimated(moments)
-
     if task.effort is None:
         moments = draw_moments(task.estimator, task.target, task.sampling, information=task.information)
-        return moments, "budget", metrics(moments)
-    sampling, found = replace(task.sampling, replicates=task.effort.replicates), {}
+        return moments, "budget", task.estimated(moments)
+    sampling, found = replace(task.sampling, replicates=task.effort.replicates), dict[int, dict[str, Interval]]()
 
     def watched(moments: Moments) -> dict[str, Interval]:
-        found[moments.total] = known = metrics(moments)
+        found[moments.total] = known = task.estimated(moments)
         # Without a gradient, the variance must be known relative to itself.
         return known | {"relative_variance": known["absolute_variance"]} if task.floor == math.inf else known
 
@@ -288,8 +265,7 @@ def _moments(task: _Task) -> tuple[Moments, Literal["converged", "budget"], dict
         budget=Budget(task.effort.replicates, task.effort.most_replicates, task.effort.seconds),
         checkpoint=None if task.scratch is None else Checkpoint(task.scratch, task.identity),
     )
-    moments = sampled.moments
-    return moments, sampled.status, found.get(moments.total) or metrics(moments)
+    return sampled.moments, sampled.status, found.get(sampled.moments.total) or task.estimated(sampled.moments)
 
 
 class Bias(Suite):
@@ -309,7 +285,7 @@ class Bias(Suite):
                     if reason is None:
                         yield from _findings(name, estimator, (problem, instance), truth, context)
                     else:
-                        _examined(problem.oracle, instance, "cpu", _differentiates(estimator))
+                        _examined(problem.oracle, instance, "cpu", estimator.evaluations().loss_gradients > 0)
                         yield Finding(name, "relative_bias", None, instance=instance.name, status="skipped", reason=reason)
                         yield from _spread(name, estimator, (problem, instance), truth, context)
                 except NonFiniteError as error:
@@ -351,9 +327,9 @@ def _spread(name: str, estimator: Estimator[Any], place: tuple[Problem, Instance
         against = {} if reference is None else estimated_against(moments, reference)
         against = dict.fromkeys(against, UNRESOLVED) if metrics["gradient_nonzeros"] is UNRESOLVED else against
     for metric in (*UNDIRECTED, "absolute_variance"):
-        yield _finding(name, metric, metrics[metric], **known)
+        yield Finding.of(name, metric, metrics[metric], **known)
     for metric, interval in against.items():
-        yield _finding(name, metric, interval, reference=str(own_reference(estimator)), **known)
+        yield Finding.of(name, metric, interval, reference=str(own_reference(estimator)), **known)
 
 
 def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instance], truth: Truth, context: Context) -> Iterator[Finding]:
@@ -361,7 +337,7 @@ def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instan
     scores, sampling = instance.scores.to(context.device), _sampling(problem, instance, context)
     reference = _reference(estimator, problem, instance, context)
     _checked_pair(estimator, problem.oracle, instance.loss, scores)
-    _examined(problem.oracle, instance, context.device, _differentiates(estimator))
+    _examined(problem.oracle, instance, context.device, estimator.evaluations().loss_gradients > 0)
     target = Target(problem.oracle, instance.loss, scores.detach().to(sampling.dtype), truth)
     shape = geometry(problem.oracle, scores.detach(), truth)
     found = _measured(_Task(estimator, target, sampling, shape, context.effort, reference, context.scratch))
@@ -369,13 +345,13 @@ def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instan
     for metric, interval in found.metrics.items():
         verdict = {"verdict": found.verdict, "p_value": found.p_value} if metric == "relative_bias" else {}
         against = "" if metric in UNDIRECTED else "expected"
-        yield _finding(name, metric, interval, reference=against, batches=found.batches.get(metric, ()), **known, **verdict)
+        yield Finding.of(name, metric, interval, reference=against, batches=found.batches.get(metric, ()), **known, **verdict)
     for replicates, metric, interval in found.first:
         swept: dict[str, Any] = {"setting": f"replicates={replicates}", "size": float(replicates), "replicates": replicates}
-        yield _finding(name, metric, interval, reference="expected", **{**known, **swept})
+        yield Finding.of(name, metric, interval, reference="expected", **{**known, **swept})
     yield Finding(name, "truth_norm", float(truth.gradient.norm()), instance=instance.name, reference="expected", tier="exact")
     for metric, interval in found.against.items():
-        yield _finding(name, metric, interval, reference=str(own_reference(estimator)), **known)
+        yield Finding.of(name, metric, interval, reference=str(own_reference(estimator)), **known)
 
 
 def _reference(estimator: Estimator[Any], problem: Problem, instance: Instance, context: Context) -> NoisyGradient | None:
@@ -401,10 +377,3 @@ def _perturbed(  # noqa: PLR0913
     """The reference of a noise, shared by all its estimators: its stream has the name of the instance alone."""
     scores = instance.scores.to(device)
     return reference_gradient("perturbed", oracle, instance.loss, scores, noise=noise, replicates=replicates, key=key)
-
-
-def _finding(estimator: str, metric: str, interval: Interval, **known: Any) -> Finding:
-    reason = ABSENT.get(interval.method, "")
-    return Finding(
-        estimator, metric, interval.value, interval.low, interval.high, "" if reason else interval.method, reason=reason, **known
-    )

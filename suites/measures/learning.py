@@ -62,8 +62,15 @@ class LearningSuite(Suite):
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """Findings of every seed, after the choices for all of them."""
         assert isinstance(problem, TaskProblem)
+        task, steps = problem.task, LearningAmount.of(context).steps(problem.task)
         for name, estimator in estimators.items():
-            yield from _Cell(name, estimator, problem, context).findings()
+            choice = chosen_for(problem, name, estimator, context)
+            yield Finding(name, "learning_rate", choice.rate)
+            yield from option_finding(name, choice)
+            jobs = [Job(seed, choice.rate) for seed in problem.seeds]
+            learnt = train_all(task, choice.estimator, jobs, steps=steps, scratch=context.scratch)
+            for instance, found in zip(problem.instances, learnt, strict=True):
+                yield from _of_seed(name, instance.name, found, task, steps)
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
         """A device."""
@@ -89,50 +96,22 @@ def option_finding(name: str, choice: ValidatedChoice) -> Iterator[Finding]:
         yield Finding(name, "chosen_option", value, setting=text, size=value)
 
 
-@dataclass(frozen=True, eq=False)
-class _Cell:
-    """One estimator on a task."""
-
-    name: str
-    estimator: Estimator[Any]
-    problem: TaskProblem
-    context: Context
-
-    @property
-    def task(self) -> Task:
-        return self.problem.task
-
-    def findings(self) -> Iterator[Finding]:
-        choice = chosen_for(self.problem, self.name, self.estimator, self.context)
-        yield Finding(self.name, "learning_rate", choice.rate)
-        yield from option_finding(self.name, choice)
-        jobs = [Job(seed, choice.rate) for seed in self.problem.seeds]
-        steps = LearningAmount.of(self.context).steps(self.task)
-        learnt = train_all(self.task, choice.estimator, jobs, steps=steps, scratch=self.context.scratch)
-        for instance, found in zip(self.problem.instances, learnt, strict=True):
-            yield from self._of_seed(instance, found, steps)
-
-    def _of_seed(self, instance: Instance, found: TrainingResult, steps: int) -> Iterator[Finding]:
-        floor, ceiling = (values["accuracy"] for values in bounds(self.task, found.job.seed))
-        accuracy = found.metrics["accuracy"]
-        trained = [value for step, value in found.curve if step > 0]
-        values = {
-            **{
-                metric: found.metrics[metric]
-                for metric in ("accuracy", "structure_accuracy", "relaxed_accuracy")
-                if metric in found.metrics
-            },
-            "curve_mean": sum(trained) / len(trained),
-            "normalised_accuracy": (accuracy - floor) / (ceiling - floor) if ceiling > floor else None,
-            "diverged": float(found.diverged is not None),
-            "floor_accuracy": floor,
-            "ceiling_accuracy": ceiling,
-        }
-        for metric, value in values.items():
-            yield Finding(self.name, metric, value, instance=instance.name)
-        yield replace(to_target(found.curve, TARGET * ceiling, steps), estimator=self.name, instance=instance.name)
-        for step, value in found.curve:
-            yield Finding(self.name, "curve_accuracy", value, instance=instance.name, setting=f"step={step}", size=float(step))
+def _of_seed(name: str, instance: str, found: TrainingResult, task: Task, steps: int) -> Iterator[Finding]:
+    floor, ceiling = (values["accuracy"] for values in bounds(task, found.job.seed))
+    trained = [value for step, value in found.curve if step > 0]
+    values = {metric: found.metrics[metric] for metric in ("accuracy", "structure_accuracy", "relaxed_accuracy") if metric in found.metrics}
+    values |= {
+        "curve_mean": sum(trained) / len(trained),
+        "normalised_accuracy": (values["accuracy"] - floor) / (ceiling - floor) if ceiling > floor else None,
+        "diverged": float(found.diverged is not None),
+        "floor_accuracy": floor,
+        "ceiling_accuracy": ceiling,
+    }
+    for metric, value in values.items():
+        yield Finding(name, metric, value, instance=instance)
+    yield replace(to_target(found.curve, TARGET * ceiling, steps), estimator=name, instance=instance)
+    for step, value in found.curve:
+        yield Finding(name, "curve_accuracy", value, instance=instance, setting=f"step={step}", size=float(step))
 
 
 def to_target(curve: tuple[tuple[int, float], ...], target: float, steps: int) -> Finding:

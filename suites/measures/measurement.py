@@ -21,25 +21,9 @@ from .bias_tests import Verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-FRAME_COLUMNS = (
-    "estimator",
-    "oracle",
-    "loss",
-    "log_count",
-    "metric",
-    "unit",
-    "value",
-    "low",
-    "high",
-    "interval",
-    "reference",
-    "tier",
-    "replicates",
-    "sampling",
-    "verdict",
-    "p_value",
-    "seed",
-)
+_PAIR = ("estimator", "oracle", "loss", "log_count")
+_NUMBERS = ("metric", "unit", "value", "low", "high", "interval")
+FRAME_COLUMNS = (*_PAIR, *_NUMBERS, "reference", "tier", "replicates", "sampling", "verdict", "p_value", "seed")
 """The columns of `Measurement.frame`, a subset of those of the result table of a run, with its types."""
 
 
@@ -54,13 +38,13 @@ class MeasuredPair:
         own: the reference of the estimator's own objective, ``perturbed``, ``relaxed`` or ``expected``.
     """
 
-    estimator: str
-    oracle: str
-    loss: str
-    sizes: str
-    count: int
-    seed: int
-    own: str
+    estimator: str = ""
+    oracle: str = ""
+    loss: str = ""
+    sizes: str = ""
+    count: int = 1
+    seed: int = 0
+    own: str = ""
 
     @classmethod
     def of(cls, estimator: Estimator[Any], problem: tuple[Any, Any, tuple[int, ...]], count: int, seed: int) -> MeasuredPair:
@@ -105,17 +89,18 @@ class Measurement:
     against: dict[str, Interval] = field(default_factory=dict)
     batches: dict[str, tuple[float, ...]] = field(default_factory=dict)
     first: tuple[tuple[int, str, Interval], ...] = ()
-    pair: MeasuredPair | None = field(default=None, compare=False)
+    pair: MeasuredPair = field(default=MeasuredPair(), compare=False)
     reason: str = ""
 
     def __repr__(self) -> str:
         """One line."""
-        whose = "" if self.pair is None else f" of {self.pair.estimator} on {self.pair.oracle}"
-        if self.reason:
-            return f"<Measurement{whose}: {self.verdict}, {self.reason}>"
-        shown = [name for name in ("relative_bias", "relative_variance") if name in self.metrics]
-        numbers = [f"{METRICS[name].label} {estimate(self.metrics[name])}" for name in shown]
-        return f"<Measurement{whose}: {', '.join([*numbers, self.verdict])}>"
+        shown = [
+            f"{METRICS[name].label} {estimate(self.metrics[name])}"
+            for name in ("relative_bias", "relative_variance")
+            if name in self.metrics
+        ]
+        said = f"{self.verdict}, {self.reason}" if self.reason else ", ".join([*shown, self.verdict])
+        return f"<Measurement of {self.pair.estimator} on {self.pair.oracle}: {said}>"
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -127,15 +112,13 @@ class Measurement:
         return table(FRAME_COLUMNS, self._records())
 
     def _records(self) -> Iterator[dict[str, Any]]:
-        known: dict[str, Any] = {"tier": self.tier, "replicates": self.replicates, "sampling": self.sampling}
-        if self.pair is not None:
-            known |= {name: getattr(self.pair, name) for name in ("estimator", "oracle", "loss", "seed")}
-            known["log_count"] = math.log(self.pair.count)
-        own = "" if self.pair is None else self.pair.own
-        for metrics, reference in ((self.metrics, "expected"), (self.against, own)):
+        known: dict[str, Any] = {name: getattr(self, name) for name in ("tier", "replicates", "sampling")}
+        known |= {name: getattr(self.pair, name) for name in ("estimator", "oracle", "loss", "seed")}
+        known["log_count"] = math.log(self.pair.count)
+        for metrics, reference in ((self.metrics, "expected"), (self.against, self.pair.own)):
             for metric, found in metrics.items():
-                tested = metric == "relative_bias" and metrics is self.metrics
                 numbers = {"value": found.value, "low": found.low, "high": found.high, "interval": found.method}
+                tested = metric == "relative_bias" and metrics is self.metrics
                 test = {"verdict": self.verdict, "p_value": self.p_value} if tested else {}
                 compared = "" if metric in METRICS and METRICS[metric].undirected else reference
                 yield {**known, "metric": metric, "unit": unit_of(metric), "reference": compared, **numbers, **test}
@@ -144,14 +127,12 @@ class Measurement:
         """A line about the pair, and a table of all metrics."""
         import pandas as pd
 
-        facts = []
-        if self.pair is not None:
-            facts = [f"{self.pair.estimator} on {self.pair.oracle}", f"loss {self.pair.loss}", self.pair.sizes]
-            facts += [f"{exponential(math.log(self.pair.count))} structures", f"seed {self.pair.seed}"]
+        facts = [f"{self.pair.estimator} on {self.pair.oracle}", f"loss {self.pair.loss}", self.pair.sizes]
+        facts += [f"{exponential(math.log(self.pair.count))} structures", f"seed {self.pair.seed}"]
         facts += ["exact, without replicates" if self.tier == "exact" else f"{self.replicates} replicates ({self.sampling})"]
         facts += [f"{self.verdict}: {self.reason}" if self.reason else f"bias: {self.verdict}"]
-        own = "of its own objective" if self.pair is None else f"against {self.pair.own}"
-        found = [(name, one, "") for name, one in self.metrics.items()] + [(name, one, own) for name, one in self.against.items()]
-        rows = [(f"{label_of(name)} {against}".replace("_", " "), unit_of(name), estimate(one)) for name, one, against in found]
+        own = f"against {self.pair.own}"
+        found = [(name, "", one) for name, one in self.metrics.items()] + [(name, own, one) for name, one in self.against.items()]
+        rows = [(f"{label_of(name)} {against}".replace("_", " "), unit_of(name), estimate(one)) for name, against, one in found]
         shown = pd.DataFrame(rows, columns=["metric", "unit", "value [95 % interval]"])
         return f"<p>{escape(' · '.join(facts))}</p>{shown.to_html(index=False, border=0)}"

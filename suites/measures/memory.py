@@ -41,7 +41,20 @@ def peak_memory(call: Callable[[], object], *, device: torch.device | str = "cpu
     """
     place = torch.device(device)
     with _no_collections():
-        return _cuda_peak(call, place) if place.type == "cuda" else _cpu_peak(call)
+        if place.type == "cuda":
+            torch.cuda.synchronize(place)
+            torch.cuda.reset_peak_memory_stats(place)
+            before = torch.cuda.memory_allocated(place)
+            call()
+            torch.cuda.synchronize(place)
+            return torch.cuda.max_memory_allocated(place) - before
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded, kernels.shown_to_torch():
+            call()
+    results = None if recorded.profiler is None else recorded.profiler.kineto_results
+    if results is None:
+        raise RuntimeError("`peak_memory` got no record from torch's profiler; expected a build of torch with the profiler (Kineto)")
+    changes = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
+    return int(max(accumulate((size for _, size in sorted(changes, key=lambda change: change[0])), initial=0)))
 
 
 def load_kernels(call: Callable[[], object]) -> None:
@@ -62,25 +75,6 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _cuda_peak(call: Callable[[], object], device: torch.device) -> int:
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    call()
-    torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device) - before
-
-
-def _cpu_peak(call: Callable[[], object]) -> int:
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded, kernels.shown_to_torch():
-        call()
-    results = None if recorded.profiler is None else recorded.profiler.kineto_results
-    if results is None:
-        raise RuntimeError("`peak_memory` got no record from torch's profiler; expected a build of torch with the profiler (Kineto)")
-    changes = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
-    return int(max(accumulate((size for _, size in sorted(changes, key=lambda change: change[0])), initial=0)))
-
-
 def training_memory(estimator: Estimator[Any] | str, oracle: Any, loss: Loss, scores: Tensor) -> dict[str, float]:
     """Peak bytes of one training step on a batch of scores, and how they grow with the batch.
 
@@ -98,13 +92,18 @@ def training_memory(estimator: Estimator[Any] | str, oracle: Any, loss: Loss, sc
     rows = len(scores) // 2
 
     def peak(batch: Tensor, backward: bool, repeats: int = 0) -> int:
+        def step(generator: torch.Generator) -> None:
+            leaf = batch.detach().clone().requires_grad_()
+            value = forward_pass(made, oracle, loss, leaf, generator).sum()
+            if backward:
+                torch.autograd.grad(value, leaf, allow_unused=True)
+
         def generator() -> torch.Generator:
             return SeedBlocks(tuple(range(rows)) * repeats, 1, batch.device) if repeats else torch.Generator(batch.device).manual_seed(0)
 
-        step = functools.partial(_step, made, oracle, loss, batch)
         with _no_collections():
-            load_kernels(functools.partial(step, generator(), backward))
-            return peak_memory(functools.partial(step, generator(), backward), device=batch.device)
+            load_kernels(functools.partial(step, generator()))
+            return peak_memory(functools.partial(step, generator()), device=batch.device)
 
     half = scores[:rows]
     added = peak(torch.cat([half, half]), True, repeats=2) - peak(half, True, repeats=1)
@@ -113,15 +112,6 @@ def training_memory(estimator: Estimator[Any] | str, oracle: Any, loss: Loss, sc
         "peak_memory": float(peak(scores, True)),
         "memory_per_row": added / rows,
     }
-
-
-def _step(  # noqa: PLR0913, PLR0917
-    estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor, generator: torch.Generator, backward: bool
-) -> None:
-    leaf = scores.detach().clone().requires_grad_()
-    value = forward_pass(estimator, oracle, loss, leaf, generator).sum()
-    if backward:
-        torch.autograd.grad(value, leaf, allow_unused=True)
 
 
 class Memory(Suite):

@@ -15,7 +15,6 @@ from ...estimators.base import Estimator
 from ..base import NonFiniteError, Problem
 from ..problems import TaskProblem
 from ..problems.learning import doubled, learner_of, within
-from ..statistics.interval import ABSENT
 from ..statistics.intervals import UNRESOLVED
 from ..statistics.metrics import Interval, estimated_against, estimated_metrics, exact_against, exact_metrics, single
 from ..statistics.moments import BATCHES, Moments
@@ -66,14 +65,11 @@ class ParameterBias(Suite):
                 except NonFiniteError as error:
                     yield Finding.failed(name, METRIC["relative_bias"], error, instance=f"seed={seed}", reference="expected")
                     continue
+                known: dict[str, Any] = {"instance": f"seed={seed}", "reference": "expected"}
+                known["tier"] = "exact" if estimator.deterministic and truth.noise == 0 else "mc"
+                known["replicates"] = None if estimator.deterministic else place.replicates
                 for metric, found in metrics.items():
-                    tier: dict[str, Any] = {"tier": "exact"} if estimator.deterministic and truth.noise == 0 else {"tier": "mc"}
-                    replicates = None if estimator.deterministic else place.replicates
-                    yield Finding(
-                        name, METRIC[metric], found.value, found.low, found.high, found.method,
-                        f"seed={seed}", reference="expected", replicates=replicates, **tier,
-                        reason=ABSENT.get(found.method, ""),
-                    )  # fmt: skip
+                    yield Finding.of(name, METRIC[metric], found, **known)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,14 +126,10 @@ class ModelBatch:
     def _truth(self) -> tuple[Tensor, float]:
         if isinstance(self.reference, ExactMarginalisation):
             return self._pulled(estimates(self.reference, self.draws, 1))[0], 0.0
-        number = REFERENCE_WORK * self.replicates
-        found = torch.cat([self._pulled(part) for part in estimates(self.reference, self._other, number).split(BATCHES)])
+        # Random numbers that no estimator is measured with.
+        other, number = replace(self.draws, key=(*self.draws.key, "reference")), REFERENCE_WORK * self.replicates
+        found = torch.cat([self._pulled(part) for part in estimates(self.reference, other, number).split(BATCHES)])
         return found.mean(0), float(found.var(0).sum()) / number
-
-    @property
-    def _other(self) -> Draws:
-        """Random numbers that no estimator is measured with."""
-        return replace(self.draws, key=(*self.draws.key, "reference"))
 
     def metrics(self, estimator: Estimator[Any], truth: Gradient) -> dict[str, Interval]:
         """The metrics of `METRIC`, relative to the truth."""

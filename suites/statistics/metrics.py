@@ -52,6 +52,12 @@ LINEAR = named(lambda metric: metric.mean)
 COMPARED = named(lambda metric: metric.paired)
 """Metrics whose values without each batch are kept, so that runs with the same random numbers can be compared pair by pair."""
 
+U_STATISTIC = "u-statistic"
+"""The method of exact numbers that come from single structures and not from tuples."""
+
+TUPLE_METRICS = ("mean_cosine", "descent_probability", "sign_agreement", "kurtosis", "zero_gradient_rate", "gradient_nonzeros")
+"""Metrics that exist for tuples of samples only."""
+
 SHARES = ("zero_gradient_rate", "descent_probability")
 """Shares of independent replicates, whose intervals need no spread."""
 
@@ -208,7 +214,11 @@ def exact_metrics(summary: Summary, geometry: Geometry | None = None, *, floor: 
     if geometry is not None:
         values["null_bias"] = (error @ geometry.null).norm() / norm
     found = {name: Interval(float(value) if value.isfinite() else None) for name, value in values.items()}
-    return found if float(norm) > floor else _absolute(found, Interval(float(error.norm())), Interval(float(summary.trace)))
+    if not float(norm) > floor:
+        found = _absolute(found, Interval(float(error.norm())), Interval(float(summary.trace)))
+    if bool(summary.zero.isnan()):
+        found = {name: replace(one, method=U_STATISTIC) for name, one in found.items() if name not in TUPLE_METRICS}
+    return found
 
 
 def estimated_metrics(

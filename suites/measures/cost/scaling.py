@@ -144,8 +144,8 @@ def sweep(
                 call = make(size)
                 timing = functools.partial(timed, call, device)
                 seconds = probe(timing, limit - spent)
-            except UnfitError as reason:
-                found.stopped.setdefault(name, (size, str(reason)))
+            except UnfitError as error:
+                found.stopped.setdefault(name, (size, str(error)))
                 if last:
                     break
                 continue  # the first sizes may be too small
