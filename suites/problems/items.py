@@ -88,8 +88,8 @@ class Items(abc.ABC):
             )
         return again[0]
 
-    def prepare(self, stages: Sequence[str], indices: Sequence[int]) -> None:  # noqa: B027, most sets have nothing to prepare
-        """Compute many stages and items at once, if that is cheaper; no number depends on it."""
+    def prepare(self, stage: str, indices: Sequence[int]) -> None:  # noqa: B027, most sets have nothing to prepare
+        """Compute many items at once, if that is cheaper; no number depends on it."""
 
     @abc.abstractmethod
     def chosen(self, instances: int) -> list[int]:

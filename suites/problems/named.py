@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,25 +119,6 @@ def load(  # noqa: PLR0913
     return _problem(_items(scores, seed, data), (name, stage), instances, loss, offset)
 
 
-def prepare(name: str, stages: Sequence[str], *, instances: int, data: str | None, seed: int = 0) -> None:
-    """Find the scales of built-in scores at many stages in one search, which is cheaper; no number depends on it.
-
-    Args:
-        name: as in `load`; ignored unless it is a built-in problem.
-        stages: unknown ones are ignored.
-        instances: as in `load`.
-        data: as in `load`.
-        seed: as in `load`.
-    """
-    scores, _ = split_loss(name)
-    if comes_from_task(name) or not (scores in REGIMES or is_sized(scores)):
-        return
-    there = [stage for stage in stages if stage in STAGES or number_of(stage, "h", 1) is not None]
-    with contextlib.suppress(ValueError):  # `load` raises the reason
-        items = _items(scores, seed, data)
-        items.prepare(there, items.chosen(instances))
-
-
 def _items(name: str, seed: int, data: str | None) -> Items:
     if name in REGIMES:
         return _regime_items(name, seed, type(REGIMES[name].oracle))
@@ -182,7 +161,7 @@ def from_file(file: ScoreFile, loss: str | None = None, *, offset: float = 0.0) 
 
 def _problem(items: Items, where: tuple[str, str], instances: int, loss: str | None, offset: float) -> Problem:
     loss, stage, indices, found = loss or items.default_loss, where[1], items.chosen(instances), []
-    items.prepare((stage,), indices)
+    items.prepare(stage, indices)
     for index in indices:
         name, scores = items.item_name(index), items.scores(index, stage)
         made = items.downstream(index, stage) if loss == Downstream.name else None

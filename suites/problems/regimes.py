@@ -45,9 +45,6 @@ about the log-probability that it has in the real sets."""
 USUAL_ENTROPIES = (0.95, 0.7, 0.1)
 """Entropies of a structure without real scores of a similar one."""
 
-TOGETHER = 2**18
-"""Numbers of all directions that are scaled together, 2 MB; more only if the items of one stage have more."""
-
 
 @dataclass(frozen=True)
 class Regime:
@@ -144,27 +141,23 @@ class RegimeItems(Items):
     def item_name(self, index: int) -> str:
         return f"{self.name}-{index}"
 
-    def prepare(self, stages: Sequence[str], indices: Sequence[int]) -> None:
-        """Scale directions of one shape together, over all stages: a search takes as many steps for hundreds as for one."""
-        by_shape: dict[tuple[int, ...], dict[tuple[str, int], Tensor]] = {}
-        for place in itertools.product(dict.fromkeys((*stages, "final")), indices):
+    def prepare(self, stage: str, indices: Sequence[int]) -> None:
+        """Scale directions of one shape together: a search takes as many steps for hundreds as for one."""
+        by_shape: dict[tuple[int, ...], list[tuple[str, int]]] = {}
+        for place in itertools.product(dict.fromkeys((stage, "final")), indices):
             if place not in self._scales:
-                direction = self.direction(*place)
-                by_shape.setdefault(tuple(direction.shape), {})[place] = direction
-        for event, directions in by_shape.items():
-            most, log_count = max(TOGETHER // math.prod(event), len(indices)), math.log(self.oracle.count(event))
-            for first in range(0, len(directions), most):
-                part = list(directions)[first : first + most]
-                entropies = torch.tensor([self._share(stage) * log_count for stage, _ in part], dtype=torch.float64)
-                stacked = torch.stack([directions[place] for place in part])
-                found = entropy_scales(self.oracle, stacked, entropies, origin=_uniform_scores(self.oracle, event))
-                # Rounded, because the last bits of an entropy depend on the number of items computed together, and scores must not.
-                self._scales |= zip(part, found.float().tolist(), strict=True)
+                by_shape.setdefault(self._event(place[1]), []).append(place)
+        for event, places in by_shape.items():
+            log_count = math.log(self.oracle.count(event))
+            entropies = torch.tensor([self._share(stage) * log_count for stage, _ in places], dtype=torch.float64)
+            directions = torch.stack([self.direction(*place) for place in places])
+            found = entropy_scales(self.oracle, directions, entropies, origin=_uniform_scores(self.oracle, event))
+            # Rounded, because the last bits of an entropy depend on the number of items computed together, and scores must not.
+            self._scales |= zip(places, found.float().tolist(), strict=True)
 
     def scores(self, index: int, stage: str) -> Tensor:
-        self.prepare((stage,), (index,))
-        direction = self.direction(stage, index)
-        scaled, origin = self._scales[stage, index] * direction, _uniform_scores(self.oracle, tuple(direction.shape))
+        self.prepare(stage, (index,))
+        scaled, origin = self._scales[stage, index] * self.direction(stage, index), _uniform_scores(self.oracle, self._event(index))
         return scaled if origin is None else scaled + origin
 
     def gold(self, index: int) -> Tensor:
@@ -174,9 +167,8 @@ class RegimeItems(Items):
         """The direction of the scores of a stage, 0 at ignored entries."""
         if stage == "early":
             return (1 - AGREEMENT) * self.direction("init", index) + AGREEMENT * self.direction("final", index)
-        event = self.regime.events[index % len(self.regime.events)]
         random = self.random("scores", stage if stage in STAGES else "h", self.item_name(index))
-        drawn = random_direction(self.oracle, event, random)
+        drawn = random_direction(self.oracle, self._event(index), random)
         return torch.where(self.oracle.read_mask(tuple(drawn.shape)), drawn, 0)
 
     def downstream(self, index: int, stage: str) -> ProblemLoss | None:
@@ -188,6 +180,9 @@ class RegimeItems(Items):
         frames = torch.from_numpy(own.standard_normal((len(gold), 13)))
         logits = Downstream(weight, bias, frames, self.oracle.k, 0).logits(gold)
         return Downstream(weight, bias, frames, self.oracle.k, int(logits.argmax()))
+
+    def _event(self, index: int) -> tuple[int, ...]:
+        return self.regime.events[index % len(self.regime.events)]
 
     def _share(self, stage: str) -> float:
         """The normalised entropy of a stage."""

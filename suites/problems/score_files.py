@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
-import json
 import math
 import re
 import warnings
 import zipfile
 import zlib
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -146,7 +143,6 @@ def _read_npz(file: Path) -> Arrays:
     with file.open("rb") as stream:
         check_archive(stream)
         with np.load(stream, allow_pickle=False) as archive:
-            _refuse_repeated(archive.files)
             for key in archive.files:
                 try:
                     arrays[key] = archive[key]
@@ -164,28 +160,19 @@ def _read_npz(file: Path) -> Arrays:
 
 def _read_safetensors(file: Path) -> Arrays:
     try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        import safetensors.torch
     except ImportError as error:
         raise _RefusedFileError("reading it needs the package safetensors; install it with `pip install 'structgrad[data]'`") from error
     check_size(file, LARGEST_ARRAYS)
     try:
-        tensors = load_file(file)  # which also checks the length of the header
-    except SafetensorError as error:
+        tensors = safetensors.torch.load_file(file)  # which also checks the length of the header
+    except safetensors.SafetensorError as error:
         raise OSError(str(error)) from error
-    with file.open("rb") as stream:
-        header = stream.read(int.from_bytes(stream.read(8), "little"))
-    json.loads(header, object_pairs_hook=lambda pairs: _refuse_repeated([key for key, _ in pairs]))
     kept = (torch.float32, torch.float64)
     return {
         key: np.asarray((tensor.float() if tensor.is_floating_point() and tensor.dtype not in kept else tensor).numpy())
         for key, tensor in tensors.items()
     }
-
-
-def _refuse_repeated(keys: Sequence[str]) -> None:
-    if twice := [key for key, count in Counter(keys).items() if count > 1]:
-        raise _RefusedFileError(f"has the key {twice[0]!r} twice; expected each key once, save it again")
 
 
 COUNTED = {
@@ -216,31 +203,7 @@ def warn_once(text: str) -> None:
 
 def counted_by(oracle: Oracle) -> str:
     """The unit of the length of an item of this oracle."""
-    examples = oracle.examples if isinstance(oracle, DerivedOracle) else Examples()
-    return COUNTED.get(oracle.name, examples.counted)
-
-
-def padded_items(oracle: Oracle, scores: Tensor) -> list[int]:
-    """The items of ``[items, *event]`` whose last parts along an axis of lengths are all the same number, and not all the others.
-
-    One last part alone shows nothing, so a single axis needs two.
-    """
-    event = tuple(scores.shape[1:])
-    limits = oracle.length_limits(event)
-    read = oracle.read_mask(event)
-    found = torch.zeros(len(scores), dtype=torch.bool)
-    for axis, limit in enumerate(limits):
-        shorter = torch.tensor(limits)
-        shorter[axis] = limit - (2 if len(event) == 1 else 1)
-        if int(shorter[axis]) < 1:
-            continue
-        outside = ~oracle.length_mask(event, shorter if len(limits) > 1 else shorter[0]).expand(event) & read
-        if int(outside.sum()) > 1:
-            last, others = scores[:, outside], scores[:, read & ~outside]
-            # NaN stands for padding too.
-            same = ((last == last[:, :1]) | (last.isnan() & last[:, :1].isnan())).all(-1)
-            found |= same & (others != last[:, :1]).any(-1)
-    return [int(item) for item in found.nonzero().flatten()]
+    return COUNTED.get(oracle.name, (oracle.examples if isinstance(oracle, DerivedOracle) else Examples()).counted)
 
 
 @dataclass(frozen=True)
@@ -444,8 +407,20 @@ class ScoreTables(FileItems):
                 masks += [key] if np.isin(other, (0, 1)).all() and (np.diff(other.astype(np.int64), axis=-1) <= 0).all() else []
         values = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
         scores = values.unsqueeze(-1).expand(-1, *self._event) if self._unary else self.file.convention.laid_out(values)
-        padded = padded_items(self.oracle, scores)
-        signs = [f"{len(padded)} of {len(array)} items, such as {item}, end in parts of one value" for item in padded[:1]]
+        padded, read = torch.zeros(len(scores), dtype=torch.bool), self.oracle.read_mask(self._event)
+        for axis, limit in enumerate(limits):
+            # Items whose last parts along an axis are all one number, and not all the others. One part alone shows nothing.
+            shorter = torch.tensor(limits)
+            shorter[axis] = limit - (2 if len(self._event) == 1 else 1)
+            if int(shorter[axis]) < 1:
+                continue
+            outside = ~self.oracle.length_mask(self._event, shorter if len(limits) > 1 else shorter[0]).expand(self._event) & read
+            if int(outside.sum()) > 1:
+                last, others = scores[:, outside], scores[:, read & ~outside]
+                same = ((last == last[:, :1]) | (last.isnan() & last[:, :1].isnan())).all(-1)  # NaN stands for padding too
+                padded |= same & (others != last[:, :1]).any(-1)
+        items = padded.nonzero().flatten().tolist()
+        signs = [f"{len(items)} of {len(array)} items, such as {item}, end in parts of one value" for item in items[:1]]
         signs += [f"the array {key!r} is named by no field" for key in [*lengths, *masks][:1]]
         if signs:
             warn_once(

@@ -7,7 +7,7 @@ import functools
 import glob
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
@@ -44,10 +44,7 @@ def stages_by_problem(plan: Plan) -> dict[str, list[str]]:
             for name in names:  # an unavailable problem raises its reason
                 sample(plan, name, problems.stages_of(name)[0])
             raise ValueError(unknown(pattern, dict.fromkeys(stage for name in names for stage in problems.stages_of(name)), "stage"))
-    found = {}
-    for name in names:
-        prepare(plan, name, plan.stages)
-        found[name] = [stage for pattern in plan.stages or ("*",) for stage in _matched(plan, name, pattern)]
+    found = {name: [stage for pattern in plan.stages or ("*",) for stage in _matched(plan, name, pattern)] for name in names}
     return {name: list(dict.fromkeys(stages)) for name, stages in found.items() if stages}
 
 
@@ -123,11 +120,6 @@ def _settings(plan: Plan) -> _Settings:
 def _load(name: str, stage: str, instances: int, settings: _Settings) -> Problem:
     data, offset, seed = settings
     return problems.load(name, stage, instances=instances, data=data, offset=offset, seed=seed)
-
-
-def prepare(plan: Plan, name: str, stages: Sequence[str]) -> None:
-    """Prepare many stages of a problem at once, which is faster than `sample` of each."""
-    problems.prepare(name, stages, instances=min(SAMPLE, plan.instances), data=plan.data, seed=plan.seed)
 
 
 def sample(plan: Plan, name: str, stage: str) -> Problem:

@@ -24,7 +24,7 @@ from ...measures import SUITES
 from ...problems import REAL_PROBLEMS, TaskProblem, is_task, kinds_of, split_loss
 from ...tasks.references import reference_name
 from ..rows import skip_rows
-from ..scores import SAMPLE, fingerprint, load_problem, matching, prepare, sample, stages_by_problem
+from ..scores import SAMPLE, fingerprint, load_problem, matching, sample, stages_by_problem
 from ..work import Cell, Grid, Limit
 from .plan import Plan
 
@@ -56,7 +56,6 @@ def grid(plan: Plan) -> Grid:
     losses = Counter[str]()
     for name, stages in problems.items():
         losses[split_loss(name)[0]] += 1
-        prepare(plan, name, stages)
         # Shapes and losses are the same at all stages. All instances of a real problem are examined, so that a bad one is refused early.
         first = (
             load_problem(plan, name, stages[0], plan.instances) if split_loss(name)[0] in REAL_PROBLEMS else sample(plan, name, stages[0])

@@ -199,13 +199,12 @@ def test_scales_are_found_to_machine_precision() -> None:
 
 
 @pytest.mark.parametrize("name", ["policy_regimes", "subset_regimes"])
-@pytest.mark.parametrize("together", [regimes.TOGETHER, 1])
-def test_scores_do_not_depend_on_what_is_scaled_together(name: str, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All stages in one search, or in searches of one stage's size, or each as it is asked for: the same bits, and the same gold."""
-    monkeypatch.setattr(regimes, "TOGETHER", together)
+def test_scores_do_not_depend_on_the_items_scaled_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items of a stage in one search, or each in its own: the same bits, and the same gold."""
     names = (*STAGES, *ENTROPY_STAGES)
     ahead, alone = regimes.RegimeItems(name, 3), regimes.RegimeItems(name, 3)
-    ahead.prepare(names, (0, 1))
+    for stage in names:
+        ahead.prepare(stage, (0, 1))
     monkeypatch.setattr(regimes, "entropy_scales", None)  # nothing is left to be found
     scores = {(stage, index): ahead.scores(index, stage) for stage in names for index in (0, 1)}
     monkeypatch.undo()
