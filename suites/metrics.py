@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -300,16 +299,6 @@ METRICS: dict[str, Metric] = {
     "chosen_option": Metric("main option of an estimator, chosen on the validation split with separate seeds", _NEVER),
 }
 """The metrics by name, in the order of the glossary. A new metric is a record here and the code that measures it."""
-
-
-def named(kind: Callable[[Metric], object]) -> tuple[str, ...]:
-    """The metrics of a kind.
-
-    Example:
-        >>> named(lambda metric: metric.unit == "B")
-        ('peak_memory', 'forward_memory', 'memory_per_row')
-    """
-    return tuple(name for name, metric in METRICS.items() if kind(metric))
 
 
 def title_of(metric: str) -> str:

@@ -30,8 +30,10 @@ def number(value: float | None, digits: int = 3) -> str:
     Example:
         >>> [number(value) for value in (0.12345, 12345.0, 2.5e-7, 1e-17, float("nan"))]
         ['0.123', '12300', '2.5e-7', '0', '–']
-        >>> [number(value) for value in (1.0, 0.5, 0.9999)], number(0.123, 1), number(None)
-        (['1', '0.500', '1.00'], '0.1', '–')
+        >>> [number(value) for value in (1 - 1e-15, 0.5, 0.9999, 9.999, 99.96)], number(0.123, 1), number(None)
+        (['1', '0.500', '1.00', '10.0', '100'], '0.1', '–')
+        >>> [number(value) for value in (1.5e7, -0.00012, math.inf, -math.inf)]
+        ['1.5e7', '-1.2e-4', '∞', '−∞']
     """
     if value is None or math.isnan(value):
         return MISSING
@@ -94,8 +96,8 @@ def interval(value: float | None, low: float | None = None, high: float | None =
     """``0.120 [0.100, 0.150]``; the value alone if the interval is missing or a point.
 
     Example:
-        >>> interval(0.12, 0.1, 0.15), interval(0.12)
-        ('0.120 [0.100, 0.150]', '0.120')
+        >>> interval(0.12, 0.1, 0.15), interval(0.12, math.nan, math.nan), interval(0.12, 0.12, 0.12)
+        ('0.120 [0.100, 0.150]', '0.120', '0.120')
     """
     middle, lower, upper = number(value), number(low), number(high)
     return middle if MISSING in (lower, upper) or lower == upper == middle else f"{middle} [{lower}, {upper}]"

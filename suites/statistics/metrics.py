@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..metrics import named
+from ..metrics import METRICS
 from .geometry import Geometry
 from .intervals import (
     LEVEL,
@@ -43,13 +43,13 @@ __all__ = ["LEVEL", "Interval", "bias_interval"]
 SAMPLES = 16
 """Estimates in an average, for the metrics of averages."""
 
-UNDIRECTED = named(lambda metric: metric.undirected)
+UNDIRECTED = tuple(name for name, metric in METRICS.items() if metric.undirected)
 """Metrics that do not compare with the exact gradient: they are defined even if it vanishes."""
 
-LINEAR = named(lambda metric: metric.mean)
+LINEAR = tuple(name for name, metric in METRICS.items() if metric.mean)
 """Metrics that are means of independent numbers, one per replicate: the jackknife of their batches is a t-interval."""
 
-COMPARED = named(lambda metric: metric.paired)
+COMPARED = tuple(name for name, metric in METRICS.items() if metric.paired)
 """Metrics whose values without each batch are kept, so that runs with the same random numbers can be compared pair by pair."""
 
 U_STATISTIC = "u-statistic"

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from structgrad.oracles import CTC, DERIVED, LinearChain, TiedChain, make_oracle
+from structgrad.oracles import CTC, DERIVED, LinearChain, TiedChain
 from structgrad.suites.benchmarks.cases import BETWEEN, LARGE, MIDDLE, SIZED
-from structgrad.suites.benchmarks.cases import CASES as TABLE
-from structgrad.suites.benchmarks.operations import backward
+from structgrad.suites.benchmarks.operations import OPERATIONS as MEASURED
+from structgrad.suites.benchmarks.operations import Operation, left_out
+from structgrad.suites.benchmarks.tasks import structure
 
 
 @dataclass(frozen=True)
 class Case:
-    """One structure at one size: a name, an oracle, the shape of one score tensor, and operations that are out of reach at this size."""
+    """One structure at one size: a name, an oracle, and the shape of one score tensor."""
 
     name: str
     oracle: Any
     event: tuple[int, ...]
-    without: frozenset[str] = frozenset()
 
     @property
     def structure(self) -> str:
@@ -44,45 +43,24 @@ class Case:
         return torch.randn(batch, *self.event, generator=stream)
 
 
-SUMS = frozenset({"log_partition", "marginals", "marginals_backward", "sample", "sample64", "sample64_indices"})
+CASES: dict[str, Case] = {
+    name: Case(name, *structure(name))
+    for name in (*MIDDLE, *BETWEEN, *LARGE)
+    if name not in SIZED and not name.startswith("policy")  # a policy has the recursions of `shift_reduce`
+}
+for kind in DERIVED.values():
+    name = f"{kind.name} {'x'.join(map(str, kind.examples.usual))}"
+    CASES[name] = Case(name, kind(), kind.event_of(kind.examples.usual))
 
+_COMMON = "argmax log_partition marginals marginals_backward sample sample_64 kbest_8 project project_backward".split()  # noqa: SIM905
 
-def _cases() -> list[Case]:
-    """Sums of more than 8! permutations, and projections of more than 64 rows, are out of reach."""
-    found = []
-    for name in (*MIDDLE, *BETWEEN, *LARGE):
-        if name not in SIZED and not name.startswith("policy"):  # a policy has the recursions of `shift_reduce`
-            text, event = TABLE[name]
-            sums = SUMS if text == "assignment" and event[0] > 8 else frozenset()
-            found.append(Case(name, make_oracle(text), event, sums))
-    for kind in DERIVED.values():
-        size = kind.examples.usual
-        found.append(Case(f"{kind.name} {'x'.join(map(str, size))}", kind(), kind.event_of(size)))
-    return found
-
-
-CASES: dict[str, Case] = {case.name: case for case in _cases()}
-
-
-Operation = Callable[[Any, Tensor, torch.Generator], Tensor]
-
-
-OPERATIONS: dict[str, Operation] = {
-    "argmax": lambda oracle, scores, generator: oracle.argmax(scores),
-    "argmax_indices": lambda oracle, scores, generator: oracle.argmax(scores, as_indices=True),
-    "log_partition": lambda oracle, scores, generator: oracle.log_partition(scores),
-    "marginals": lambda oracle, scores, generator: oracle.marginals(scores),
-    "marginals_backward": lambda oracle, scores, generator: backward(oracle.marginals, scores),
-    "sample": lambda oracle, scores, generator: oracle.sample(scores, 1, generator=generator),
-    "sample64": lambda oracle, scores, generator: oracle.sample(scores, 64, generator=generator),
-    "sample64_indices": lambda oracle, scores, generator: oracle.sample(scores, 64, generator=generator, as_indices=True),
-    "kbest16": lambda oracle, scores, generator: oracle.kbest(scores, 16),
-    "project": lambda oracle, scores, generator: oracle.project(scores).mean,
-    "project_backward": lambda oracle, scores, generator: backward(lambda leaf: oracle.project(leaf).mean, scores),
+OPERATIONS: dict[str, Operation] = {name: MEASURED[name] for name in _COMMON} | {
+    "argmax_indices": lambda oracle, given: oracle.argmax(given.scores, as_indices=True),
+    "sample_64_indices": lambda oracle, given: oracle.sample(given.scores, 64, generator=given.generator, as_indices=True),
 }
 """Timed operations; ``…_backward`` is forward and backward together, ``…_indices`` gives compact structures."""
 
 
 def operations(case: Case) -> list[str]:
     """Operations within reach of a case."""
-    return [name for name in OPERATIONS if name not in case.without]
+    return [name for name in OPERATIONS if left_out(name.removesuffix("_indices"), case.oracle, case.event, 1) is None]

@@ -93,8 +93,8 @@ def torch_struct(library: Any, case: Case, operation: str, scores: Tensor) -> Ca
         "marginals": lambda: distribution(scores).marginals,
         "marginals_backward": lambda: backward(lambda leaf: distribution(leaf).marginals, scores),
         "sample": lambda: distribution(scores).sample((1,)),
-        "sample64": lambda: distribution(scores).sample((64,)),
-        "kbest16": lambda: distribution(scores).topk(16),
+        "sample_64": lambda: distribution(scores).sample((64,)),
+        "kbest_8": lambda: distribution(scores).topk(8),
     }.get(operation)
 
 
@@ -157,7 +157,7 @@ def synjax(library: Any, case: Case, operation: str, scores: Tensor) -> Call | N
         "marginals": marginals,
         "marginals_backward": jax.grad(lambda theta: (marginals(theta) ** 2).sum()),
         "sample": lambda theta: build(theta).sample(key),
-        "sample64": lambda theta: build(theta).sample(key, 64),
+        "sample_64": lambda theta: build(theta).sample(key, 64),
     }
     if operation not in functions:
         return None
@@ -285,8 +285,8 @@ def plain_torch(library: Any, case: Case, operation: str, scores: Tensor) -> Cal
         ("categories", "log_partition"): lambda: scores.logsumexp(-1).sum(-1),
         ("categorical", "log_partition"): lambda: scores.logsumexp(-1),
         ("categorical", "sample"): lambda: one_hot(torch.multinomial(scores.softmax(-1), 1)),
-        ("categorical", "sample64"): lambda: one_hot(torch.multinomial(scores.softmax(-1), 64, replacement=True)),
-        ("categorical", "sample64_indices"): lambda: torch.multinomial(scores.softmax(-1), 64, replacement=True),
+        ("categorical", "sample_64"): lambda: one_hot(torch.multinomial(scores.softmax(-1), 64, replacement=True)),
+        ("categorical", "sample_64_indices"): lambda: torch.multinomial(scores.softmax(-1), 64, replacement=True),
         ("subset", "argmax"): lambda: torch.zeros_like(scores).scatter_(-1, scores.topk(case.oracle.k).indices, 1),
         ("subset", "argmax_indices"): lambda: scores.topk(case.oracle.k).indices.sort().values,
         ("ctc", "log_partition"): lambda: -_ctc_loss(log_probs(scores)),

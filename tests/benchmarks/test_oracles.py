@@ -8,6 +8,7 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from structgrad.suites.benchmarks.operations import Inputs
 from tests.benchmarks.operations import CASES, OPERATIONS, operations
 from tests.benchmarks.peers import PEERS
 
@@ -26,7 +27,7 @@ def test_operation(benchmark: BenchmarkFixture, name: str, operation: str, conte
     scores = case.scores(batch)
     benchmark.group = f"{name} {operation} batch {batch}"
     if contender == "structgrad":
-        result: Any = benchmark(OPERATIONS[operation], case.oracle, scores, torch.Generator())
+        result: Any = benchmark(OPERATIONS[operation], case.oracle, Inputs(scores, scores, scores, torch.Generator()))
         assert torch.isfinite(result).all()
         return
     call = PEERS[contender].prepare(case, operation, scores)

@@ -168,55 +168,45 @@ def save(name: str, folder: str, tmp_path: Path, *more: str, code: int = 0) -> R
     return call("baseline", "save", name, folder, "--dir", str(tmp_path / "store"), *more, code=code)
 
 
-def test_a_baseline_is_one_file_that_a_gate_takes_by_its_name(base: str, tmp_path: Path) -> None:
+def test_a_baseline_is_one_file_of_gated_metrics_that_commands_take_by_its_name(base: str, tmp_path: Path) -> None:
     save("main", base, tmp_path)
     store = str(tmp_path / "store")
-    assert [path.name for path in (tmp_path / "store").iterdir()] == ["main.parquet"]
+    (file,) = (tmp_path / "store").iterdir()
+    assert file.name == "main.parquet"
     call("gate", base, "--baseline", "main", "--dir", store)
     call("gate", run(tmp_path / "head", rows(**WORSE)), "--baseline", "main", "--dir", store, code=1)
     assert "nothing changed" in call("compare", "main", base, "--dir", store).stdout
     assert "did you mean main?" in sentence("gate", base, "--baseline", "mian", "--dir", store)
-
-
-def test_a_baseline_keeps_what_gates_look_at_and_where_it_comes_from(base: str, tmp_path: Path) -> None:
-    save("main", base, tmp_path)
-    frame, manifest = results.read(tmp_path / "store" / "main.parquet")
+    frame, manifest = results.read(file)
     assert "rho" not in set(frame["metric"])
     assert {"relative_bias", "relative_variance", "support"} <= set(frame["metric"])
     assert (manifest["seed"], manifest["environment"], manifest["baseline"]["name"]) == (7, MACHINE, "main")
-    shown = json.loads(call("baseline", "show", "main", "--dir", str(tmp_path / "store"), "--json").stdout)
+    shown = json.loads(call("baseline", "show", "main", "--dir", store, "--json").stdout)
     assert (shown["seed"], shown["cpu"], shown["rows"]) == (7, "x", len(frame))
-    assert "seed: 7" in call("baseline", "show", "main", "--dir", str(tmp_path / "store")).stdout
+    assert "seed: 7" in call("baseline", "show", "main", "--dir", store).stdout
 
 
-def test_a_baseline_is_not_overwritten_by_accident(base: str, tmp_path: Path) -> None:
+def test_a_baseline_is_replaced_on_purpose_and_a_worse_one_with_a_reason(base: str, tmp_path: Path) -> None:
     save("main", base, tmp_path)
-    before = (tmp_path / "store" / "main.parquet").read_bytes()
+    file = tmp_path / "store" / "main.parquet"
+    before = file.read_bytes()
     assert "baseline 'main' already exists" in save("main", base, tmp_path, code=2).stderr
-    assert (tmp_path / "store" / "main.parquet").read_bytes() == before
-    save("main", base, tmp_path, "--replace")
-
-
-def test_a_red_gate_refuses_a_new_baseline_unless_a_reason_is_given_and_kept(base: str, tmp_path: Path) -> None:
-    save("main", base, tmp_path)
-    before = (tmp_path / "store" / "main.parquet").read_bytes()
     worse = run(tmp_path / "head", rows(**WORSE))
     refused = save("main", worse, tmp_path, "--replace", code=1).stderr
     assert "fails: ✗ imle[lambda=2.5]" in refused
     assert "baseline main is not saved, because the gate fails" in refused
-    assert (tmp_path / "store" / "main.parquet").read_bytes() == before
     assert "empty reason" in save("main", worse, tmp_path, "--replace", "--force", " ", code=2).stderr
+    assert file.read_bytes() == before
+    save("main", base, tmp_path, "--replace")
     save("main", worse, tmp_path, "--replace", "--force", "the old loss was wrong")
-    assert "reason: the old loss was wrong" in call("baseline", "show", "main", "--dir", str(tmp_path / "store")).stdout
-    call("gate", worse, "--baseline", "main", "--dir", str(tmp_path / "store"))
+    assert "reason: the old loss was wrong" in call("baseline", "show", "main", "--dir", str(file.parent)).stdout
+    call("gate", worse, "--baseline", "main", "--dir", str(file.parent))
 
 
 def test_a_broken_claim_refuses_the_first_baseline_too(tmp_path: Path) -> None:
-    broken = [
-        replace(row, value=0.02, verdict="biased") if row.estimator == "reinforce" and row.metric == "relative_bias" else row
-        for row in rows()
-    ]
-    assert "claims to be unbiased, and is biased" in save("main", run(tmp_path / "head", broken), tmp_path, code=1).stderr
+    broken = {"value": 0.02, "verdict": "biased"}
+    found = [replace(row, **broken) if (row.estimator, row.metric) == ("reinforce", "relative_bias") else row for row in rows()]
+    assert "claims to be unbiased, and is biased" in save("main", run(tmp_path / "head", found), tmp_path, code=1).stderr
     assert not (tmp_path / "store").exists()
 
 
