@@ -114,20 +114,26 @@ def test_other_errors_pass(message: str, counts: list[int]) -> None:
     assert asked == counts
 
 
-@pytest.mark.parametrize(("each", "second"), [(1000, 4096), (10_000, 1024), (10**6, 512)])
-def test_the_second_launch_is_as_large_as_the_first_one_shows(each: int, second: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = Work(10**6)
+@pytest.mark.parametrize(
+    ("most", "each", "asked"),
+    [(10**6, 1000, [512, 4096]), (10**6, 10_000, [512, 1024]), (10**6, 10**6, [512, 512]), (300, 1000, [512, 256, 256])],
+)
+def test_the_second_launch_is_as_large_as_the_first_one_shows(
+    most: int, each: int, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If memory ran out, no later launch is larger."""
+    work = Work(most)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 100)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 100 + each * work.asked[-1][1])
     monkeypatch.setattr("structgrad.suites.device_memory.available", lambda device: 2.0e7)
     launches = Launches("it", 512, CUDA, block=128, filling=4096)
     with remembering():
-        assert covered(launches.over(0, 10_000, work)) == list(range(10_000))
-        assert [count for _, count in work.asked[:3]] == [512, second, second]
+        assert covered(launches.over(0, 10_240, work)) == list(range(10_240))
+        assert [count for _, count in work.asked[: len(asked) + 1]] == [*asked, asked[-1]]
         work.asked.clear()
-        list(launches.over(0, second, work))
-    assert work.asked == [(0, second)]
+        list(launches.over(0, asked[-1], work))
+    assert work.asked == [(0, asked[-1])]
 
 
 def test_launches_take_their_share_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
