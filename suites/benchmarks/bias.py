@@ -5,12 +5,11 @@ asv has no intervals: it shows drift here. Verdicts come from `structgrad.suites
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
-from . import commit, grid
-from .cases import SMALL
+from . import cases, commit
 from .tasks import Quadratic, normal, pair, prepare_device, tracked
 
 REPLICATES = 1024
@@ -21,9 +20,9 @@ class EstimatorBias:
     version: ClassVar[str] = "2"
     unit = "1"
     params: ClassVar[tuple[list[str | int], ...]] = (
-        list(grid.ESTIMATORS),
-        grid.chosen((grid.HOME,), SMALL),
-        grid.chosen(grid.DEVICE, grid.OTHER_DEVICES),
+        list(cases.ESTIMATORS),
+        cases.chosen((cases.HOME,), cases.SMALL),
+        cases.chosen(cases.DEVICE, cases.OTHER_DEVICES),
     )
     param_names: ClassVar[tuple[str, ...]] = ("estimator", "oracle", "device")
 
@@ -34,17 +33,9 @@ class EstimatorBias:
         self.loss = Quadratic(normal(*event, seed=1, device=device, dtype=torch.float64))
 
     def metric(self, name: str) -> float:
-        """A metric of `measure`."""
-        measure, sampling = (commit.of_commit("suites.measures.bias", name) for name in ("measure", "Sampling"))
+        measure, sampling = (commit.of_commit("suites.measures.bias", part) for part in ("measure", "Sampling"))
         found = measure(self.estimator, self.oracle, self.loss, self.scores, sampling=sampling(replicates=REPLICATES))
         return tracked(found.metrics[name].value)
-
-    def sparsity(self, name: str) -> float:
-        """A number of `forward_sparsity`."""
-        exact_truth: Any = commit.of_commit("suites.truth", "exact_truth")
-        truth = exact_truth(self.loss, self.oracle, self.scores)
-        found = commit.of_commit("suites.measures.sparsity", "forward_sparsity")(self.estimator, self.oracle, self.scores, truth=truth)
-        return tracked(found[name])
 
     def track_relative_bias(self, name: str, case: str, device: str) -> float:
         return self.metric("relative_bias")
@@ -53,4 +44,6 @@ class EstimatorBias:
         return self.metric("relative_variance")
 
     def track_support(self, name: str, case: str, device: str) -> float:
-        return self.sparsity("support")
+        truth = commit.of_commit("suites.truth", "exact_truth")(self.loss, self.oracle, self.scores)
+        sparsity = commit.of_commit("suites.measures.sparsity", "forward_sparsity")
+        return tracked(sparsity(self.estimator, self.oracle, self.scores, truth=truth)["support"])

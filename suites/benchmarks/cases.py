@@ -1,11 +1,14 @@
-"""Benchmark cases by name: a structure with its options, at a size that people use. asv and `tests/benchmarks` share this table.
+"""Parameters of the benchmarks: a structure with its options, at a size that people use, and the estimators and tasks.
 
-It imports no oracle: asv reads today's file for every measured commit, and an old commit may lack some of these oracles.
+By default a small part of the grid is measured, and all of it with ``STRUCTGRAD_ASV=full``. asv passes the positions of parameters to a
+benchmark of an old commit. Lists from the registries of that commit would differ, and numbers would get wrong names. So lists are written
+out, or read from today's files. asv joins results by the parameters themselves.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 from pathlib import Path
 
 Cases = dict[str, tuple[str, tuple[int, ...]]]
@@ -57,10 +60,6 @@ _BETWEEN: Cases = {
     "spanning_tree 20": ("spanning_tree", (21, 21)),
     "assignment 16": ("assignment", (16, 16)),
 }
-_HUGE: Cases = {
-    "alignment 512x512": ("alignment", (512, 512)),
-    "assignment 1000": ("assignment", (1000, 1000)),
-}
 
 
 def declared(folder: Path = ROOMS / "oracles" / "derived") -> tuple[Cases, Cases]:
@@ -82,11 +81,47 @@ _DECLARED_SMALL, _DECLARED_MIDDLE = declared()
 SIZED = _DECLARED_SMALL.keys() | _DECLARED_MIDDLE.keys()
 """Cases of a size, not of a shape."""
 
-CASES = _SMALL | _DECLARED_SMALL | _MIDDLE | _DECLARED_MIDDLE | _BETWEEN | _LARGE | _HUGE
+CASES = _SMALL | _DECLARED_SMALL | _MIDDLE | _DECLARED_MIDDLE | _BETWEEN | _LARGE
 """An oracle with options, and the shape of one score tensor, or its size if the case is `SIZED`."""
 
 SMALL, MIDDLE, LARGE = (*_SMALL, *_DECLARED_SMALL), (*_MIDDLE, *_DECLARED_MIDDLE), tuple(_LARGE)
 """The cases of asv: by default the middle ones, in the full grid all three."""
 
-BETWEEN, HUGE = tuple(_BETWEEN), tuple(_HUGE)
-"""Cases that `tests/benchmarks` times too, and the largest ones, for devices."""
+BETWEEN = tuple(_BETWEEN)
+"""Cases that only `tests/benchmarks` times."""
+
+_REGISTRY = ast.parse((ROOMS / "estimators" / "__init__.py").read_text(encoding="utf-8"))
+ESTIMATORS: tuple[str, ...] = tuple(
+    ast.literal_eval(key)
+    for node in _REGISTRY.body
+    if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ESTIMATORS" and isinstance(node.value, ast.Dict)
+    for key in filter(None, node.value.keys)
+)
+"""The estimators of the registry that is written out in today's file."""
+
+HOME = "home"
+"""A case of estimators: each on the first of the `HOMES` that it supports."""
+
+HOMES = SMALL[:4]
+
+TASKS = "clusters l2x_switch listops_frozen listops listops_parser matching fsdd ner parsing pipeline vae listops_generated".split()  # noqa: SIM905
+"""The trained tasks; add new ones at the end."""
+
+LEARNERS, OTHER_LEARNERS = ("rloo", "structured_attention"), ("exact", "ste", "sparsemap", "imle")
+
+BATCH, OTHER_BATCHES = (64,), (1, 1024)
+DEVICE, OTHER_DEVICES = ("cpu",), ("cuda",)
+
+
+MODE = os.environ.get("STRUCTGRAD_ASV", "")
+
+
+def chosen(default: tuple[str | int, ...], more: tuple[str | int, ...], mode: str = MODE) -> list[str | int]:
+    """The default, and the rest after it in the full grid.
+
+    Raises:
+        ValueError: an unknown mode.
+    """
+    if mode not in ("", "full"):
+        raise ValueError(f"STRUCTGRAD_ASV is {mode!r}; expected 'full', or nothing for the default")
+    return [*default, *(more if mode else ())]

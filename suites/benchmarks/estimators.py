@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from . import commit, grid
-from .cases import MIDDLE, SMALL
+from . import cases, commit
 from .tasks import clock, estimator_task, tracked
 
 
 class _EstimatorBase:
     version: ClassVar[str] = "2"
     params: ClassVar[tuple[list[str | int], ...]] = (
-        list(grid.ESTIMATORS),
-        grid.chosen((grid.HOME,), (*SMALL, *MIDDLE)),
-        grid.chosen(grid.BATCH, grid.OTHER_BATCHES),
-        grid.chosen(grid.DEVICE, grid.OTHER_DEVICES),
+        list(cases.ESTIMATORS),
+        cases.chosen((cases.HOME,), (*cases.SMALL, *cases.MIDDLE)),
+        cases.chosen(cases.BATCH, cases.OTHER_BATCHES),
+        cases.chosen(cases.DEVICE, cases.OTHER_DEVICES),
     )
     param_names: ClassVar[tuple[str, ...]] = ("estimator", "oracle", "batch", "device")
 

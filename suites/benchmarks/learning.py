@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from . import grid
+from . import cases
 from .tasks import accuracy, clock, tracked, training_step
 
 
 class TrainingStep:
     version: ClassVar[str] = "1"
-    params: ClassVar[tuple[list[str | int], ...]] = (grid.chosen(grid.LEARNERS, grid.OTHER_LEARNERS), list(grid.TASKS))
+    params: ClassVar[tuple[list[str | int], ...]] = (cases.chosen(cases.LEARNERS, cases.OTHER_LEARNERS), list(cases.TASKS))
     param_names: ClassVar[tuple[str, ...]] = ("estimator", "task")
     number, repeat, rounds, warmup_time = 1, (5, 20, 1.0), 2, 0.1
     timer = staticmethod(clock)
@@ -24,7 +24,7 @@ class TrainingStep:
 
 class Learning:
     version: ClassVar[str] = "1"
-    params: ClassVar[tuple[list[str | int], ...]] = (grid.chosen(grid.LEARNERS[:1], grid.LEARNERS[1:]), ["clusters[steps=200]"])
+    params: ClassVar[tuple[list[str | int], ...]] = (cases.chosen(cases.LEARNERS[:1], cases.LEARNERS[1:]), ["clusters[steps=200]"])
     param_names: ClassVar[tuple[str, ...]] = ("estimator", "task")
 
     def track_error(self, name: str, task: str) -> float:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from . import commit, grid
-from .cases import LARGE, MIDDLE, SMALL
+from . import cases, commit
 from .operations import OPERATIONS
 from .tasks import clock, operation_task, tracked
 
@@ -13,10 +12,10 @@ from .tasks import clock, operation_task, tracked
 class _OracleBase:
     version: ClassVar[str] = "3"
     params: ClassVar[tuple[list[str | int], ...]] = (
-        grid.chosen(MIDDLE, (*SMALL, *LARGE)),
+        cases.chosen(cases.MIDDLE, (*cases.SMALL, *cases.LARGE)),
         list(OPERATIONS),
-        grid.chosen(grid.BATCH, grid.OTHER_BATCHES),
-        grid.chosen(grid.DEVICE, grid.OTHER_DEVICES),
+        cases.chosen(cases.BATCH, cases.OTHER_BATCHES),
+        cases.chosen(cases.DEVICE, cases.OTHER_DEVICES),
     )
     param_names: ClassVar[tuple[str, ...]] = ("oracle", "operation", "batch", "device")
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from . import commit
-from .cases import CASES, SIZED
-from .grid import HOME, HOMES
+from .cases import CASES, HOME, HOMES, SIZED
 from .operations import OPERATIONS, Inputs, left_out
 
 STEP = 0.01

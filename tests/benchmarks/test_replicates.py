@@ -9,7 +9,7 @@ from torch import Tensor
 
 from structgrad.estimators import ESTIMATORS, make_estimator
 from structgrad.oracles import ShiftReduce
-from structgrad.suites.benchmarks.grid import HOMES
+from structgrad.suites.benchmarks.cases import HOMES
 from structgrad.suites.benchmarks.tasks import structure
 
 pytestmark = pytest.mark.benchmark

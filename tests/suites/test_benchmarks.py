@@ -17,7 +17,7 @@ import torch
 
 from structgrad.estimators import ESTIMATORS
 from structgrad.oracles import ORACLES, Assignment, Categorical, Constituency, LinearChain, capabilities
-from structgrad.suites.benchmarks import cases, commit, console, grid, tasks
+from structgrad.suites.benchmarks import cases, commit, console, tasks
 from structgrad.suites.benchmarks.bias import EstimatorBias
 from structgrad.suites.benchmarks.estimators import EstimatorMemory, EstimatorTime
 from structgrad.suites.benchmarks.learning import Learning, TrainingStep
@@ -58,11 +58,11 @@ def test_values_that_asv_would_overlook_are_refused_and_others_are_above_zero() 
 
 
 def test_every_estimator_oracle_task_and_operation_is_measured() -> None:
-    assert tuple(ESTIMATORS) == grid.ESTIMATORS
-    assert set(TASKS) <= set(grid.TASKS), "add a new task to suites/benchmarks/grid.py"
+    assert tuple(ESTIMATORS) == cases.ESTIMATORS
+    assert set(TASKS) <= set(cases.TASKS), "add a new task to suites/benchmarks/cases.py"
     for names in (cases.SMALL, cases.MIDDLE):
         assert {cases.CASES[name][0].partition("[")[0] for name in names} == set(ORACLES)
-    assert Counter((*cases.SMALL, *cases.MIDDLE, *cases.BETWEEN, *cases.LARGE, *cases.HUGE)) == Counter(list(cases.CASES))
+    assert Counter((*cases.SMALL, *cases.MIDDLE, *cases.BETWEEN, *cases.LARGE)) == Counter(list(cases.CASES))
     kinds = [kind for _, kind in inspect.getmembers(capabilities, inspect.isclass) if issubclass(kind, capabilities.Oracle)]
     offered = {name for kind in kinds for name, _ in inspect.getmembers(kind, callable) if not name.startswith("_")}
     assert {method_of(operation) for operation in OPERATIONS} == offered - set(NOT_MEASURED.split())
@@ -70,9 +70,8 @@ def test_every_estimator_oracle_task_and_operation_is_measured() -> None:
 
 def test_parameters_do_not_follow_the_measured_commit() -> None:
     """asv hands old commits the position of a parameter, which has another meaning in a list from their registries."""
-    trees = [ast.parse((FOLDER / name).read_text()) for name in ("grid.py", "cases.py")]
-    imported = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert {ast.unparse(node).split()[1] for node in imported} == {"__future__", "ast", "os", "pathlib", ".cases"}
+    imported = [node for node in ast.walk(ast.parse((FOLDER / "cases.py").read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert {ast.unparse(node).split()[1] for node in imported} == {"__future__", "ast", "os", "pathlib"}
 
 
 def test_the_default_is_a_part_of_the_full_grid_under_the_same_names() -> None:
@@ -92,9 +91,9 @@ def test_the_default_is_a_part_of_the_full_grid_under_the_same_names() -> None:
         assert all(many[: len(few)] == few for few, many in pairs), name
         assert any(len(few) < len(many) for few, many in pairs), name
     for kind in (EstimatorBias, EstimatorTime, EstimatorMemory):  # asv shows each missing pair by a line that ends in n/a
-        assert kind.params[1] == [grid.HOME]
+        assert kind.params[1] == [cases.HOME]
     with pytest.raises(ValueError, match="STRUCTGRAD_ASV is 'all'; expected 'full', or nothing for the default"):
-        grid.chosen(("a",), ("b",), "all")
+        cases.chosen(("a",), ("b",), "all")
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -124,7 +123,7 @@ def test_what_is_tracked_repeats_to_the_bit(name: str) -> None:
     assert all(value >= FLOOR for value in first)
 
 
-@pytest.mark.parametrize("name", grid.ESTIMATORS)
+@pytest.mark.parametrize("name", cases.ESTIMATORS)
 def test_every_estimator_has_a_time_and_a_peak(name: str) -> None:
     case = home(name)
     timed, sized = EstimatorTime(), EstimatorMemory()
@@ -204,7 +203,7 @@ def test_what_is_out_of_reach_or_too_large_is_left_out(monkeypatch: pytest.Monke
 def test_an_estimator_is_at_home_in_the_first_case_that_it_supports() -> None:
     for name, case in (("rloo", "subset 10/5"), ("reinmax", "categories 10x2"), ("step_ppo", "policy 5")):
         assert home(name) == case
-        assert tasks.pair(name, grid.HOME)[2] == cases.CASES[case][1]
+        assert tasks.pair(name, cases.HOME)[2] == cases.CASES[case][1]
 
 
 def test_the_console_shows_measured_values_alone(monkeypatch: pytest.MonkeyPatch) -> None:
