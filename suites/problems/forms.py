@@ -15,12 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class LinearForm:
-    """``⟨c, z⟩ + constant``.
-
-    Args:
-        weights: c, [*event].
-        constant: added to the form.
-    """
+    """``⟨c, z⟩ + constant`` with the weights c, [*event]."""
 
     weights: Tensor
     constant: float = 0.0
@@ -28,13 +23,7 @@ class LinearForm:
 
 @dataclass(frozen=True, eq=False)
 class QuadraticForm:
-    """``‖A z − b‖² + constant``.
-
-    Args:
-        matrix: A, [r, *event].
-        target: b, [r].
-        constant: added to the form.
-    """
+    """``‖A z − b‖² + constant`` with the matrix A, [r, *event], and the target b, [r]."""
 
     matrix: Tensor
     target: Tensor
@@ -75,12 +64,7 @@ class CountForm:
 
 @dataclass(frozen=True, eq=False)
 class PointForm:
-    """One value at a single structure, and another one everywhere else.
-
-    Args:
-        structure: [*event] of 0/1.
-        here: the value at that structure. ``elsewhere``: at every other one.
-    """
+    """The value ``here`` at one structure, [*event] of 0/1, and ``elsewhere`` at every other one."""
 
     structure: Tensor
     here: float

@@ -102,9 +102,9 @@ def load_task(  # noqa: PLR0913 - a problem, and the run that it comes from
     """The problem of a task, see `load`.
 
     Args:
-        name: ``task:NAME``, ``learnt:NAME`` or ``learnt:NAME@ESTIMATOR``.
+        name: ``task:NAME``, whose instances are seeds; ``learnt:NAME`` or ``learnt:NAME@ESTIMATOR``, with items of the test split.
         stage: one of `stages_of_task`.
-        instances: seeds; or items of the test split, spread evenly over it.
+        instances: their number; items are spread evenly over the split.
         offset: must be 0: a task has a loss of its own.
         seed: the block of the seeds; items come from the run of its first one.
         trained: False for items of the untrained model, which have the same shapes and losses.

@@ -34,11 +34,7 @@ LOSS_NAMES = (OWN_LOSS, *LOSSES)
 
 
 def with_loss(name: str, loss: str) -> str:
-    """The problem of the same scores with a loss; a problem that names one already, and a task, stay the same.
-
-    Args:
-        name: of a problem.
-        loss: a key of `LOSSES`, or ``own`` for the default.
+    """The problem of the same scores with a loss of `LOSS_NAMES`; a problem that names one already, and a task, stay the same.
 
     Raises:
         ValueError: an unknown loss.
@@ -145,7 +141,7 @@ def from_file(file: ScoreFile, loss: str | None = None, *, offset: float = 0.0) 
     Args:
         file: the file of the scores, and how to read it.
         loss: a key of `LOSSES` that replaces the loss of the file; its name follows that of the problem.
-        offset: a constant that is added to every loss.
+        offset: as in `load`.
 
     Raises:
         ValueError: one sentence that names the file.

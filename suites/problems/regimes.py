@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -199,7 +198,6 @@ def random_direction(oracle: Oracle, event: tuple[int, ...], random: np.random.G
     return oracle.from_potentials(unary, other[:tags], start=other[tags], end=other[tags + 1])
 
 
-@functools.lru_cache(maxsize=64)
 def _uniform_scores(oracle: Oracle, event: tuple[int, ...]) -> Tensor | None:
     """The scores at which all structures are equally probable: those of a locally normalised policy; None for 0."""
     if oracle != ShiftReduce("local"):

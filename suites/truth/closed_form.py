@@ -41,13 +41,7 @@ class Count(NamedTuple):
 
 
 def reduced(form: CountForm, oracle: Oracle, parameters: Tensor) -> Count | LinearForm | None:
-    """The simplest form that is the same on all feasible structures; None if the counts have too many values.
-
-    Args:
-        form: of a loss.
-        oracle: of the structures.
-        parameters: natural parameters [*event]; their -inf say which parts are forbidden.
-    """
+    """The simplest form that is the same on all structures feasible at natural parameters [*event]; None with too many values of counts."""
     read, allowed = oracle.read_mask(tuple(parameters.shape), parameters.device), parameters > -math.inf
     joint, size, ranges = torch.zeros_like(parameters, dtype=torch.int64), 1, []
     for count in form.counts:
@@ -253,12 +247,6 @@ def _support(oracle: MarginalOracle, parameters: Tensor, count: int) -> int:
 
 def known_truth(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> Truth:
     """The exact truth: by enumeration up to the cap, which also gives kurtoses, and by the form of the loss beyond.
-
-    Args:
-        loss: as for `exact_truth` and `analytic_truth`.
-        oracle: of the structures.
-        scores: [*event].
-        cap: the largest space that is enumerated.
 
     Raises:
         UnknownTruthError: a larger space, and no closed form.

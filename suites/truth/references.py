@@ -126,15 +126,7 @@ def own_reference(estimator: Estimator[Any]) -> Kind | None:
 
 
 def reference_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor, **options: Any) -> Reference | None:
-    """The reference of an estimator's own objective, with its own noise or its own point; None if it has no such gradient.
-
-    Args:
-        estimator: any of the contract.
-        oracle: the structures.
-        loss: ``[..., *event] -> [...]``.
-        scores: one instance, ``[*event]``.
-        **options: ``truth``, ``replicates`` and ``key`` of `reference_gradient`.
-    """
+    """The `reference_gradient` of an estimator's own objective, with its own noise or its own point; None if it has no such gradient."""
     kind, noise = own_reference(estimator), getattr(estimator, "noise", None)
     if kind is None or kind == "argmax" or not isinstance(noise, SmoothNoise | None):
         return None
@@ -184,15 +176,7 @@ def perturbed_gradient(  # noqa: PLR0913 - an instance, a law, and two numbers o
     """``E (L − b) ν(ε)`` with ``ν = −(log f)'`` of the density of the noise, for every loss and every oracle with an argmax.
 
     A block of n draws gives ``Σ (L_i − L̄) ν(ε_i) / (n − 1)``: the score function with the mean of the other losses as the baseline of each
-    draw. It has no bias. Blocks are independent, so their spread gives the error.
-
-    Args:
-        oracle: whose best structures are taken.
-        loss: ``[..., *event] -> [...]``.
-        theta: float64 ``[*event]``.
-        law: of the noise.
-        key: stable names of the stream.
-        replicates: draws, rounded up to whole blocks.
+    draw. It has no bias. Blocks are independent, so their spread gives the error. Arguments are those of `reference_gradient`.
     """
     blocks = -(-replicates // BLOCK)
     if blocks < MIN_BLOCKS:

@@ -119,15 +119,8 @@ def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: i
     The law of that structure is ``p(z) / (1 − q)``, q the mass of the best, independent of the draws before it: sum-and-sample. The
     estimates of `TUPLES` random draws, likely and rare ones, have to agree with this form.
 
-    Args:
-        estimator: draws through one `sample_distinct` and nothing else, see `draws_of`.
-        target: the instance.
-        draws: n.
-        cap: the most structures.
-        information: Fisher's, [d, d].
-
     Returns:
-        All moments; None if the form does not hold, or with too many structures.
+        All moments; None if the form does not hold, or with more structures than the cap.
 
     Cost:
         The estimator once per structure.

@@ -51,18 +51,14 @@ CASES = [
 ragged = pytest.mark.parametrize("case", CASES, ids=str)
 
 
-def alone(folder: Path, case: Case, item: int, values: np.ndarray, **more: Any) -> ScoreTables:
-    """A file that holds one item, of its own size."""
-    cut = (slice(0, 1), *map(slice, case.items[item]))
-    path = folder / f"alone{item}.npz"
-    np.savez(path, scores=values[item : item + 1][cut], **{name: array[item : item + 1][cut] for name, array in more.items()})
-    return ScoreTables(ScoreFile(str(path), case.structure, convention=case.convention, gold="gold" if more else None))
+def table(path: Path, case: Case, values: np.ndarray, **more: Any) -> ScoreFile:
+    np.savez(path, scores=values, **more)
+    named = {"gold": "gold" if "gold" in more else None, "lengths": "words" if "words" in more else None}
+    return ScoreFile(str(path), case.structure, convention=case.convention, **named)
 
 
 def together(folder: Path, case: Case, values: np.ndarray, **more: Any) -> ScoreFile:
-    path = folder / "together.npz"
-    np.savez(path, scores=values, words=np.array(case.lengths), **more)
-    return ScoreFile(str(path), case.structure, convention=case.convention, lengths="words", gold="gold" if more else None)
+    return table(folder / "together.npz", case, values, words=np.array(case.lengths), **more)
 
 
 def padded(case: Case, seed: int = 0, filling: float = np.nan) -> np.ndarray:
@@ -71,16 +67,6 @@ def padded(case: Case, seed: int = 0, filling: float = np.nan) -> np.ndarray:
     for item, shape in enumerate(case.items):
         values[(item, *map(slice, shape))] = np.random.default_rng(seed + item).normal(size=shape)
     return values
-
-
-@ragged
-def test_an_item_is_what_it_is_in_a_file_of_its_own(case: Case, tmp_path: Path) -> None:
-    values = padded(case)
-    tables = ScoreTables(together(tmp_path, case, values))
-    for item in range(2):
-        expected = alone(tmp_path, case, item, values).scores(0)
-        assert torch.equal(tables.scores(item), expected)
-        assert expected.isfinite().any()
 
 
 def stored_as(case: Case, structure: torch.Tensor) -> np.ndarray:
@@ -92,24 +78,24 @@ def stored_as(case: Case, structure: torch.Tensor) -> np.ndarray:
         words = array[1:, 1:].copy()
         np.fill_diagonal(words, array[0, 1:])
         return words
-    if case.convention.spans == "exclusive":
-        return np.pad(array, ((0, 1), (1, 0)))
-    return array
+    return np.pad(array, ((0, 1), (1, 0))) if case.convention.spans == "exclusive" else array
 
 
 @ragged
 @pytest.mark.parametrize("rubbish", [0.0, 7.0])
-def test_gold_is_cut_and_laid_out_as_the_scores_are(case: Case, rubbish: float, tmp_path: Path) -> None:
+def test_scores_and_gold_are_those_of_a_file_with_the_item_alone(case: Case, rubbish: float, tmp_path: Path) -> None:
     values, oracle = padded(case), make_oracle(case.structure)
-    gold = np.full_like(values, rubbish)
-    drawn = []
+    gold, expected = np.full_like(values, rubbish), []
     for item, shape in enumerate(case.items):
-        scores = alone(tmp_path, case, item, values).scores(0)
-        drawn.append(oracle.sample(scores, generator=seeded(item)))
-        gold[(item, *map(slice, shape))] = stored_as(case, drawn[-1])
+        cut = (slice(item, item + 1), *map(slice, shape))
+        scores = ScoreTables(table(tmp_path / f"alone{item}.npz", case, values[cut])).scores(0)
+        assert scores.isfinite().any()
+        expected.append((scores, oracle.sample(scores, generator=seeded(item))))
+        gold[(item, *map(slice, shape))] = stored_as(case, expected[-1][1])
     tables = ScoreTables(together(tmp_path, case, values, gold=gold))
-    for item, structure in enumerate(drawn):
-        assert torch.equal(tables.gold(item), structure)  # type: ignore[arg-type]
+    for item, (scores, structure) in enumerate(expected):
+        assert torch.equal(tables.scores(item), scores)
+        assert torch.equal(tables.gold(item), structure)
 
 
 # What looks like padding.
@@ -128,8 +114,7 @@ def warned(file: ScoreFile) -> list[str]:
 @pytest.mark.parametrize("filling", [0.0, -1e9, -np.inf, np.nan])
 def test_constant_ends_are_told_once(case: Case, filling: float, tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
-    np.savez(path, scores=padded(case, filling=filling))
-    (said,) = warned(ScoreFile(str(path), case.structure, convention=case.convention))
+    (said,) = warned(table(path, case, padded(case, filling=filling)))
     assert said.startswith(f"{path}: 1 of 2 items, such as 1, end in parts of one value: possible padding is measured as scores;")
     assert "--field lengths=NAME (`ScoreFile(lengths=...)` in Python)" in said
     assert warned(together(tmp_path, case, padded(case, filling=filling))) == []
@@ -137,10 +122,8 @@ def test_constant_ends_are_told_once(case: Case, filling: float, tmp_path: Path)
 
 @ragged
 def test_scores_without_padding_are_none_of_it(case: Case, tmp_path: Path) -> None:
-    path = tmp_path / "a.npz"
     for values in (np.random.default_rng(0).normal(size=(2, *case.stored)), np.zeros((2, *case.stored))):
-        np.savez(path, scores=values)
-        assert warned(ScoreFile(str(path), case.structure, convention=case.convention)) == []
+        assert warned(table(tmp_path / "a.npz", case, values)) == []
 
 
 @pytest.mark.parametrize(
@@ -162,6 +145,3 @@ def test_an_array_that_is_called_lengths_is_named(more: dict[str, np.ndarray], s
     assert len(found) == (said is not None)
     if said is not None:
         assert re.search(said, found[0])
-
-
-# Items without a structure.
