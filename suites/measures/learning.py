@@ -99,10 +99,11 @@ def option_finding(name: str, choice: ValidatedChoice) -> Iterator[Finding]:
 def _of_seed(name: str, instance: str, found: TrainingResult, task: Task, steps: int) -> Iterator[Finding]:
     floor, ceiling = (values["accuracy"] for values in bounds(task, found.job.seed))
     trained = [value for step, value in found.curve if step > 0]
-    values = {metric: found.metrics[metric] for metric in ("accuracy", "structure_accuracy", "relaxed_accuracy") if metric in found.metrics}
-    values |= {
+    accuracy = found.metrics["accuracy"]
+    values: dict[str, float | None] = {
+        **{metric: found.metrics[metric] for metric in ("accuracy", "structure_accuracy", "relaxed_accuracy") if metric in found.metrics},
         "curve_mean": sum(trained) / len(trained),
-        "normalised_accuracy": (values["accuracy"] - floor) / (ceiling - floor) if ceiling > floor else None,
+        "normalised_accuracy": (accuracy - floor) / (ceiling - floor) if ceiling > floor else None,
         "diverged": float(found.diverged is not None),
         "floor_accuracy": floor,
         "ceiling_accuracy": ceiling,

@@ -50,13 +50,6 @@ def test_a_gradient_scaled_by_098_is_found_at_default_settings(name):
     assert wrong.metrics["cosine"].value == pytest.approx(1)
 
 
-def test_a_large_scale_error_is_found_by_sampling_too():
-    target = target_of("subset")
-    wrong = measure(ScaledReinforce(factor=0.5), target.oracle, target.loss, target.scores, sampling=MONTE_CARLO)
-    assert wrong.verdict == "biased"
-    assert wrong.p_value < ALPHA
-
-
 @pytest.mark.parametrize(("estimator", "verdict"), [(LeaveOneOut(), "unresolved"), (ScaledReinforce(factor=0.5), "biased")])
 def test_absence_of_rare_actions_of_a_policy_is_no_bias_and_a_bias_is_found_beside_them(estimator, verdict):
     """Decisions that fall otherwise once in 10⁵ do not do so here: their estimates are constant, and their means are not the gradient."""
@@ -91,10 +84,6 @@ def test_a_right_estimator_is_never_called_unbiased_by_sampling():
     assert found.verdict in ("unresolved", "equivalent")
 
 
-def test_enough_replicates_show_equivalence():
-    assert measured(LeaveOneOut(4), tier="mc", replicates=60_000, batch_size=20_000).verdict == "equivalent"
-
-
 @pytest.mark.parametrize("name", list(ORACLES))
 @pytest.mark.parametrize(
     "estimator", [Reinforce(), LeaveOneOut(), StraightThroughGumbel(), PerturbAndMAP(), ImplicitMLE()], ids=lambda e: e.name
@@ -107,13 +96,10 @@ def test_the_batch_size_changes_no_number(name, estimator):
             assert one == pytest.approx(two, rel=1e-9, abs=1e-12), metric
 
 
-def test_a_run_twice_is_identical():
-    assert measured(ImplicitMLE(), replicates=500) == measured(ImplicitMLE(), replicates=500)
-
-
 def test_another_seed_or_key_is_another_sample():
-    values = {measured(ImplicitMLE(), replicates=500, **change).metrics["gain"].value for change in ({}, {"seed": 1}, {"key": ("other",)})}
-    assert len(values) == 3
+    found = [measured(ImplicitMLE(), replicates=500, **change) for change in ({}, {}, {"seed": 1}, {"key": ("other",)})]
+    assert found[0] == found[1]
+    assert len({one.metrics["gain"].value for one in found}) == 3
 
 
 def replayed(name: str) -> bool:
@@ -179,13 +165,6 @@ def test_peaked_instances_raise_no_false_alarm(scale):
         truth = exact_truth(loss, oracle, scores)
         found = measure(Reinforce(), oracle, loss, scores, truth=truth, sampling=dataclasses.replace(MONTE_CARLO, seed=seed))
         assert found.verdict != "biased"
-
-
-def test_a_vanishing_gradient_is_no_false_alarm():
-    """The gradient at scale 50 is 1e-20 of the loss, below the resolution of float64."""
-    for seed in range(10):
-        oracle, loss, scores = Categorical(), quadratic("categorical", offset=1e3), scores_of("categorical", 50.0, seed)
-        assert measure(Reinforce(), oracle, loss, scores).verdict == "unbiased-exact"
 
 
 @pytest.mark.parametrize(("tests", "most"), [(60, 10), pytest.param(200, 20, marks=pytest.mark.sweep)])
@@ -258,15 +237,6 @@ def test_refuses_the_exact_tier_where_there_is_none():
 def test_refuses_settings_that_cannot_be(settings, message):
     with pytest.raises(ValueError, match=message):
         Sampling(**settings)
-
-
-def test_memory_does_not_grow_with_the_replicates():
-    target = target_of("subset")
-    few, many = (draw_moments(Reinforce(), target, Sampling(replicates=n, batch_size=1024)) for n in (1024, 65536))
-    sizes = [sum(t.numel() for t in vars(m).values() if isinstance(t, torch.Tensor)) for m in (few, many)]
-    assert sizes[0] == sizes[1]
-    assert many.total == 65536
-    assert math.isfinite(float(many.mean.sum()))
 
 
 def test_what_is_deterministic_is_asked_once() -> None:

@@ -50,6 +50,10 @@ def test_every_metric_of_every_instance_is_a_finding():
     assert {"truth_norm", "relative_bias", "fisher_rho_16", "null_bias", "sign_agreement", "kurtosis", "snr", "rho_16"} <= names
     assert {finding.tier for finding in findings} == {"exact"}
     assert all(finding.replicates is None and finding.interval == "" and finding.low is None for finding in findings)
+    assert not any(finding.batches or finding.setting for finding in findings)
+    assert {finding.metric for finding in findings if finding.verdict} == {"relative_bias"}
+    unnamed = {finding.metric for finding in findings if not finding.reference}
+    assert unnamed == {"snr", "kurtosis", "zero_gradient_rate", "gradient_nonzeros"}
 
 
 def test_replicates_come_with_intervals_and_their_methods():
@@ -79,25 +83,6 @@ def test_the_first_batches_alone_give_wider_intervals():
     widest = next(finding for finding in findings if finding.size == sizes[0])
     assert widest.high - widest.low > 1.5 * (whole.high - whole.low)
     assert all(finding.low < whole.high and whole.low < finding.high for finding in findings)
-
-
-def test_exact_numbers_have_no_batches():
-    assert not any(finding.batches or finding.setting for finding in found(Reinforce()))
-
-
-def test_a_reference_that_is_drawn_needs_more_than_the_fewest_replicates():
-    few = Context(effort=Effort(replicates=64, most_replicates=64))
-    findings = Bias().findings(problem(), {"it": PerturbAndMAP()}, few)
-    assert {finding.reference for finding in findings if finding.reference} == {"expected", "perturbed"}
-
-
-def test_only_the_bias_has_a_verdict():
-    assert {finding.metric for finding in found(Reinforce()) if finding.verdict} == {"relative_bias"}
-
-
-def test_what_compares_with_nothing_names_no_reference():
-    unnamed = {finding.metric for finding in found(Reinforce()) if not finding.reference}
-    assert unnamed == {"snr", "kurtosis", "zero_gradient_rate", "gradient_nonzeros"}
 
 
 @pytest.mark.parametrize(("estimator", "kind"), [(PerturbAndMAP(), "perturbed"), (StructuredAttention(), "relaxed")], ids=lambda e: str(e))

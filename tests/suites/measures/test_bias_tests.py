@@ -13,7 +13,7 @@ from structgrad.estimators import ConditionalMeanBaseline, Reinforce
 from structgrad.suites.measures.bias_tests import ALPHA, FLAT, bias_test, partial_tests
 from structgrad.suites.measures.group_sequential import bias_bound
 from structgrad.suites.statistics.moments import Moments
-from tests.suites.studies.laws import NAMES, instance, law, needed_replicates, predicted_replicates, with_error
+from tests.suites.studies.laws import NAMES, instance, law, needed_replicates, with_error
 
 FLAT_SPACE = ("subset10", 0.5)
 
@@ -112,18 +112,6 @@ def test_every_known_error_is_found_with_twice_the_predicted_replicates(name):
     needed = min(needed_replicates(wrong, truth).values())
     found = [bias_test(drawn(wrong, 2 * needed, seed, batches=1), truth) < ALPHA for seed in range(10)]
     assert sum(found) >= 9
-
-
-def test_refuses_an_unknown_error():
-    with pytest.raises(ValueError, match="`with_error` got 'sign'; expected one of scale, own sample"):
-        with_error(exact_law(*FLAT_SPACE), "sign")
-
-
-def test_the_predicted_number_of_replicates_is_that_of_the_normal_distribution():
-    assert predicted_replicates(1.0, 0.01) == pytest.approx(20.9e4, rel=1e-3)
-    assert predicted_replicates(1.0, 0.01, alpha=0.01) == pytest.approx(14.9e4, rel=2e-3)
-    assert predicted_replicates(1.0, 0.01, alpha=1e-5) == pytest.approx(32.5e4, rel=2e-3)
-    assert predicted_replicates(1.0, 0.01, tests=3) > predicted_replicates(1.0, 0.01)
 
 
 def test_upper_bounds_hold_the_bias_and_shrink_with_replicates():

@@ -14,7 +14,6 @@ from structgrad.suites.measures import learning, parameter_bias
 from structgrad.suites.measures.cost.wall_clock import StepTime
 from structgrad.suites.measures.learning import LearningSuite, to_target
 from structgrad.suites.measures.suite import EFFORTS, Context
-from structgrad.suites.metrics import METRICS
 from structgrad.suites.problems import load, with_loss
 from structgrad.suites.running.planning.estimates import guess, time_limit
 from structgrad.suites.running.planning.grid import grid
@@ -40,7 +39,7 @@ def found() -> list:
     return list(LearningSuite().findings(problem, {"imle": make_estimator("imle")}, QUICK))
 
 
-def test_every_seed_has_every_metric(found):
+def test_every_seed_has_every_metric_and_the_choices_are_found(found):
     of_seeds = {(f.instance, f.metric) for f in found if f.instance}
     metrics = {metric for _, metric in of_seeds}
     assert metrics == {
@@ -48,22 +47,14 @@ def test_every_seed_has_every_metric(found):
         "normalised_accuracy", "diverged", "floor_accuracy", "ceiling_accuracy",
     }  # fmt: skip
     assert of_seeds == {(seed, metric) for seed in ("seed=0", "seed=1") for metric in metrics}
-    assert metrics | {"learning_rate", "chosen_option"} <= set(METRICS)
-
-
-def test_rate_and_option_are_told(found):
-    [rate] = [f.value for f in found if f.metric == "learning_rate"]
-    [option] = [f for f in found if f.metric == "chosen_option"]
-    assert rate in make_task("clusters").rates
+    [rate], [option] = ([f for f in found if f.metric == metric] for metric in ("learning_rate", "chosen_option"))
+    assert rate.value in make_task("clusters").rates
     assert option.value in OPTIONS["imle"][1]
     assert option.setting == f"lambda={option.value:g}"
-
-
-def test_the_curve_ends_at_the_accuracy(found):
     points = [f for f in found if f.metric == "curve_accuracy" and f.instance == "seed=1"]
     assert [f.size for f in points] == [float(step) for step in sorted({round(12 * i / 20) for i in range(21)})]
-    assert points[-1].value == next(f.value for f in found if f.metric == "accuracy" and f.instance == "seed=1")
-    assert points[-1].setting == "step=12"
+    last = next(f.value for f in found if f.metric == "accuracy" and f.instance == "seed=1")
+    assert (points[-1].value, points[-1].setting) == (last, "step=12")
 
 
 def test_choices_are_made_on_other_seeds_and_another_split(monkeypatch):
@@ -181,10 +172,14 @@ def test_the_runner_plans_and_pairs_tasks(tmp_path):
     assert again == rows
 
 
-def test_an_estimator_that_does_not_fit_is_skipped():
-    work = grid(replace(PLAN, estimators=("relaxed_top_k", "ste")))
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("relaxed_top_k", "relaxed_top_k needs"), ("crf", "crf needs true structures, and the loss cross_entropy holds none")],
+)
+def test_an_estimator_that_does_not_fit_is_skipped(name, reason):
+    work = grid(replace(PLAN, estimators=(name, "ste")))
     assert [cell.estimators for cell in work.cells] == [("ste",)]
-    assert [row.status for row in work.skips] == ["skipped"]
+    assert [(row.status, row.reason.startswith(reason)) for row in work.skips] == [("skipped", True)]
 
 
 def test_sizes_and_version_of_a_task_are_part_of_its_cells(monkeypatch):
@@ -212,20 +207,23 @@ def test_a_preset_takes_the_stages_of_tasks():
     assert {cell.problem for cell in found.cells} == {NAME, *(with_loss("subset_regimes", loss) for loss in FIRST_LOSSES)}
 
 
-def test_what_a_task_does_not_have_is_said():
-    with pytest.raises(ValueError, match="got the unknown task 'cluster'; did you mean clusters"):
-        load("task:cluster", "training", instances=1, data=None)
-    with pytest.raises(ValueError, match="got the unknown stage 'init'; did you mean training"):
-        load(NAME, "init", instances=1, data=None)
-    with pytest.raises(ValueError, match="a task has a loss of its own, leave --offset out"):
-        load(NAME, "training", instances=1, data=None, offset=1.0)
+@pytest.mark.parametrize(
+    ("name", "stage", "options", "message"),
+    [
+        ("task:cluster", "training", {}, "got the unknown task 'cluster'; did you mean clusters"),
+        (NAME, "init", {}, "got the unknown stage 'init'; did you mean training"),
+        (NAME, "training", {"offset": 1.0}, "a task has a loss of its own, leave --offset out"),
+        ("task:collections:Counter", "training", {}, "a Counter; expected a task"),
+    ],
+)
+def test_a_task_that_is_not_there_is_refused(name, stage, options, message):
+    with pytest.raises(ValueError, match=message):
+        load(name, stage, instances=1, data=None, **options)
+
+
+def test_a_loss_or_data_that_a_task_does_not_have_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="got the loss 'hamming' for tasks alone, which have losses of their own; leave --loss out"):
         grid(plan_of("quick", problems=(NAME,), losses=("hamming",)))
-    with pytest.raises(ValueError, match="a Counter; expected a task"):
-        load("task:collections:Counter", "training", instances=1, data=None)
-
-
-def test_a_task_without_its_data_says_so(monkeypatch):
     monkeypatch.setattr(type(make_task("clusters")), "unavailable", lambda self: "the folder of points is not there")
     with pytest.raises(ValueError, match="the problem task:clusters is not available: the folder of points is not there"):
         load("task:clusters", "training", instances=1, data=None)
@@ -280,9 +278,3 @@ def test_tasks_are_named_by_patterns_too():
     assert problems.task_names("task:clusters[steps=20]") == ["task:clusters[steps=20]"]
     with pytest.raises(ValueError, match=r"got the unknown problem 'task:zz\*'"):
         problems.task_names("task:zz*")
-
-
-def test_training_that_is_told_structures_is_planned_where_a_loss_holds_them():
-    found = grid(Plan(suites=("learning",), problems=(NAME,), estimators=("crf", "ste"), instances=1))
-    assert [cell.estimators for cell in found.cells] == [("ste",)]
-    assert [row.reason for row in found.skips] == ["crf needs true structures, and the loss cross_entropy holds none"]

@@ -1,13 +1,8 @@
 from __future__ import annotations
 
 import gc
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +11,6 @@ import torch
 from structgrad.estimators import ESTIMATORS, Reinforce, make_estimator
 from structgrad.oracles import Constituency, Subset, kernels
 from structgrad.oracles.kernels import switch
-from structgrad.suites.measures import memory
 from structgrad.suites.measures.memory import Memory, peak_memory, training_memory
 from structgrad.suites.problems.losses import make_loss
 from tests.estimator_cases import a_case_for, numbers
@@ -26,25 +20,25 @@ from tests.suites.planted import CONTEXT, Hungry, problem
 KILOBYTES = 1000
 
 
-def test_one_allocation_counts_its_bytes() -> None:
-    assert peak_memory(lambda: torch.empty(250 * KILOBYTES, dtype=torch.float32)) == 1000 * KILOBYTES
+def block(kilobytes: int = 1000) -> torch.Tensor:
+    return torch.empty(kilobytes * KILOBYTES, dtype=torch.uint8)
 
 
-def test_released_memory_does_not_add_up() -> None:
-    def one_after_the_other() -> None:
-        for _ in range(5):
-            torch.empty(1000 * KILOBYTES, dtype=torch.uint8)
-
-    assert peak_memory(one_after_the_other) == 1000 * KILOBYTES
+HELD = block()
 
 
-def test_memory_held_at_once_adds_up() -> None:
-    assert peak_memory(lambda: [torch.empty(1000 * KILOBYTES, dtype=torch.uint8) for _ in range(5)]) == 5000 * KILOBYTES
-
-
-def test_memory_of_before_does_not_count() -> None:
-    held = torch.empty(1000 * KILOBYTES, dtype=torch.uint8)
-    assert peak_memory(lambda: held.zero_()) == 0
+@pytest.mark.parametrize(
+    ("call", "kilobytes"),
+    [
+        (lambda: torch.empty(250 * KILOBYTES, dtype=torch.float32), 1000),
+        (lambda: [block() is None for _ in range(5)], 1000),
+        (lambda: [block() for _ in range(5)], 5000),
+        (lambda: HELD.zero_(), 0),
+    ],
+    ids=["one allocation", "released memory", "memory held at once", "memory of before"],
+)
+def test_bytes_that_are_held_at_once_count(call: Callable[[], object], kilobytes: int) -> None:
+    assert peak_memory(call) == kilobytes * KILOBYTES
 
 
 @contextmanager
@@ -62,12 +56,12 @@ def test_what_hangs_in_a_cycle_is_held_until_the_call_ends() -> None:
     """And not until the interpreter likes to collect it."""
 
     def call() -> None:
-        cycle: list[object] = [torch.empty(1000 * KILOBYTES, dtype=torch.uint8)]
+        cycle: list[object] = [block()]
         cycle.append(cycle)
         del cycle
         with eager_collector():
             [[] for _ in range(1000)]
-            torch.empty(600 * KILOBYTES, dtype=torch.uint8)
+            block(600)
 
     assert peak_memory(call) == 1600 * KILOBYTES
 
@@ -97,21 +91,6 @@ def test_the_backward_pass_counts() -> None:
     both = peak_memory(lambda: torch.autograd.grad(scores.exp().sum(), scores))
     assert forward >= 1000 * KILOBYTES
     assert both >= forward + 900 * KILOBYTES
-
-
-def test_a_build_without_the_profiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Silent:
-        def __init__(self, **_: object) -> None:
-            self.profiler = SimpleNamespace(kineto_results=None)
-
-        def __enter__(self) -> Silent:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(memory, "profile", Silent)
-    with pytest.raises(RuntimeError, match=r"`peak_memory` got no record from torch's profiler; expected a build of torch"):
-        peak_memory(lambda: None)
 
 
 @pytest.mark.gpu
@@ -161,35 +140,3 @@ def test_the_step_before_the_measured_one_runs_the_same_kernels() -> None:
     training_memory("reinforce", Subset(2), loss, torch.zeros(4, 5, dtype=torch.float64))
     assert len(shown) >= 8
     assert all(shown)
-
-
-PROGRAM = """
-import json
-from structgrad.estimators import ESTIMATORS, make_estimator
-from structgrad.suites.measures.memory import Memory
-from structgrad.suites.problems.named import load
-from structgrad.suites.measures.suite import Context
-found = []
-for name in ("shift_reduce_regimes", "categorical_regimes", "constituency_regimes", "subset_regimes"):
-    problem = load(name, "h=0.95", instances=1, data=None)
-    made = {each: make_estimator(each) for each in ESTIMATORS}
-    event = tuple(problem.instances[0].scores.shape)
-    fitting = {each: it for each, it in made.items() if it.incompatibility(problem.oracle, event) is None}
-    found += [(name, each.estimator, each.metric, each.value) for each in Memory().findings(problem, fitting, Context())]
-print(json.dumps(found))
-"""
-
-
-@pytest.mark.sweep
-def test_every_process_finds_the_same() -> None:
-    """The small form is above: the same process at another time."""
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
-    first, second = (
-        json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2]).stdout)
-        for _ in range(2)
-    )
-    assert len(first) > 3 * 4 * 40
-    assert [each[:3] for each in first] == [each[:3] for each in second]
-    for one, other in zip(first, second, strict=True):
-        assert one[3] >= 0, one
-        assert other[3] == pytest.approx(one[3], rel=0.02), one

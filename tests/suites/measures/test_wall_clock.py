@@ -14,7 +14,7 @@ from structgrad.oracles import Subset
 from structgrad.suites.measures.cost import wall_clock
 from structgrad.suites.measures.cost.timer import BATCH, MIN_ROUNDS, PATIENCE, WARM_UP, interleave, time_once, timing_batch
 from structgrad.suites.measures.cost.wall_clock import Stopwatch, WallClock, measure_times, oracle_seconds, timed_oracle
-from structgrad.suites.statistics.intervals import Interval, median_interval
+from structgrad.suites.statistics.intervals import median_interval
 from tests.suites.planted import CONTEXT, Failing, Sleeping, problem, take_no_time_to_sleep
 
 
@@ -33,37 +33,28 @@ def test_rows_are_distinct_and_not_shared():
     assert batch.stride(0) == 6
 
 
-def test_times_are_positive_and_complete():
+def test_times_are_positive_and_complete_and_ratios_need_the_reference():
     times = measure_times({"reinforce": Reinforce(), "ste": StraightThrough()}, Subset(2), loss, scores(), rounds=7, budget=60)
     assert list(times) == ["reinforce", "ste"]
     for entry in times.values():
         assert 0 < entry.forward.low <= entry.forward.value <= entry.forward.high
         assert entry.backward.value > 0
     assert times["reinforce"].ratio.value == 1
-
-
-def test_without_the_reference_there_is_no_ratio():
-    times = measure_times({"ste": StraightThrough()}, Subset(2), loss, scores(), rounds=5)
-    assert times["ste"].ratio.value is None
+    assert measure_times({"ste": StraightThrough()}, Subset(2), loss, scores(), rounds=5)["ste"].ratio.value is None
 
 
 def test_loading_in_the_first_call_makes_no_estimator_slow(monkeypatch):
-    """The first estimator of a process loads the code of all; it was timed once, on few rows."""
-    monkeypatch.setattr(wall_clock, "time_once", cold(wall_clock.time_once))
+    """The first estimator of a process loads the code of all, here in ten seconds."""
+    step, seconds = wall_clock.time_once, iter([10.0])
+
+    def cold(*given):
+        forward, backward = step(*given)
+        return forward + next(seconds, 0.0), backward
+
+    monkeypatch.setattr(wall_clock, "time_once", cold)
     times = measure_times({"reinforce": Reinforce(), "ste": StraightThrough()}, Subset(2), loss, scores(), rounds=7, budget=0.5)
     assert times["reinforce"].forward.low is not None
     assert times["reinforce"].rows == times["ste"].rows > BATCH
-
-
-def cold(step):
-    """A launch whose first call takes ten seconds."""
-    calls = iter([10.0])
-
-    def slow(*given):
-        forward, backward = step(*given)
-        return forward + next(calls, 0.0), backward
-
-    return slow
 
 
 def test_rows_of_a_launch_are_as_many_for_all_but_the_far_slower(monkeypatch):
@@ -158,11 +149,6 @@ def test_one_that_raises_does_not_lose_the_others():
     found = interleave({"a": contender([], "a", 1.0), "b": broken}, rounds=7, budget=1.0)
     assert list(found.seconds) == ["a"]
     assert found.failures == {"b": "RuntimeError: planted"}
-
-
-def test_few_values_have_no_interval():
-    assert median_interval([3.0, 1.0, 2.0]) == Interval(2.0)
-    assert median_interval(np.arange(6.0)).low == 0.0
 
 
 def test_the_share_of_a_planted_oracle():
@@ -273,10 +259,3 @@ def test_the_reference_takes_part_unasked():
     table = found({"ste": StraightThrough()})
     assert {name for name, _ in table} == {"ste"}
     assert table["ste", "time_ratio"].value > 0
-
-
-def test_threads_are_pinned_and_given_back():
-    before = torch.get_num_threads()
-    with wall_clock.single_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
