@@ -94,18 +94,18 @@ def _of_estimator(found: Audit) -> Iterator[list[Any]]:
 
 def _laws(checks: Sequence[Check]) -> Table:
     """One line per law: its worst outcome, where, and the detail."""
-    from ..suites.audit.result import worst
-
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name, overflow in (("law", "fold"), ("", "fold"), ("where", "fold"), ("what", "ellipsis")):
         table.add_column(name, no_wrap=True, overflow=overflow)  # type: ignore[arg-type]
     laws = {law: [check for check in checks if check.law == law] for law in dict.fromkeys(check.law for check in checks)}
-    for law, each in sorted(laws.items(), key=lambda item: list(MARKS).index(worst(item[1]))):
-        shown = [check for check in each if check.status == worst(each)]
-        word, style = MARKS[shown[0].status]
+    order = list(MARKS)
+    for law, each in sorted(laws.items(), key=lambda item: min(order.index(check.status) for check in item[1])):
+        worst = min((check.status for check in each), key=order.index)
+        shown = [check for check in each if check.status == worst]
+        word, style = MARKS[worst]
         where = shown[0].where if len(shown) == 1 else f"{shown[0].where} and {len(shown) - 1} of {len(each) - 1} more"
         detail = shown[0].detail
-        if shown[0].status == "crashed" and shown[0].cause:
+        if worst == "crashed" and shown[0].cause:
             detail += f" ({shown[0].cause})"
         table.add_row(law, Text(word, style=style), f"all {len(each)}" if len(shown) == len(each) > 1 else where, Text(detail))
     return table

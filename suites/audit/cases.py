@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from dataclasses import dataclass, replace
@@ -19,6 +20,9 @@ from ..measures.suite import Effort
 from ..problems.sized import is_sized, refuse_unsized, sized_structure
 from ..statistics.seeds import generator
 from ..truth import Target, exact_truth
+from .counting import CallCounts
+from .result import Check
+from .subject import Subject
 
 FLAT, USUAL, PEAKED, EXTREME = 0.3, 1.0, 3.0, 50.0
 """Standard deviations of scores. Tests need flat ones, where no structure is rare; exact means are compared at peaked ones too."""
@@ -29,11 +33,12 @@ MAX_STRUCTURES = 100
 
 @dataclass(frozen=True)
 class Structure:
-    """An oracle at a size at which everything can be listed."""
+    """An oracle at a size at which everything can be listed, and an event of it with a single structure."""
 
     name: str
     oracle: Any
     event: tuple[int, ...]
+    single: tuple[int, ...] = ()
 
     @property
     def ndim(self) -> int:
@@ -44,31 +49,17 @@ class Structure:
 STRUCTURES: dict[str, Structure] = {
     structure.name: structure
     for structure in (
-        Structure("categorical", Categorical(), (4,)),
-        Structure("subset", Subset(2), (4,)),
-        Structure("linear_chain", LinearChain(), (3, 2, 2)),
-        Structure("spanning_tree", SpanningTree(), (4, 4)),
-        Structure("categories", IndependentCategoricals(), (2, 3)),
+        Structure("categorical", Categorical(), (4,), (1,)),
+        Structure("subset", Subset(2), (4,), (2,)),
+        Structure("linear_chain", LinearChain(), (3, 2, 2), (2, 1, 1)),
+        Structure("spanning_tree", SpanningTree(), (4, 4), (2, 2)),
+        Structure("categories", IndependentCategoricals(), (2, 3), (2, 1)),
         Structure("bits", IndependentCategoricals(), (3, 2)),
-        Structure("alignment", Alignment(), (3, 2)),
-        Structure("shift_reduce", ShiftReduce("local"), (4, 4, 2)),
+        Structure("alignment", Alignment(), (3, 2), (1, 3)),
+        Structure("shift_reduce", ShiftReduce("local"), (4, 4, 2), (3, 3, 2)),
     )
 }
 """In the order in which they are chosen."""
-
-SINGLE: dict[str, Structure] = {
-    structure.name: structure
-    for structure in (
-        Structure("categorical", Categorical(), (1,)),
-        Structure("subset", Subset(2), (2,)),
-        Structure("linear_chain", LinearChain(), (2, 1, 1)),
-        Structure("spanning_tree", SpanningTree(), (2, 2)),
-        Structure("categories", IndependentCategoricals(), (2, 1)),
-        Structure("alignment", Alignment(), (1, 3)),
-        Structure("shift_reduce", ShiftReduce("local"), (3, 3, 2)),
-    )
-}
-"""Events of these oracles with a single structure."""
 
 
 def structures_for(estimator: Estimator[Any], names: tuple[str, ...] = (), most: int | None = None) -> list[Structure]:
@@ -83,11 +74,11 @@ def structures_for(estimator: Estimator[Any], names: tuple[str, ...] = (), most:
         ValueError: an unknown name, a structure that is too large, or none that the estimator supports.
     """
     chosen = [_structure(name) for name in names or STRUCTURES]
-    reasons = {structure.name: estimator.incompatibility(structure.oracle, structure.event) for structure in chosen}
-    served = [structure for structure in chosen if reasons[structure.name] is None]
-    if not served:
-        raise ValueError(f"`audit` found no structure that {estimator.name} serves: {next(iter(reasons.values()))}")
-    return served if names else served[:most]
+    reasons = [estimator.incompatibility(structure.oracle, structure.event) for structure in chosen]
+    supported = [structure for structure, reason in zip(chosen, reasons, strict=True) if reason is None]
+    if not supported:
+        raise ValueError(f"`audit` found no structure that {estimator.name} supports: {reasons[0]}")
+    return supported if names else supported[:most]
 
 
 def _structure(name: str) -> Structure:
@@ -98,8 +89,9 @@ def _structure(name: str) -> Structure:
         refuse_unsized(name)
         raise ValueError(f"`audit` {unknown(name, STRUCTURES, 'structure')}")
     oracle, event = sized_structure(name)
-    if not isinstance(oracle, EnumerableOracle) or not 2 <= oracle.count(event) <= MAX_STRUCTURES:
-        found = f"{oracle.count(event)} structures" if isinstance(oracle, EnumerableOracle) else "structures that cannot be listed"
+    count = oracle.count(event) if isinstance(oracle, EnumerableOracle) else None
+    if count is None or not 2 <= count <= MAX_STRUCTURES:
+        found = "structures that cannot be listed" if count is None else f"{count} structures"
         raise ValueError(
             f"`audit` got {name!r}, of {found}; expected 2 to {MAX_STRUCTURES}, which are compared one by one: take other sizes"
         )
@@ -161,10 +153,8 @@ class AuditLoss:
         """``[..., *batch, *event] -> [..., *batch]``."""
         flat = z.flatten(z.ndim - self.ndim)
         along = (flat * self.linear.to(flat)).sum(-1)
-        if self.shift is not None:
-            along = along * self.shift.to(flat)
-        if self.weight is not None:
-            along = along * self.weight.to(flat)
+        for factor in (self.shift, self.weight):
+            along = along if factor is None else along * factor.to(flat)
         if self.kind == "linear":
             return along
         quadratic = along + (flat * (flat @ self.matrix.to(flat))).sum(-1)
@@ -213,3 +203,55 @@ class AuditEffort:
     def sampling(self, *key: str) -> Sampling:
         """Replicates of one purpose."""
         return Sampling(replicates=self.first, seed=self.seed, key=("audit", *key))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One structure of an audit.
+
+    Attributes:
+        subject: the estimator as it was given.
+        structure: small.
+        effort: seed, error rate and replicates.
+        random: whether its declaration to be deterministic is ignored.
+    """
+
+    subject: Subject
+    structure: Structure
+    effort: AuditEffort
+    random: bool = False
+
+    def fresh(self) -> Estimator[Any]:
+        """A copy of the estimator, which a law may change; some objects cannot be copied."""
+        try:
+            estimator = copy.deepcopy(self.subject.estimator)
+        except Exception:  # the estimator may hold anything
+            return self.subject.estimator
+        if self.random:
+            object.__setattr__(estimator, "deterministic", False)
+        return estimator
+
+    def scores(self, scale: float, rows: int, *key: str) -> Tensor:
+        """Random scores ``[rows, *event]``."""
+        return random_scores(self.structure, scale, rows, *key)
+
+    def gradient(
+        self, scores: Tensor, stream: str | torch.Generator, loss: Any = None, estimator: Estimator[Any] | None = None, oracle: Any = None
+    ) -> Tensor:
+        """Estimates of a fresh copy, unless one is given, with a named stream."""
+        generator = seeded(1, stream) if isinstance(stream, str) else stream
+        own = estimator or self.fresh()
+        return own.gradient(loss or AuditLoss(self.structure), oracle or self.structure.oracle, scores, generator=generator)
+
+    def check(self, law: str, good: str, bad: str = "", cause: str = "", remedy: str = "") -> Check:
+        """A check that holds if ``bad`` is empty; else it has a cause or a remedy."""
+        more = (cause, remedy) if bad else ("", "")
+        return Check(law, self.structure.name, "violated" if bad else "holds", bad or good, more[0], remedy=more[1])
+
+    def observed(self, scores: Tensor | None = None, stream: str = "declarations") -> CallCounts:
+        """The calls of one estimate per row, and the estimates; by default of four flat rows."""
+        scores = self.scores(FLAT, 4) if scores is None else scores
+        counts = CallCounts(scores.shape[: scores.ndim - self.structure.ndim].numel(), self.structure.ndim)
+        loss, oracle = counts.loss(AuditLoss(self.structure)), counts.oracle(self.structure.oracle)
+        counts.estimate = self.gradient(scores, stream, loss, oracle=oracle)
+        return counts

@@ -40,18 +40,16 @@ OPERATIONS: tuple[tuple[type[Oracle], str, str], ...] = (
 """Capability, operation, and the field of `Evaluations` that counts it."""
 
 
-def _rows(kind: str) -> str:
-    return f"rows given to {', '.join(f'`{name}`' for _, name, counts in OPERATIONS if counts == kind)}"
-
-
 COUNTED: dict[str, str] = {
     "losses": "structures that the loss is shown",
     "loss_gradients": "structures in which the loss is differentiated",
-    **{kind: _rows(kind) for kind in ("argmax", "marginals")},
+    **{
+        kind: f"rows given to {', '.join(f'`{name}`' for _, name, counts in OPERATIONS if counts == kind)}"
+        for _, _, kind in OPERATIONS
+        if kind != "enumerated"
+    },
     "samples": "structures that `sample` draws",
-    "projections": _rows("projections"),
     "kbest": "structures that `kbest` lists",
-    "relaxations": _rows("relaxations"),
 }
 """Meaning of the counted fields of `Evaluations`; the others are passes of a size that depends on the structure, or noise."""
 
@@ -62,75 +60,64 @@ class CallCounts:
 
     Attributes:
         rows: of the batch.
+        event_ndim: event dimensions.
         counts: calls by the field of `Evaluations`.
         used: capabilities with calls.
-        shapes: shapes of the arguments of the loss.
-        dtypes: their types.
-        points: these arguments.
+        points: arguments of the loss.
+        estimate: the estimates.
     """
 
     rows: int
+    event_ndim: int
     counts: Counter[str] = field(default_factory=Counter)
     used: set[type[Oracle]] = field(default_factory=set)
-    shapes: list[tuple[int, ...]] = field(default_factory=list)
-    dtypes: set[torch.dtype] = field(default_factory=set)
     points: list[Tensor] = field(default_factory=list)
+    estimate: Tensor = field(default_factory=lambda: torch.empty(0))
     inside: bool = False
-
-    def add(self, kind: str, structures: Tensor, event_ndim: int) -> None:
-        """Count the rows ``[..., *event]`` of a tensor."""
-        self.counts[kind] += structures.shape[: structures.ndim - event_ndim].numel() / self.rows  # type: ignore[assignment]
 
     @property
     def loss_evaluations(self) -> float:
         """Losses of one estimate; a gradient counts as two more."""
         return float(self.counts["losses"] + 2 * self.counts["loss_gradients"])
 
+    def add(self, kind: str, structures: Tensor) -> None:
+        """Count the rows ``[..., *event]`` of a tensor."""
+        self.counts[kind] += structures.shape[: structures.ndim - self.event_ndim].numel() / self.rows  # type: ignore[assignment]
 
-def counting_loss(loss: Loss, counts: CallCounts, event_ndim: int) -> Loss:
-    """The loss, with its calls and its gradients counted."""
+    def loss(self, loss: Loss) -> Loss:
+        """The loss, with its calls and its gradients counted."""
 
-    class Counted(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, z: Tensor) -> Tensor:
-            return z.clone()
+        def call(z: Tensor) -> Tensor:
+            self.points.append(z.detach())
+            self.add("losses", z)
+            shown = z.clone()
+            if shown.requires_grad:
+                shown.register_hook(lambda gradient: self.add("loss_gradients", gradient))
+            return loss(shown)
 
-        @staticmethod
-        def backward(ctx: Any, *grads: Tensor) -> Tensor:
-            counts.add("loss_gradients", grads[0], event_ndim)
-            return grads[0]
+        return call
 
-    def call(z: Tensor) -> Tensor:
-        counts.shapes.append(tuple(z.shape))
-        counts.dtypes.add(z.dtype)
-        counts.points.append(z.detach())
-        counts.add("losses", z, event_ndim)
-        return loss(Counted.apply(z))  # type: ignore[no-untyped-call]
+    def oracle(self, oracle: Any) -> Any:
+        """The oracle with its public operations counted. Calls inside of one are part of it."""
+        rows = {name: (capability, kind) for capability, name, kind in OPERATIONS if isinstance(oracle, capability)}
 
-    return call
+        def call(name: str, original: Callable[..., Any], *args: Any, **named: Any) -> Any:
+            if self.inside:
+                return original(*args, **named)
+            self.inside = True
+            try:
+                result = original(*args, **named)
+            finally:
+                self.inside = False
+            capability, kind = rows[name]
+            self.used.add(capability)
+            if kind == "enumerated":
+                self.counts[kind] += len(result)
+            elif kind in ("samples", "kbest"):
+                self.add(kind, result)
+            else:
+                position = 1 if name == "log_prob" else 0
+                self.add(kind, named.get("scores", args[position] if len(args) > position else result))
+            return result
 
-
-def counting_oracle(oracle: Any, counts: CallCounts) -> Any:
-    """The oracle with its public operations counted. Calls inside of one are part of it."""
-    rows = {name: (capability, kind) for capability, name, kind in OPERATIONS if isinstance(oracle, capability)}
-
-    def call(name: str, original: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        if counts.inside:
-            return original(*args, **named)
-        counts.inside = True
-        try:
-            result = original(*args, **named)
-        finally:
-            counts.inside = False
-        capability, kind = rows[name]
-        counts.used.add(capability)
-        if kind == "enumerated":
-            counts.counts[kind] += len(result)
-        elif kind in ("samples", "kbest"):
-            counts.add(kind, result, oracle.event_ndim)
-        else:
-            position = 1 if name == "log_prob" else 0
-            counts.add(kind, named.get("scores", args[position] if len(args) > position else result), oracle.event_ndim)
-        return result
-
-    return hooked(oracle, tuple(rows), call)
+        return hooked(oracle, tuple(rows), call)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
+import functools
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from ...estimators import make_estimator
+from ...estimators import ESTIMATORS, make_estimator
 from ...estimators.base import Estimator
-from ...estimators.noise import Gumbel, SmoothNoise
-from ..base import NonFiniteError
-from .cases import AuditEffort, Structure, structures_for
-from .comparison import compare, twin_of
+from .cases import AuditEffort, Case, Structure, structures_for
 from .diagnosis import Explanation, Point, corrected, explain
-from .dissection import cause_by_intervention, cause_of_noise
-from .laws import LAWS, Case
-from .means import expected_checks, perturbed_checks, relaxed_checks, same_mean_checks
-from .result import SPOILING, Audit, Check, FlatComparison, settled
+from .dissection import cause_by_intervention
+from .laws import LAWS
+from .means import compare, mean_checks, same_mean_checks
+from .result import SPOILING, Audit, Check, FlatComparison, check_limits, checked, settled
 from .subject import Subject, numbers, subject_of, to_change, with_neutral_options, with_other_value
 
 QUICK: dict[str, Any] = {"first": 4096, "most": 16_384, "seconds": 1.5, "structures": 2}
@@ -74,10 +72,7 @@ def audit(  # noqa: PLR0913 - one parameter per option of the verb
         >>> found.verdict, found.causes
         ('right', ())
     """
-    if not 0 < alpha < 1:
-        raise ValueError(f"`audit` got alpha={alpha}; expected a number between 0 and 1")
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"`audit` got seed={seed}; expected an integer from 0 to 2^63 - 1")
+    check_limits("audit", alpha, seed)
     subject = subject_of(estimator, objective=objective, unbiased=unbiased, scale=scale)
     effort = AuditEffort(alpha=alpha, seed=seed, **(QUICK if quick else {}))
     chosen = structures_for(subject.estimator, structures, effort.structures)
@@ -100,25 +95,24 @@ class _Examination:
     def result(self, seconds: float) -> Audit:
         """Run the laws, structure by structure, decide the tests, and search causes."""
         world, start = torch.get_rng_state(), time.monotonic()
-        estimator = self.subject.estimator
         try:
             for structure in self.structures:
-                self._laws(self._case(structure))
+                self._laws(structure)
             # Compilation is over now, and does not count.
             start_of_means = time.monotonic()
             for structure in self.structures:
                 if time.monotonic() - start_of_means > seconds:
                     self.checks.append(Check("objective", structure.name, "undecided", "no time was left for it"))
                     continue
-                case = self._case(structure, keeps_declaration=False)
-                self._keep("objective", structure, lambda case=case: self._own_claims(case))  # type: ignore[misc]
-                self._keep("mean_of", structure, lambda case=case: self._same_mean(case))  # type: ignore[misc]
-                self._keep("comparison", structure, lambda case=case: self.comparisons.append(compare(case, self.losses)) or ())  # type: ignore[misc, func-returns-value]
-            if not estimator.unbiased and self.reference is None:
+                case = self._case_of_means(structure)
+                for law, points in self.points.items():
+                    self._add(law, structure, functools.partial(mean_checks, case, law, self.reference, points))
+                self._add("comparison", structure, functools.partial(self._compare, case))
+            if not self.subject.estimator.unbiased and self.reference is None:
                 self.checks.append(Check("objective", "", "skipped", NO_CLAIM))
             self.checks, tests = settled(self.checks, self.effort.alpha)
             explanations = self._explained()
-            notes = self._notes()
+            notes = tuple(self._notes())
         finally:
             torch.set_rng_state(world)
         return Audit(
@@ -132,84 +126,46 @@ class _Examination:
             seed=self.effort.seed,
             seconds=time.monotonic() - start,
             seen=tuple(found.seen for found in explanations if found.seen),
-            notes=tuple(notes),
+            notes=notes,
             possible=tuple(cause for found in explanations for cause in found.likely),
         )
 
-    def _case(self, structure: Structure, *, keeps_declaration: bool = True) -> Case:
-        """One structure, with copies of the estimator: a law may change the one that it gets. Some objects cannot be copied.
+    def _add(self, law: str, structure: Structure, checks: Callable[[], Iterable[Check]]) -> None:
+        self.checks.extend(checked(law, structure.name, checks))
 
-        If an estimator is wrongly declared deterministic, its mean must not be taken from a single estimate.
-        """
-        own = self.subject.estimator
-        random = any(check.law == "deterministic" and check.status == "violated" for check in self.checks) and not keeps_declaration
+    def _violated(self) -> list[Check]:
+        return [check for check in self.checks if check.status == "violated"]
 
-        def fresh() -> Estimator[Any]:
-            try:
-                estimator = copy.deepcopy(own)
-            except Exception:  # the estimator may hold anything
-                return own
-            if random:
-                object.__setattr__(estimator, "deterministic", False)
-            return estimator
+    def _case_of_means(self, structure: Structure) -> Case:
+        """If an estimator is wrongly declared deterministic, its mean must not be taken from a single estimate."""
+        return Case(self.subject, structure, self.effort, random=any(check.law == "deterministic" for check in self._violated()))
 
-        return Case(self.subject, fresh, structure, self.effort)
-
-    def _laws(self, case: Case) -> None:
+    def _laws(self, structure: Structure) -> None:
         """The laws that a few calls decide."""
-        structure = case.structure
+        case = Case(self.subject, structure, self.effort)
         for name, law, of_functions in LAWS:
-            if case.subject.is_function and not of_functions:
-                continue
-            here = [check for check in self.checks if check.where == structure.name and check.status == "violated"]
-            if name == "batch" and any(check.law in ("global_random", "state") for check in here):
-                continue  # calls with one seed differ anyway
-            self._keep(name, structure, lambda law=law: law(case))  # type: ignore[misc]
-            if name == "shapes" and self.checks[-1].law == "finite" and self.checks[-1].status == "violated":
+            here = {check.law for check in self._violated() if check.where == structure.name}
+            # Calls with one seed differ anyway if a batch cannot be compared.
+            if (of_functions or not self.subject.is_function) and not (name == "batch" and here & {"global_random", "state"}):
+                self._add(name, structure, functools.partial(law, case))
+            if name == "shapes" and (self.checks[-1].law, self.checks[-1].status) == ("finite", "violated"):
                 return  # nothing follows from comparing NaN
         if self.losses is None:
-
-            def count() -> Iterable[Check]:
+            with contextlib.suppress(Exception):  # the estimator may raise anything
                 self.losses = case.observed().loss_evaluations
-                return ()
 
-            self._keep("evaluations", structure, count)
-
-    def _own_claims(self, case: Case) -> Iterable[Check]:
-        estimator, points = self.subject.estimator, self.points["objective"]
-        if not estimator.unbiased or estimator.objective == "argmax":
-            return ()
-        laws = {"expected": expected_checks, "perturbed": perturbed_checks}
-        return laws.get(estimator.objective, relaxed_checks)(case, points)
-
-    def _same_mean(self, case: Case) -> Iterable[Check]:
-        reference = self.reference
-        if reference is None or reference.incompatibility(case.structure.oracle, case.structure.event) is not None:
-            return ()
-        return same_mean_checks(case, reference, self.points["mean_of"])
-
-    def _keep(self, law: str, structure: Structure, checks: Callable[[], Iterable[Check]]) -> None:
-        """The checks of a law; an exception of the estimator is one of them."""
-        try:
-            for check in checks():
-                self.checks.append(check)
-        except NonFiniteError as error:
-            self.checks.append(Check("finite", structure.name, "violated", str(error)))
-        except Exception as error:  # the estimator may raise anything
-            text = f"it raised {type(error).__name__}: {' '.join(str(error).split())}"[:300]
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{frame.filename.rsplit('/', 1)[-1]}, line {frame.lineno}: {frame.line}"
-            self.checks.append(Check(law, structure.name, "crashed", text, where))
+    def _compare(self, case: Case) -> Iterable[Check]:
+        self.comparisons.append(compare(case, self.losses))
+        return ()
 
     def _explained(self) -> list[Explanation]:
         """Explain wrong means and note the causes; not if another violated law makes means wrong anyway."""
-        violated = {check.law for check in self.checks if check.status == "violated"}
-        known = {check.law for check in self.checks if check.status == "violated" and check.cause}
+        violated, known = {check.law for check in self._violated()}, {check.law for check in self._violated() if check.cause}
         explanations = []
         for law, points in self.points.items():
             if law not in violated - known or not points or violated & set(SPOILING):
                 continue
-            found = self._explain(law, points)
+            found = self._explain(law, points, self.reference)
             if not found.cause:
                 cause, likely = self._dissected(law)
                 cause = "; ".join(filter(None, (cause, self._switch(law))))
@@ -222,16 +178,16 @@ class _Examination:
             explanations.append(found)
         return explanations
 
-    def _explain(self, law: str, points: list[Point]) -> Explanation:
+    def _explain(self, law: str, points: list[Point], reference: Estimator[Any] | None) -> Explanation:
         """Explain by factors of options, parts and marginals; other values of options are measured on the first structure."""
 
         def ask(option: str) -> list[Point]:
-            reference = self.reference
+            theirs = reference
             with contextlib.suppress(Exception):  # another value may be out of its range
                 own = with_other_value(copy.deepcopy(self.subject.estimator), option)
-                if reference is not None and dict(numbers(reference)).get(option) == self.subject.numbers().get(option):
-                    reference = with_other_value(reference, option)
-                return self._seen_with(law, own, reference)
+                if theirs is not None and dict(numbers(theirs)).get(option) == self.subject.numbers().get(option):
+                    theirs = with_other_value(theirs, option)
+                return self._means(law, own, theirs)
             return []
 
         return explain([replace(point, setting=replace(point.setting, losses=self.losses)) for point in points], ask)
@@ -239,59 +195,60 @@ class _Examination:
     def _switch(self, law: str) -> str:
         """The option with another value of which the means on the first structure are right; empty if there is none."""
         others = with_neutral_options(self.subject.estimator)
-        found = self._seen_with(law, self.subject.estimator, self.reference, replicates=65_536) if others else []
-        right = [text for text, one in others if corrected(found, self._seen_with(law, one, self.reference, replicates=65_536))]
+        found = self._means(law, self.subject.estimator, self.reference, 65_536) if others else []
+        right = [text for text, one in others if corrected(found, self._means(law, one, self.reference, 65_536))]
         names = " or ".join(dict.fromkeys(text.partition("=")[0] for text in right))
         return f"with {' or '.join(right)} the mean is right: what is wrong is what the option {names} does" if right else ""
 
     def _dissected(self, law: str) -> tuple[str, tuple[str, ...]]:
         """The cause that shows if losses are changed one by one, else the two most likely ones."""
-        estimator, structure = self._case(self.structures[0]).fresh(), self.structures[0]
-        noise, has_count = getattr(estimator, "noise", Gumbel()), any("sample" in name for name in self.subject.numbers())
-        with contextlib.suppress(Exception):  # the estimator may raise anything
-            if (law, estimator.objective) == ("objective", "expected"):
+        structure = self.structures[0]
+        estimator = Case(self.subject, structure, self.effort).fresh()
+        if (law, estimator.objective) == ("objective", "expected"):
+            with contextlib.suppress(Exception):  # the estimator may raise anything
+                has_count = any("sample" in name for name in self.subject.numbers())
                 return cause_by_intervention(estimator, structure, has_count=has_count)
-            if (law, estimator.objective) == ("objective", "perturbed") and isinstance(noise, SmoothNoise):
-                return cause_of_noise(estimator, structure, noise), ()
         return "", ()
 
-    def _seen_with(self, law: str, estimator: Estimator[Any], reference: Estimator[Any] | None, replicates: int = 4096) -> list[Point]:
+    def _means(self, law: str, estimator: Estimator[Any], reference: Estimator[Any] | None, replicates: int = 4096) -> list[Point]:
         """The means of another estimator on the first structure; nothing if it raises."""
         effort = replace(self.effort, first=replicates, most=max(replicates, 16_384), seconds=1.5)
-        work = _Examination(replace(self.subject, estimator=estimator), effort, self.structures[:1], reference)
-        try:
-            case = work._case(self.structures[0])
+        case, points = Case(replace(self.subject, estimator=estimator), self.structures[0], effort), []
+        with contextlib.suppress(Exception):  # another value may be out of its range
             losses = case.observed().loss_evaluations
-            for _ in work._own_claims(case) if law == "objective" else work._same_mean(case):
-                pass
-        except Exception:  # another value may be out of its range
-            return []
-        return [replace(point, setting=replace(point.setting, losses=losses)) for point in work.points[law]]
+            list(mean_checks(case, law, reference, points))
+            return [replace(point, setting=replace(point.setting, losses=losses)) for point in points]
+        return []
 
-    def _notes(self) -> list[str]:
-        """Warnings: estimates that are mostly 0, and another mean than that of the registered twin."""
+    def _notes(self) -> Iterator[str]:
+        """Warnings: estimates that are mostly 0, and another mean than that of the registered estimator that it inherits from."""
         share, where = max(((row.zero_rate or 0.0, row.where) for row in self.comparisons), default=(0.0, ""))
-        notes = [f"{share:.0%} of the estimates are exactly 0 ({where})"] if share > MANY_ZEROS else []
-        if not self.subject.estimator.unbiased and self.reference is None:
+        if share > MANY_ZEROS:
+            yield f"{share:.0%} of the estimates are exactly 0 ({where})"
+        kind, registered = type(self.subject.estimator), {kind: name for name, kind in ESTIMATORS.items()}
+        name = next((registered[base] for base in kind.__mro__ if base in registered), "")
+        if name and kind not in registered and not self.subject.estimator.unbiased and self.reference is None:
             with contextlib.suppress(Exception):  # the estimator may raise anything
-                notes += self._next_to_twin()
-        return notes
+                yield self._next_to(_with_options(self.subject.estimator, name))
 
-    def _next_to_twin(self) -> Iterator[str]:
-        """The means of both on the first structure."""
-        case = self._case(self.structures[0], keeps_declaration=False)
-        twin = twin_of(replace(case, subject=replace(self.subject, estimator=case.fresh())))
-        if twin is None:
-            return
-        name = twin.estimator.name
-        work = _Examination(self.subject, self.effort, self.structures, twin.estimator, self.losses)
-        checks = settled(list(work._same_mean(case)), self.effort.alpha)[0]
-        wrong = [check for check in checks if check.status == "violated"]
-        if wrong:
-            found = work._explain("mean_of", work.points["mean_of"])
-            yield (
-                f"its mean is not that of {name}, the registered estimator that it resembles most ({twin.reason}): {wrong[0].detail}; "
-                f"{found.cause or found.seen}; if it should be, --mean-of {name} makes that a law"
-            )
-        elif checks:
-            yield f"its mean is that of {name}, the registered estimator that it resembles most ({twin.reason})"
+    def _next_to(self, ancestor: Estimator[Any]) -> str:
+        """Compare the means of both on the first structure."""
+        points: list[Point] = []
+        checks = settled(list(same_mean_checks(self._case_of_means(self.structures[0]), ancestor, points)), self.effort.alpha)[0]
+        wrong = next((check for check in checks if check.status == "violated"), None)
+        if wrong is None:
+            return f"its mean is that of {ancestor.name}, the registered estimator that it inherits from"
+        found = self._explain("mean_of", points, ancestor)
+        return (
+            f"its mean is not that of {ancestor.name}, the registered estimator that it inherits from: {wrong.detail}; "
+            f"{found.cause or found.seen}; if it should be, --mean-of {ancestor.name} makes that a law"
+        )
+
+
+def _with_options(own: Estimator[Any], name: str) -> Estimator[Any]:
+    """A registered estimator with the values of all options that it shares."""
+    other: Any = make_estimator(name)
+    shared = {field.name: getattr(own, field.name) for field in dataclasses.fields(other) if field.init and hasattr(own, field.name)}
+    with contextlib.suppress(TypeError, ValueError):  # an equal name for another kind of option
+        other = replace(other, **shared)
+    return other  # type: ignore[no-any-return]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import random
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,10 @@ from ...estimators.exact import ExactMarginalisation
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.random_streams import SeedBlocks
 from ..base import check_finite
-from .cases import EXTREME, FLAT, SINGLE, USUAL, AuditEffort, AuditLoss, Structure, masked_scores, off_structures, random_scores, seeded
-from .counting import COUNTED, CallCounts, counting_loss, counting_oracle
+from .cases import EXTREME, FLAT, USUAL, AuditLoss, Case, Structure, masked_scores, off_structures, random_scores, seeded
+from .counting import COUNTED, CallCounts
 from .result import Check, confirmed
-from .subject import Subject, to_change
+from .subject import to_change
 
 ROWS = 6
 DISTRIBUTION_ROWS = 160
@@ -38,84 +38,41 @@ _PASSES = ("enumerations", "listings", "support_losses", "completions", "swap_lo
 """Passes of a size that depends on the structure. If one is declared, only the gradients of the loss are counted."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """One structure of an audit.
-
-    Attributes:
-        subject: the estimator as it was given.
-        fresh: makes a copy of it.
-        structure: small.
-        effort: seed, error rate and replicates.
-    """
-
-    subject: Subject
-    fresh: Callable[[], Estimator[Any]]
-    structure: Structure
-    effort: AuditEffort
-
-    def scores(self, scale: float, rows: int, *key: str) -> Tensor:
-        """Random scores ``[rows, *event]``."""
-        return random_scores(self.structure, scale, rows, *key)
-
-    def gradient(
-        self, scores: Tensor, stream: str | torch.Generator, loss: Any = None, estimator: Estimator[Any] | None = None, oracle: Any = None
-    ) -> Tensor:
-        """Estimates of a fresh copy, unless one is given, with a named stream."""
-        generator = seeded(1, stream) if isinstance(stream, str) else stream
-        own = estimator or self.fresh()
-        return own.gradient(loss or AuditLoss(self.structure), oracle or self.structure.oracle, scores, generator=generator)
-
-    def check(self, law: str, good: str, bad: str = "", cause: str = "", remedy: str = "") -> Check:
-        """A check that holds if ``bad`` is empty."""
-        return Check(law, self.structure.name, "violated" if bad else "holds", bad or good, cause, remedy=remedy)
-
-    def observed(self, rows: int = 4) -> CallCounts:
-        """The calls of one estimate per row."""
-        counts = CallCounts(rows)
-        loss = counting_loss(AuditLoss(self.structure), counts, self.structure.ndim)
-        self.gradient(self.scores(FLAT, rows), "declarations", loss, oracle=counting_oracle(self.structure.oracle, counts))
-        return counts
-
-
 def shapes(case: Case) -> Iterator[Check]:
     """Estimates are shaped like the scores, values are one per row, the loss gets ``[..., *batch, *event]``."""
-    event, name = case.structure.event, case.structure.name
+    event, flat = case.structure.event, "rows that are flattened: a loss with data for each row cannot tell them apart"
     for batch in ((ROWS,), (2, 3), ()):
-        counts = CallCounts(rows=math.prod(batch))
         scores = case.scores(USUAL, ROWS)[: math.prod(batch)].reshape(*batch, *event)
-        estimate = case.gradient(scores, "shapes", counting_loss(AuditLoss(case.structure), counts, case.structure.ndim))
-        if estimate.shape != scores.shape:
-            yield case.check("shapes", "", f"estimates {tuple(estimate.shape)} for scores {tuple(scores.shape)}")
+        counts = case.observed(scores, "shapes")
+        if counts.estimate.shape != scores.shape:
+            yield case.check("shapes", "", f"estimates {tuple(counts.estimate.shape)} for scores {tuple(scores.shape)}")
             return
-        check_finite(estimate.reshape(-1, *event), case.subject.estimator.name)
+        check_finite(counts.estimate.reshape(-1, *event), case.subject.estimator.name)
         tail = (*batch, *event)
-        wrong = [shape for shape in counts.shapes if shape[len(shape) - len(tail) :] != tail]
-        if wrong:
-            detail = f"the loss was shown {wrong[0]} for scores {tail}; expected [..., *batch, *event]"
-            yield case.check("shapes", "", detail, "rows that are flattened: a loss with data for each row cannot tell them apart")
-            return
+        for shape in (tuple(point.shape) for point in counts.points):
+            if shape[len(shape) - len(tail) :] != tail:
+                yield case.check("shapes", "", f"the loss was shown {shape} for scores {tail}; expected [..., *batch, *event]", flat)
+                return
         if not case.subject.is_function:
             value = case.fresh().surrogate(AuditLoss(case.structure), case.structure.oracle, scores, generator=seeded(1, "shapes"))
             if tuple(value.shape) != batch:
                 yield case.check("shapes", "", f"the surrogate is {tuple(value.shape)} for a batch {batch}; expected one per row")
                 return
             if not bool(value.isfinite().all()):
-                detail = f"the surrogate is {float(value[~value.isfinite()][0])} at scores of {USUAL:g}"
-                yield Check("finite", name, "violated", detail)
+                yield case.check("finite", "", f"the surrogate is {float(value[~value.isfinite()][0])} at scores of {USUAL:g}")
                 return
     yield case.check("shapes", "one estimate per row, in any batch shape")
 
 
 def dtypes(case: Case) -> Iterator[Check]:
     """Single precision stays single precision."""
-    counts, scores = CallCounts(ROWS), case.scores(USUAL, ROWS).float()
-    estimate = case.gradient(scores, "dtypes", counting_loss(AuditLoss(case.structure), counts, case.structure.ndim))
-    bad = ""
+    scores = case.scores(USUAL, ROWS).float()
+    counts = case.observed(scores, "dtypes")
+    estimate, others, bad = counts.estimate, {point.dtype for point in counts.points} - {scores.dtype}, ""
     if estimate.dtype != scores.dtype or estimate.device != scores.device:
         bad = f"scores of {scores.dtype} on {scores.device} gave estimates of {estimate.dtype} on {estimate.device}"
-    elif counts.dtypes - {scores.dtype}:
-        bad = f"scores of {scores.dtype}, and the loss was shown structures of {', '.join(map(str, counts.dtypes))}"
+    elif others:
+        bad = f"scores of {scores.dtype}, and the loss was shown structures of {', '.join(map(str, others))}"
     yield case.check("dtypes", "float32 stays float32, on the device of the scores", bad)
 
 
@@ -130,23 +87,18 @@ def behaviour(case: Case) -> Iterator[Check]:
     first = call(scores, 1)
     quiet = world_state() == world
     bad = "" if quiet else "a global generator was used: results depend on what else runs"
-    yield case.check(
-        "global_random", "torch's, numpy's and Python's global generators are left alone", bad, bad and "a draw without generator="
-    )
+    yield case.check("global_random", "torch's, numpy's and Python's global generators are left alone", bad, "a draw without generator=")
     after = snapshot(estimator)
     # Errors in every second, third, fourth or fifth call show among these.
     repeats = (False, True, True, False, True, True, True, False, True, True)
     estimates = [call(scores, 1) if again else call(others, 2) for again in repeats]
-    odd = [
-        str(number) for number, (again, one) in enumerate(zip(repeats, estimates, strict=True), 2) if again and not torch.equal(first, one)
-    ]
+    odd = [str(number) for number, one in enumerate(estimates, 2) if repeats[number - 2] and not torch.equal(first, one)]
     if quiet:
-        cause = "state that is kept between calls, outside of the estimator"
+        bad, cause = "", "state that is kept between calls, outside of the estimator"
         if before != after:
-            names = (
-                [name for name in {**before, **after} if before.get(name) != after.get(name)] if isinstance(before, dict) else ["itself"]
-            )
-            bad = f"a call changed {', '.join(sorted(names))}"
+            held = isinstance(before, dict)
+            names = sorted(name for name in {**before, **after} if before.get(name) != after.get(name)) if held else ["itself"]
+            bad = f"a call changed {', '.join(names)}"
             cause = "state that a call updates in place; return a new estimator instead, as `observed` of reinforce_running_mean does"
         elif odd:
             calls = f"call{'s' if len(odd) > 1 else ''} {', '.join(odd)} of {len(repeats) + 1}"
@@ -154,9 +106,9 @@ def behaviour(case: Case) -> Iterator[Check]:
         elif not estimator.deterministic and _stale(case):
             bad = "5 seeds gave one estimate, and rows of the same scores differ"
             cause = "noise that is kept from an earlier call, outside of the estimator, or comes from a generator that is seeded again"
-        yield case.check("state", "the same call gives the same numbers, whatever came between", bad, bad and cause)
+        yield case.check("state", "the same call gives the same numbers, whatever came between", bad, cause)
     bad = "" if torch.equal(handed, scores) and scores.grad is None else "the scores that were handed in were modified"
-    yield case.check("inputs", "scores are not modified", bad, bad and "an operation in place")
+    yield case.check("inputs", "scores are not modified", bad, "an operation in place")
 
 
 def _stale(case: Case) -> bool:
@@ -170,18 +122,14 @@ def _stale(case: Case) -> bool:
 def deterministic(case: Case) -> Iterator[Check]:
     """A deterministic estimate does not use its generator."""
     estimator = case.fresh()
-    if not estimator.deterministic:
-        return
-    streams = seeded(1, "behaviour"), seeded(2, "behaviour")
-    before = streams[0].get_state()
-    first, second = (case.gradient(case.scores(USUAL, ROWS), stream, estimator=estimator) for stream in streams)
-    fine = torch.equal(before, streams[0].get_state()) and torch.equal(first, second)
-    yield case.check(
-        "deterministic",
-        "two seeds give one estimate, and the generator is not touched",
-        "" if fine else "it declares to be deterministic, and draws",
-        remedy="" if fine else to_change(estimator, "deterministic", "deterministic: ClassVar[bool] = False"),
-    )
+    if estimator.deterministic:
+        streams = seeded(1, "behaviour"), seeded(2, "behaviour")
+        before = streams[0].get_state()
+        first, second = (case.gradient(case.scores(USUAL, ROWS), stream, estimator=estimator) for stream in streams)
+        fine = torch.equal(before, streams[0].get_state()) and torch.equal(first, second)
+        good, bad = "two seeds give one estimate, and the generator is not touched", "it declares to be deterministic, and draws"
+        remedy = to_change(estimator, "deterministic", "deterministic: ClassVar[bool] = False")
+        yield case.check("deterministic", good, "" if fine else bad, remedy=remedy)
 
 
 def finite(case: Case) -> Iterator[Check]:
@@ -202,10 +150,9 @@ def finite(case: Case) -> Iterator[Check]:
     size = float(estimate[moved].abs().max()) if bool(moved.any()) else 0.0
     bad = f"forbidden or ignored parts get a gradient, up to {size:.3g}; `Oracle.free_parts` tells which may have one" if size else ""
     yield case.check("forbidden", "parts that cannot be chosen get 0", bad)
-    single = SINGLE.get(structure.name)
-    if single is not None and estimator.incompatibility(single.oracle, single.event) is None:
-        rows = random_scores(single, USUAL, 3)
-        estimate = estimator.gradient(AuditLoss(single), single.oracle, rows, generator=seeded(1, "finite"))
+    single = Structure(structure.name, structure.oracle, structure.single)
+    if single.event and estimator.incompatibility(single.oracle, single.event) is None:
+        estimate = estimator.gradient(AuditLoss(single), single.oracle, random_scores(single, USUAL, 3), generator=seeded(1, "finite"))
         bad = "" if bool(estimate.isfinite().all()) else "NaN where there is one structure only"
         yield case.check("single", "finite where there is one structure only", bad)
 
@@ -221,7 +168,7 @@ def rows(case: Case) -> Iterator[Check]:
     )
     bad = "" if torch.allclose(here, there, **_TOLERANCE) else "the estimate of a row changes with the other rows of its batch"
     cause = "a baseline, a norm or a running value that is taken over the batch: take it for each row"
-    yield case.check("rows", "other rows of a batch do not matter", bad, bad and cause)
+    yield case.check("rows", "other rows of a batch do not matter", bad, cause)
 
 
 def batch(case: Case) -> Iterator[Check]:
@@ -246,7 +193,7 @@ def batch(case: Case) -> Iterator[Check]:
     elif torch.allclose(together / ROWS, alone, **_TOLERANCE):
         cause = "the estimate grows with the batch: something is summed over its rows"
     bad = "" if torch.allclose(together, alone, **_TOLERANCE) else f"a row gets another estimate in a batch of {ROWS} than alone"
-    yield case.check("batch", "a row in a batch gets what it gets alone", bad, bad and cause)
+    yield case.check("batch", "a row in a batch gets what it gets alone", bad, cause)
 
 
 def _by_distribution(case: Case) -> Check:
@@ -260,8 +207,11 @@ def _by_distribution(case: Case) -> Check:
         calls = [case.gradient(scores, stream, loss, estimator) for _ in range(times * DISTRIBUTION_ROWS)]
         many = scores.expand(DISTRIBUTION_ROWS, *structure.event)
         batches = [case.gradient(many, stream, lambda z: factor * loss(z), estimator) for _ in range(times)]
-        first, second = (check_finite(torch.cat(part).flatten(1), estimator.name) for part in (calls, batches))
-        return min(1.0, len(directions) * min(same_distribution(first @ one, second @ one) for one in directions))
+        along = [check_finite(torch.cat(part).flatten(1), estimator.name) @ directions.mT for part in (calls, batches)]
+        # Estimates have few values, and a batch is not computed in the order of a row: numbers that differ by rounding are ties.
+        unit = 1e-9 * torch.cat(along).abs().amax(0)
+        first, second = ((values / torch.where(unit > 0, unit, 1.0)).round().numpy() for values in along)
+        return min(1.0, len(directions) * float(stats.ks_2samp(first, second, axis=0).pvalue.min()))
 
     p_value = confirmed(lambda slot, times: compared(slot, 2 if times > 1 else 1), case.effort.alpha)
     cause = _SHRUNK if p_value < case.effort.alpha and compared("cause", 1, float(DISTRIBUTION_ROWS)) > case.effort.alpha else ""
@@ -269,28 +219,14 @@ def _by_distribution(case: Case) -> Check:
     return Check("batch", structure.name, "holds", detail, cause, "test", p_value)
 
 
-def same_distribution(first: Tensor, second: Tensor) -> float:
-    """p-value of Kolmogorov and Smirnov's test of two samples; numbers that differ by rounding are ties.
-
-    Estimates have few values, and a batch is not computed in the order of a row: without ties, the last digit would decide.
-
-    Example:
-        >>> numbers = torch.arange(4, dtype=torch.float64).repeat(100)
-        >>> same_distribution(numbers, numbers + 1e-13), same_distribution(numbers, 2 * numbers) < 1e-6
-        (1.0, True)
-    """
-    size = float(torch.cat([first, second]).abs().max())
-    here, there = ((values / (1e-9 * size or 1.0)).round().numpy() for values in (first, second))
-    return float(stats.ks_2samp(here, there).pvalue)
-
-
 def jacobian(case: Case) -> Iterator[Check]:
     """The estimate is not the diagonal of the marginals' Jacobian times the gradient of the loss.
 
     Parts compete, so that raising the score of one lowers the chance of the others: a diagonal alone is an elementwise product.
     """
-    counts, scores, loss, oracle = CallCounts(rows=8), case.scores(USUAL, 8), AuditLoss(case.structure), case.structure.oracle
-    estimate = case.gradient(scores, "jacobian", counting_loss(loss, counts, case.structure.ndim))
+    scores, loss, oracle = case.scores(USUAL, 8), AuditLoss(case.structure), case.structure.oracle
+    counts = case.observed(scores, "jacobian")
+    estimate = counts.estimate
     if not counts.counts["loss_gradients"] or not isinstance(oracle, MarginalOracle) or float(estimate.abs().max()) == 0:
         return
     names = ("temperature", "tau")
@@ -307,7 +243,7 @@ def jacobian(case: Case) -> Iterator[Check]:
             if ratio > 0 and torch.allclose(estimate, ratio * diagonal, rtol=1e-6, atol=1e-9 * float(estimate.abs().max())):
                 bad = "the estimate is diag(J) γ: the other parts' share is left out"
     cause = "diagonal-only Jacobian: μ(1 − μ)γ in place of Cov(z)γ"
-    yield case.check("jacobian", "no diagonal in place of the Jacobian", bad, bad and cause)
+    yield case.check("jacobian", "no diagonal in place of the Jacobian", bad, cause)
 
 
 def sign(case: Case) -> Iterator[Check]:
@@ -333,16 +269,15 @@ def declarations(case: Case) -> Iterator[Check]:
     """The calls of one estimate, its capabilities and the points of the loss are as declared."""
     estimator, counts = case.fresh(), case.observed()
     yield _evaluations(case, estimator, counts)
-    used = sorted(
-        kind.__name__ for kind in counts.used if kind is not Oracle and not any(issubclass(need, kind) for need in estimator.needs)
-    )
-    names = ", ".join(dict.fromkeys([*(need.__name__ for need in estimator.needs if need is not Oracle), *used]))
-    code = f"needs: ClassVar[tuple[type[Oracle], ...]] = ({names}{'' if ',' in names else ','})"
+    needs = estimator.needs
+    used = sorted(kind.__name__ for kind in counts.used if kind is not Oracle and not any(issubclass(need, kind) for need in needs))
+    names = ", ".join(dict.fromkeys([*(need.__name__ for need in needs if need is not Oracle), *used]))
+    remedy = to_change(estimator, "needs", f"needs: ClassVar[tuple[type[Oracle], ...]] = ({names}{'' if ',' in names else ','})")
     bad = f"it uses {', '.join(used)}, which it does not name in `needs`: it would fail deep inside without" if used else ""
-    yield case.check("needs", "it uses what it names", bad, remedy=to_change(estimator, "needs", code) if used else "")
+    yield case.check("needs", "it uses what it names", bad, remedy=remedy)
     outside = not estimator.inside_hull and any(off_structures(point, case.structure) for point in counts.points)
     bad = "the loss is evaluated where no structure is, and inside_hull is declared False" if outside else ""
-    remedy = to_change(estimator, "inside_hull", "inside_hull: ClassVar[bool] = True") if outside else ""
+    remedy = to_change(estimator, "inside_hull", "inside_hull: ClassVar[bool] = True")
     yield case.check("hull", "the loss is evaluated where it is declared to be", bad, remedy=remedy)
 
 
@@ -379,7 +314,7 @@ def parameters(case: Case) -> Iterator[Check]:
     got = 0.0 if found is None else float(found)
     fine = abs(got - wanted) <= 1e-5 * abs(wanted) + 1e-6 + 10 * doubt
     bad = "" if fine else f"a parameter of the loss gets {got:.4g}; the derivative is {wanted:.4g}"
-    cause = "the value is detached from the loss: a decoder would not learn" if bad and got == 0 else ""
+    cause = "the value is detached from the loss: a decoder would not learn" if got == 0 else ""
     yield case.check("parameters", "a parameter of the loss gets the gradient of the surrogate's value", bad, cause)
 
 
@@ -414,16 +349,6 @@ def snapshot(value: Any, depth: int = 6) -> Any:
         return repr(value) if depth else type(value).__name__
     if isinstance(value, list | tuple | set | frozenset):
         return [snapshot(item, depth - 1) for item in value]
-    contents = value if isinstance(value, dict) else _enclosed(value) | getattr(value, "__dict__", {})
+    enclosed = inspect.getclosurevars(value).nonlocals if isinstance(value, types.FunctionType) else {}
+    contents = value if isinstance(value, dict) else enclosed | getattr(value, "__dict__", {})
     return {str(key): snapshot(item, depth - 1) for key, item in contents.items()}
-
-
-def _enclosed(value: Any) -> dict[str, Any]:
-    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True) if isinstance(value, types.FunctionType) else ()
-    found = {}
-    for name, cell in cells:
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # it is not set yet
-            found[name] = None
-    return found

@@ -1,4 +1,4 @@
-"""Means of an estimator: exactly if all its samples can be dealt, else by replicates; the laws ``objective`` and ``mean_of``."""
+"""Means of an estimator, exact if all its samples can be dealt, else of replicates: the laws of the mean, and comparisons of variances."""
 
 from __future__ import annotations
 
@@ -13,25 +13,32 @@ from torch import Tensor
 
 from ...estimators.base import Estimator, Evaluations, Loss, Objective, evaluate, expand_samples, with_gradient
 from ...estimators.noise import Gumbel, SmoothNoise
+from ...estimators.score_function.reinforce import LeaveOneOut, Reinforce
 from ...oracles.capabilities import Oracle
 from ..measures.bias_tests import rounding_floor
 from ..measures.group_sequential import sequential_test
 from ..measures.replicates import Sampling, draw_moments, finite, warmed
 from ..statistics.interval import ABSENT, RARE
 from ..statistics.intervals import UNRESOLVED, Interval
-from ..statistics.metrics import Summary, estimated_metrics, exact_metrics, single, summarise
+from ..statistics.metrics import Summary, estimated_metrics, exact_metrics, single
 from ..statistics.moments import BATCHES, Moments
 from ..truth import Target
 from ..truth.references import STEP, reference_gradient
 from ..truth.replay import replay
 from ..truth.replay_oracle import slots_of
-from .cases import FLAT, PEAKED, USUAL, AuditEffort, AuditLoss, Structure, masked_scores, random_scores, seeded, target
+from .cases import FLAT, PEAKED, USUAL, AuditEffort, AuditLoss, Case, Structure, masked_scores, random_scores, seeded, target
 from .diagnosis import Point, Setting
-from .laws import Case, world_state
-from .result import Check, Status, confirmed
+from .laws import world_state
+from .result import Check, FlatComparison, Status, confirmed
 
 REPLAY_CAP = 20_000
 """Largest number of tuples of samples that are dealt."""
+
+REPLICATES = 8192
+"""Replicates of an estimated metric of a comparison."""
+
+MIN_GAIN = 0.01
+"""Gain below which variances cannot be compared at equal gain."""
 
 TOLERANCE = 1e-9
 """Relative distance below which an exact mean is the target: the rest is rounding."""
@@ -72,38 +79,81 @@ def sampler(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Sa
     return lambda slot, replicates: draw_moments(warm, target, replace(sampling, replicates=replicates), slot=slot)
 
 
-@dataclass(frozen=True, eq=False)
-class Mean:
-    """A mean ``[d]``, with its metrics against the target."""
+def metrics_of(estimator: Estimator[Any], aim: Target, sampling: Sampling) -> tuple[dict[str, Interval], Any]:
+    """Metrics of the mean and their tier: ``exact``, or ``mc`` from a few thousand replicates."""
+    summary = exact_mean(estimator, aim, sampling)
+    if summary is not None:
+        return exact_metrics(summary, None), "exact"
+    return estimated_metrics(sampler(estimator, aim, sampling)("comparison", REPLICATES)), "mc"
 
-    value: Tensor
-    metrics: dict[str, Interval]
 
-    @classmethod
-    def of_summary(cls, summary: Summary) -> Mean:
-        """An exact one."""
-        return cls(summary.error + summary.gradient, exact_metrics(summary, None))
+def compare(case: Case, losses: float | None) -> FlatComparison:
+    """One structure at flat scores, against the gradient of the expected loss times the declared scale.
 
-    @classmethod
-    def of_moments(cls, moments: Moments) -> Mean:
-        """An estimated one."""
-        return cls(summarise(moments).error + moments.gradient, estimated_metrics(moments))
+    REINFORCE averages as many samples as the estimator evaluates losses, also a fraction of one; leave-one-out takes at least two.
+    Variances are compared at equal gain, because any learning rate makes up for a factor.
+    """
+    structure, scores = case.structure, case.scores(FLAT, 1)[0]
+    sampling, loss = case.effort.sampling(structure.name, "comparison"), AuditLoss(structure)
+    metrics, tier = metrics_of(case.fresh(), target(structure, loss, scores, case.subject.estimator.scale), sampling)
+    gain, bias, cosine = ((metrics[name].value, metrics[name].low, metrics[name].high) for name in ("gain", "relative_bias", "cosine"))
+    variance = metrics["relative_variance"].value
+    relative = None if variance is None or gain[0] is None or abs(gain[0]) < MIN_GAIN else variance / gain[0] ** 2
 
-    def __str__(self) -> str:
-        """Bias, gain and cosine, with intervals."""
+    def ratio(other: Estimator[Any], share: float) -> float | None:
+        """Ratio of variances at equal cost: the other estimator counts with a share of its variance."""
+        theirs = metrics_of(other, target(structure, loss, scores), sampling)[0]["relative_variance"].value
+        return relative / (theirs * share) if theirs and relative and relative >= 1e-12 else None
 
-        def number(interval: Interval) -> str:
-            value, low, high = interval.value, interval.low, interval.high
-            if value is None:
-                return "–"
-            return f"{value:.3g}" if low is None or high is None else f"{value:.3g} [{low:.3g}, {high:.3g}]"
+    count = max(2, round(losses or 0))
+    return FlatComparison(
+        where=structure.name,
+        tier=tier,
+        reference="expected",
+        gain=gain,
+        relative_bias=bias,
+        cosine=cosine,
+        relative_variance=variance,
+        to_reinforce=ratio(Reinforce(), 1 / losses) if losses else None,
+        to_leave_one_out=ratio(LeaveOneOut(num_samples=count), count / max(losses, 2)) if losses else None,
+        zero_rate=metrics["zero_gradient_rate"].value,
+    )
 
-        if self.metrics["relative_bias"] is UNRESOLVED:
-            return ABSENT[RARE]
-        if self.metrics["relative_bias"].value is None:
-            return f"the gradient is 0, and the bias {number(self.metrics.get('absolute_bias', Interval(None)))}"
-        names = {"bias": "relative_bias", "gain": "gain", "cosine": "cosine"}
-        return ", ".join(f"{name} {number(self.metrics[metric])}" for name, metric in names.items())
+
+def described(metrics: dict[str, Interval]) -> str:
+    """Bias, gain and cosine, with intervals."""
+
+    def number(interval: Interval) -> str:
+        value, low, high = interval.value, interval.low, interval.high
+        if value is None:
+            return "–"
+        return f"{value:.3g}" if low is None or high is None else f"{value:.3g} [{low:.3g}, {high:.3g}]"
+
+    if metrics["relative_bias"] is UNRESOLVED:
+        return ABSENT[RARE]
+    if metrics["relative_bias"].value is None:
+        return f"the gradient is 0, and the bias {number(metrics.get('absolute_bias', Interval(None)))}"
+    names = {"bias": "relative_bias", "gain": "gain", "cosine": "cosine"}
+    return ", ".join(f"{name} {number(metrics[metric])}" for name, metric in names.items())
+
+
+def mean_checks(case: Case, law: str, reference: Estimator[Any] | None, points: list[Point]) -> Iterator[Check]:
+    """The law ``objective`` if the estimator is declared unbiased, or ``mean_of`` if there is a reference; adds to ``points``."""
+    estimator, structure = case.subject.estimator, case.structure
+    if law == "mean_of":
+        if reference is not None and reference.incompatibility(structure.oracle, structure.event) is None:
+            yield from same_mean_checks(case, reference, points)
+    elif not estimator.unbiased or estimator.objective == "argmax":
+        return
+    elif estimator.objective == "perturbed":
+        noise = getattr(estimator, "noise", Gumbel())
+        if isinstance(noise, SmoothNoise):
+            yield from same_mean_checks(case, ScoreOfNoise(noise), points, law)
+        else:
+            detail = f"the gradient under {noise} is not known: its density has no score here"
+            yield Check(law, structure.name, "undecided", detail)
+    else:
+        yield from (expected_checks if estimator.objective == "expected" else relaxed_checks)(case, points)
 
 
 def expected_checks(case: Case, points: list[Point]) -> Iterator[Check]:
@@ -115,11 +165,11 @@ def expected_checks(case: Case, points: list[Point]) -> Iterator[Check]:
         point = Point(where, structure.event, aim.truth.gradient, aim.truth.gradient.flatten(), setting, aim.truth.marginals.flatten())
         summary = exact_mean(case.fresh(), aim, sampling)
         if summary is not None:
-            mean = Mean.of_summary(summary)
-            points.append(replace(point, found=mean.value.unsqueeze(0), wanted=summary.gradient))
-            floor = rounding_floor(math.sqrt(float(mean.value.square().sum()) + float(summary.trace)), aim.truth)
+            mean = summary.error + summary.gradient
+            points.append(replace(point, found=mean.unsqueeze(0), wanted=summary.gradient))
+            floor = rounding_floor(math.sqrt(float(mean.square().sum()) + float(summary.trace)), aim.truth)
             right = float(summary.error.norm()) <= floor
-            detail = "the exact mean over all samples is the gradient" if right else str(mean)
+            detail = "the exact mean over all samples is the gradient" if right else described(exact_metrics(summary, None))
             yield Check("objective", where, "holds" if right else "violated", detail)
         elif regime in TESTED:
             # At flat scores a mean is pinned down; elsewhere only errors are searched.
@@ -141,14 +191,14 @@ def _tested(draw: Sampler, where: str, aim: Target, effort: AuditEffort) -> tupl
     unproven = f"; no error is proven, and the bias is below {bound:.0%} of the gradient" if bound and not pinned else ""
     variances = part_variances(moments) / moments.total
     moves = variances > 1e-24 * float(moments.gradient.square().sum())
-    largest = float((summarise(moments).error[moves].abs() / variances[moves].sqrt()).max()) if bool(moves.any()) else 0.0
-    detail = f"{Mean.of_moments(moments)}" + (f", greatest |t| {largest:.3g}" if largest else ", estimates do not vary")
+    largest = float((moments.total_mean[moves].abs() / variances[moves].sqrt()).max()) if bool(moves.any()) else 0.0
+    detail = described(estimated_metrics(moments)) + (f", greatest |t| {largest:.3g}" if largest else ", estimates do not vary")
     return Check("objective", where, status, detail, "", "test", outcome.p_value, unproven=unproven), moments
 
 
 def part_variances(moments: Moments) -> Tensor:
     """Variances of one estimate, ``[d]``."""
-    centred = moments.mean - moments.count @ moments.mean / moments.count.sum()
+    centred = moments.mean - moments.total_mean
     return (moments.square.sum(0) + moments.count @ centred.square()) / max(moments.total - 1, 1)
 
 
@@ -224,22 +274,12 @@ class ScoreOfNoise(Estimator[Oracle]):
         return with_gradient(losses.mean(dim), scores, torch.where(oracle.free_parts(scores), estimate, 0))
 
 
-def perturbed_checks(case: Case, points: list[Point]) -> Iterator[Check]:
-    """The law ``objective`` for the loss of the best structure of noisy scores."""
-    noise = getattr(case.subject.estimator, "noise", Gumbel())
-    if isinstance(noise, SmoothNoise):
-        yield from same_mean_checks(case, ScoreOfNoise(noise), points, "objective")
-    else:
-        detail = f"the gradient under {noise} is not known: its density has no score here"
-        yield Check("objective", case.structure.name, "undecided", detail)
-
-
 def same_mean_checks(case: Case, reference: Estimator[Any], points: list[Point], law: str = "mean_of") -> Iterator[Check]:
     """A law: the mean is the scale times that of a reference. Exactly if both can be replayed, else by a test at flat scores."""
     structure, effort, own, name = case.structure, case.effort, case.subject.estimator.scale, reference.name
     for regime, scale in (("flat", FLAT), ("usual", USUAL)):
         where = f"{structure.name}, {regime}"
-        aim = target(structure, AuditLoss(structure), random_scores(structure, scale, 1)[0])
+        aim = target(structure, AuditLoss(structure), case.scores(scale, 1)[0])
         sampling = effort.sampling(structure.name, regime, law)
         point = Point(where, structure.event, aim.scores, aim.scores, Setting(case.subject.numbers()))
         first, second = exact_mean(case.fresh(), aim, sampling), exact_mean(reference, aim, sampling)
@@ -275,10 +315,10 @@ def difference_p_value(first: Moments, second: Moments, scale: float = 1.0) -> f
 
     def errors(moments: Moments) -> tuple[Tensor, Tensor]:
         """Means and squared standard errors of all parts, and along the gradient."""
-        mean, unit = summarise(moments).error + moments.gradient, moments.direction
-        centred = moments.mean - moments.count @ moments.mean / moments.count.sum()
-        along = (moments.along.sum() + moments.count @ (centred @ unit).square()) / max(moments.total - 1, 1)
-        return torch.cat([mean, (mean @ unit)[None]]), torch.cat([part_variances(moments), along[None]]) / moments.total
+        mean, unit = moments.total_mean + moments.gradient, moments.direction
+        along = moments.along.sum() + moments.count @ ((moments.mean - moments.total_mean) @ unit).square()
+        squares = torch.cat([part_variances(moments), along[None] / max(moments.total - 1, 1)])
+        return torch.cat([mean, (mean @ unit)[None]]), squares / moments.total
 
     (a, a_variance), (b, b_variance) = errors(first), errors(second)
     variance = a_variance + scale**2 * b_variance
@@ -291,10 +331,10 @@ def difference_p_value(first: Moments, second: Moments, scale: float = 1.0) -> f
 
 def gain_between(first: Moments, second: Moments, scale: float = 1.0) -> tuple[float, float, float]:
     """``⟨m, r⟩ / ‖r‖²`` against scale times the second mean, half its interval, and a bound of the relative distance of the means."""
-    a, b = summarise(first), summarise(second)
-    mean, wanted = a.error + first.gradient, scale * (b.error + second.gradient)
-    noise = float(a.trace) / first.total + scale**2 * float(b.trace) / second.total
-    square = max(float(wanted.square().sum()) - scale**2 * float(b.trace) / second.total, 1e-300)
+    mean, wanted = first.total_mean + first.gradient, scale * (second.total_mean + second.gradient)
+    theirs = scale**2 * second.trace / second.total
+    noise = first.trace / first.total + theirs
+    square = max(float(wanted.square().sum()) - theirs, 1e-300)
     half = float(stats.t.ppf(0.975, BATCHES - 1)) * math.sqrt(noise / square)
     distance = math.sqrt(max(float((mean - wanted).square().sum()) - noise, 0.0) / square)
     return float(mean @ wanted) / square, half, distance + half

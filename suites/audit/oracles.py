@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +16,12 @@ import torch
 from torch import Tensor
 
 from ...oracles import make_oracle
-from ...oracles.capabilities import EnumerableOracle, MarginalOracle, Oracle, SamplingOracle
+from ...oracles.capabilities import EnumerableOracle, Oracle
 from ...oracles.derivations import Derivations, StatedOracle, walked
-from ..problems.sized import is_sized, size_names, sized_structure
+from ..problems.sized import size_names, sized_structure
 from ..truth.derivations import derivations_of
-from .oracle_laws import CAPABILITIES, LAWS, DisagreementError, Law, Listing, Scene, compare, sample_test, scenes
-from .result import Check, Judged, settled
+from .oracle_laws import CAPABILITIES, Scene, laws_of, scenes
+from .result import Check, Judged, check_limits, checked, settled
 
 __all__ = ["OracleAudit", "audit_oracle"]
 
@@ -77,10 +80,7 @@ def audit_oracle(  # noqa: PLR0913
         >>> audit_oracle("subset[n=4,k=2]").verdict
         'right'
     """
-    if not 0 < alpha < 1:
-        raise ValueError(f"`audit_oracle` got alpha={alpha}; expected a number between 0 and 1")
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"`audit_oracle` got seed={seed}; expected an integer from 0 to 2^63 - 1")
+    check_limits("audit_oracle", alpha, seed)
     oracle, sized = _subject(subject) if isinstance(subject, str) else (subject, [])
     chosen = (list(events) or sized or _small_events(oracle))[-1 if quick else 0 :]
     for event in chosen:
@@ -91,21 +91,21 @@ def audit_oracle(  # noqa: PLR0913
         except Exception:
             pass
     checks: list[Check] = []
-    listings: list[Listing] = []
+    listings: list[Scene] = []
     until = math.inf
+
+    def rules(event: tuple[int, ...]) -> Iterator[Check]:
+        listings.append(listed(oracle, event))
+        yield from check_rules(listings[-1], oracle.derivations(event) if isinstance(oracle, StatedOracle) else None)
+
     for event in chosen:
-        listing, of_rules = None, []
-        try:
-            listing = listed(oracle, event)
-            listings.append(listing)
-            of_rules = list(check_rules(listing, oracle.derivations(event) if isinstance(oracle, StatedOracle) else None))
-        except Exception as error:  # an author's code may raise anything
-            of_rules = [Check("derivations", f"{oracle.name} {'x'.join(map(str, event))}", "crashed", _message(error))]
+        of_rules = list(checked("derivations", f"{oracle.name} {'x'.join(map(str, event))}", functools.partial(rules, event)))
         checks += of_rules
-        if listing is None or any(check.status != "holds" for check in of_rules):
+        if any(check.status != "holds" for check in of_rules):
             break  # operations by wrong rules are wrong too
-        for scene in scenes(listing, seed, quick=quick):
-            checks += _checks(scene, seed, until)
+        for scene in scenes(listings[-1], seed, quick=quick):
+            for name, law in laws_of(scene, seed):
+                checks += checked(name, str(scene), law, until)
             until = min(until, time.monotonic() + seconds)
     checks, _ = settled(checks, alpha)
     sources = tuple(f"{'x'.join(map(str, one.event))}: {len(one.structures)} structures, by {one.source}" for one in listings)
@@ -115,11 +115,8 @@ def audit_oracle(  # noqa: PLR0913
 
 def _subject(name: str) -> tuple[Any, list[tuple[int, ...]]]:
     """The oracle, and the event of the sizes in its name, if any."""
-    if is_sized(name):
-        try:
-            oracle, event = sized_structure(name)
-        except ValueError:  # options alone
-            return make_oracle(name), []
+    with contextlib.suppress(ValueError):  # options alone
+        oracle, event = sized_structure(name)
         return oracle, [event]
     return make_oracle(name), []
 
@@ -142,89 +139,56 @@ def _small_events(oracle: Oracle) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(ends))
 
 
-def listed(oracle: Oracle, event: tuple[int, ...]) -> Listing:
+def listed(oracle: Oracle, event: tuple[int, ...]) -> Scene:
     """All structures: the author's own list, else every derivation in plain Python, else the oracle's enumeration."""
     own = getattr(oracle, "structures", None)
     if callable(own):
         rows = [torch.as_tensor(structure, dtype=torch.float64).flatten() for structure in own(event)]
-        return Listing(oracle, event, torch.stack(rows), "its own list of structures")
+        return Scene(oracle, event, torch.stack(rows), "its own list of structures")
     derivations = derivations_of(oracle, event)
     if derivations is not None:
         ways = walked(derivations, MAX_STRUCTURES)
         structures = torch.zeros(len(ways), derivations.parts, dtype=torch.float64)
         for structure, parts in zip(structures, ways, strict=True):
             structure.index_add_(0, torch.tensor(parts, dtype=torch.int64), structures.new_ones(len(parts)))
-        return Listing(oracle, event, structures, "its derivations, walked one by one")
+        return Scene(oracle, event, structures, "its derivations, walked one by one")
     if not isinstance(oracle, EnumerableOracle):
         raise ValueError(
             f"`{oracle.name}` states no derivations and lists no structures; give it `structures(event_shape)`, which yields them"
         )
-    return Listing(oracle, event, oracle.enumerate(event).double().flatten(1), "its own `enumerate`, which is not independent")
+    return Scene(oracle, event, oracle.enumerate(event).double().flatten(1), "its own `enumerate`, which is not independent")
 
 
-def check_rules(listing: Listing, derivations: Derivations | None) -> Iterator[Check]:
+def check_rules(listing: Scene, derivations: Derivations | None) -> Iterator[Check]:
     """Whether derivations are those of the structures, each once; and whether the count agrees."""
     where, structures, oracle = str(listing), listing.structures, listing.oracle
     distinct, binary = len(torch.unique(structures, dim=0)), oracle.binary_mask(listing.event).flatten()
-    repeated = len(structures) - distinct
-    if repeated:
+    if repeated := len(structures) - distinct:
         yield Check("derivations", where, "violated", f"{len(structures)} structures are listed, and {repeated} of them twice")
     if not bool(((structures == 0) | (structures == 1) | ~binary).all()):
         yield Check("derivations", where, "violated", "a structure holds other numbers than 0 and 1")
     if derivations is not None:
         ways = walked(derivations, 10 * MAX_STRUCTURES)
-        found, good = _wrong_derivation(listing, ways, binary), f"{len(ways)} derivations of as many structures"
-        yield Check("derivations", where, "violated" if found else "holds", found or good)
+        bad = next(_wrong_derivations(listing, ways, binary), "")
+        yield Check("derivations", where, "violated" if bad else "holds", bad or f"{len(ways)} derivations of as many structures")
     count = oracle.count(listing.event)
     yield Check("count", where, "holds" if count == distinct else "violated", f"`count` is {count}; expected {distinct}")
 
 
-def _wrong_derivation(listing: Listing, ways: Sequence[Sequence[int]], binary: Tensor) -> str:
-    """The first fault of the derivations; empty if there is none."""
-
+def _wrong_derivations(listing: Scene, ways: Sequence[Sequence[int]], binary: Tensor) -> Iterator[str]:
     def named(parts: Sequence[int]) -> str:
         return ", ".join(str(tuple(int(index) for index in torch.unravel_index(torch.tensor(part), listing.event))) for part in parts)
 
-    part = next((part for way in ways if len(set(way)) < len(way) for part in way if binary[part] and way.count(part) > 1), None)
-    if part is not None:
-        return f"a derivation takes {named([part])} twice; expected every part at most once"
-    sets = [tuple(sorted(way)) for way in ways]
-    ambiguous = next((one for one in sets if sets.count(one) > 1), None)
-    if ambiguous is not None:
-        return f"{{{named(ambiguous)}}} has {sets.count(ambiguous)} derivations; expected exactly one for each structure"
+    for way in ways:
+        for part in way:
+            if binary[part] and way.count(part) > 1:
+                yield f"a derivation takes {named([part])} twice; expected every part at most once"
+    sets = Counter(tuple(sorted(way)) for way in ways)
+    for one, count in sets.items():
+        if count > 1:
+            yield f"{{{named(one)}}} has {count} derivations; expected exactly one for each structure"
     every = torch.arange(listing.structures.shape[1])
     wanted = {tuple(every.repeat_interleave(row.long()).tolist()) for row in listing.structures}
     for found, said in ((wanted - set(sets), "has no derivation"), (set(sets) - wanted, "is derived and is no structure")):
         if found:
-            return f"{{{named(min(found))}}} {said}, as {len(found) - 1} more"
-    return ""
-
-
-def _checks(scene: Scene, seed: int, until: float) -> Iterator[Check]:
-    oracle, where = scene.oracle, str(scene)
-    laws: list[tuple[str, Law | None]] = [(name, law) for kind, name, law in LAWS if isinstance(oracle, kind)]
-    laws += [("samples", None)] if isinstance(oracle, SamplingOracle) else []
-    out_of_reach = isinstance(oracle, MarginalOracle) and not oracle.sums_in_reach(scene.listing.event)
-    for name, law in laws:
-        if time.monotonic() > until:
-            yield Check(name, where, "undecided", "no time was left; give it more with --time")
-            continue
-        if out_of_reach and name not in ("argmax", "batches"):
-            continue
-        try:
-            if law is None:
-                detail, p_value = sample_test(scene, seed)
-                yield Check(name, where, "holds", detail, "", "test", p_value)
-                continue
-            for comparison in law(scene):
-                compare(*comparison)
-            yield Check(name, where, "holds")
-        except DisagreementError as error:
-            yield Check(name, where, "violated", str(error))
-        except Exception as error:  # an author's code may raise anything
-            without_lengths = name == "lengths" and "lengths" in str(error) and isinstance(error, ValueError)
-            yield Check(name, where, "skipped", str(error)) if without_lengths else Check(name, where, "crashed", _message(error))
-
-
-def _message(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'without a message'}"
+            yield f"{{{named(min(found))}}} {said}, as {len(found) - 1} more"

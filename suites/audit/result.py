@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ..base import NonFiniteError
 from ..measures.group_sequential import CONFIRMATION
 from ..statistics.multiplicity import holm
 
@@ -13,9 +17,6 @@ Status = Literal["holds", "violated", "undecided", "crashed", "skipped"]
 """``violated`` is proven: exactly, or by a test at the error rate of the audit."""
 
 Verdict = Literal["right", "wrong", "misdeclared", "crashed", "undecided", "consistent"]
-
-EXIT_CODES: dict[Verdict, int] = {"right": 0, "consistent": 0, "wrong": 1, "misdeclared": 1, "crashed": 3, "undecided": 0}
-"""Exit codes of ``structgrad audit``; ``--strict`` makes ``undecided`` 4."""
 
 DECLARATIONS = ("evaluations", "needs", "hull", "deterministic")
 """Laws of declarations: estimates may be right if these are violated."""
@@ -109,7 +110,7 @@ class Judged:
 
     def exit_code(self, *, strict: bool = False) -> int:
         """0 no violation, 1 a violation, 3 it raised; with ``strict``, 4 undecided."""
-        return 4 if strict and self.verdict == "undecided" else EXIT_CODES[self.verdict]
+        return {"wrong": 1, "misdeclared": 1, "crashed": 3, "undecided": 4 * strict}.get(self.verdict, 0)
 
     def raise_if_wrong(self) -> None:
         """AssertionError with every violation and every exception: one line for a unit test."""
@@ -162,12 +163,12 @@ class Audit(Judged):
     @property
     def causes(self) -> tuple[str, ...]:
         """The likely causes of all violations, each once: those that spoil other laws first, then the most frequent."""
-        found = [
-            (SPOILING.index(check.law) if check.law in SPOILING else len(SPOILING), check.cause) for check in self.violations if check.cause
-        ]
-        causes = [cause for _, cause in found]
-        first = {cause: min(place for place, other in found if other == cause) for cause in causes}
-        return tuple(sorted(dict.fromkeys(causes), key=lambda cause: (first[cause], -causes.count(cause))))
+        order = {law: rank for rank, law in enumerate(SPOILING)}
+        ranks: dict[str, list[int]] = {}
+        for check in self.violations:
+            if check.cause:
+                ranks.setdefault(check.cause, []).append(order.get(check.law, len(order)))
+        return tuple(sorted(ranks, key=lambda cause: (min(ranks[cause]), -len(ranks[cause]))))
 
     @property
     def remedies(self) -> tuple[str, ...]:
@@ -175,11 +176,33 @@ class Audit(Judged):
         return tuple(dict.fromkeys(check.remedy for check in self.violations if check.remedy))
 
 
-def worst(checks: Iterable[Check]) -> Status:
-    """The worst status of several checks of one law; ``skipped`` if there is none."""
-    order: tuple[Status, ...] = ("violated", "crashed", "undecided", "holds", "skipped")
-    found = {check.status for check in checks}
-    return next((status for status in order if status in found), "skipped")
+def check_limits(call: str, alpha: float, seed: int) -> None:
+    """ValueError for a level or a seed out of range."""
+    if not 0 < alpha < 1:
+        raise ValueError(f"`{call}` got alpha={alpha}; expected a number between 0 and 1")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"`{call}` got seed={seed}; expected an integer from 0 to 2^63 - 1")
+
+
+class DisagreementError(Exception):
+    """A result of an operation and the expected one, in one sentence."""
+
+
+def checked(law: str, where: str, checks: Callable[[], Iterable[Check]], until: float = math.inf) -> Iterator[Check]:
+    """The checks of a law. An exception of the tested code is one of them, and so is the end of the time."""
+    if time.monotonic() > until:
+        yield Check(law, where, "undecided", "no time was left; give it more with --time")
+        return
+    try:
+        yield from checks()
+    except NonFiniteError as error:
+        yield Check("finite", where, "violated", str(error))
+    except DisagreementError as error:
+        yield Check(law, where, "violated", str(error))
+    except Exception as error:  # the tested code may raise anything
+        text = f"it raised {type(error).__name__}: {' '.join(str(error).split())}"[:300]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        yield Check(law, where, "crashed", text, f"{frame.filename.rsplit('/', 1)[-1]}, line {frame.lineno}: {frame.line}")
 
 
 def confirmed(test: Callable[[str, int], float], alpha: float) -> float:
@@ -211,8 +234,8 @@ def settled(checks: Sequence[Check], alpha: float) -> tuple[list[Check], int]:
     adjusted = holm({number: check.p_value for number, check in enumerate(checks) if check.p_value is not None})
     result = list(checks)
     for number, p_value in adjusted.items():
-        check = result[number]
+        check = replace(checks[number], unproven="")
         detail = f"{check.detail}; the test rejects, adjusted p {f'= {p_value:.1g}' if p_value else '< 1e-300'}"
-        rejected = replace(check, status="violated", detail=detail, unproven="")
-        result[number] = rejected if p_value < alpha else replace(check, cause="", detail=check.detail + check.unproven, unproven="")
+        accepted = replace(check, cause="", detail=check.detail + checks[number].unproven)
+        result[number] = replace(check, status="violated", detail=detail) if p_value < alpha else accepted
     return result, len(adjusted)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from structgrad.estimators import LeaveOneOut
-from structgrad.suites.audit.cases import STRUCTURES, AuditEffort
-from structgrad.suites.audit.laws import Case, batch, sign
+from structgrad.suites.audit.cases import STRUCTURES, AuditEffort, Case
+from structgrad.suites.audit.laws import batch, sign
 from structgrad.suites.audit.means import expected_checks, same_mean_checks
 from structgrad.suites.audit.result import Check, confirmed, settled
 from structgrad.suites.audit.subject import subject_of
@@ -21,7 +21,7 @@ def checks_of(estimator: Any, effort: AuditEffort) -> Iterator[Check]:
     """The checks of one audit that are tests, before they are settled."""
     subject = subject_of(estimator)
     for name in ("categorical", "subset"):
-        case = Case(subject, lambda: subject.estimator, STRUCTURES[name], effort)
+        case = Case(subject, STRUCTURES[name], effort)
         for law in (sign, batch):
             yield from law(case)
         yield from expected_checks(case, [])

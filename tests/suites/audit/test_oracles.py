@@ -33,7 +33,7 @@ def test_a_planted_fault(fault: type[Apart]) -> None:
 def test_what_raises_is_told() -> None:
     found = audit_oracle(Raising(), events=[(6,)])
     assert (found.verdict, found.exit_code()) == ("crashed", 3)
-    assert [check.detail for check in found.checks] == ["RuntimeError: planted"]
+    assert [check.detail for check in found.checks] == ["it raised RuntimeError: planted"]
 
 
 @pytest.mark.parametrize("name", ORACLES)
