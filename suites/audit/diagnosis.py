@@ -204,7 +204,7 @@ def best_factor(points: Sequence[Point]) -> float:
     return float(optimize.minimize_scalar(score, bounds=(start - reach, start + reach), method="bounded").x)
 
 
-def factors(setting: Setting) -> Iterator[Hypothesis]:  # noqa: C901 - one line per factor
+def factors(setting: Setting) -> Iterator[Hypothesis]:
     """Factors of the number of samples and of options, with their meaning."""
     counts = [name for name in setting.numbers if "sample" in name or name in ("n", "num", "k", "m")]
     if setting.losses is not None and setting.losses not in [setting.numbers[name] for name in counts]:
@@ -225,6 +225,7 @@ def factors(setting: Setting) -> Iterator[Hypothesis]:  # noqa: C901 - one line 
         here = value(setting)
         return Hypothesis(f"gain {math.nan if here is None else here:.4g} = {text}", predict, options=names)
 
+    decays = [name for name in setting.numbers if name.rpartition(".")[2] in _DECAYS]
     for count in counts:
         size = f"N = {(setting.numbers[count] if count else setting.losses) or 0:g}"
         yield factor(f"(N − 1)/N with {size}: the baseline of a sample includes the sample itself", lambda n: (n - 1) / n, count)
@@ -232,11 +233,10 @@ def factors(setting: Setting) -> Iterator[Hypothesis]:  # noqa: C901 - one line 
         yield factor(text, lambda n: n / (n - 1), count)
         yield factor(f"N with {size}: the samples are summed, not averaged", lambda n: n, count)
         yield factor(f"1/N with {size}: the mean over the samples is taken twice", lambda n: 1 / n, count)
-        for name in setting.numbers:
-            if name.rpartition(".")[2] in _DECAYS:
-                known = f"with {name} = {setting.numbers[name]:g}, {size}: the running mean is updated before it is used"
-                yield factor(f"1 − (1 − {name})/N {known}", lambda decay, n: 1 - (1 - decay) / n, name, count)
-                yield factor(f"1 − {name}/N {known}", lambda decay, n: 1 - decay / n, name, count)
+        for name in decays:
+            known = f"with {name} = {setting.numbers[name]:g}, {size}: the running mean is updated before it is used"
+            yield factor(f"1 − (1 − {name})/N {known}", lambda decay, n: 1 - (1 - decay) / n, name, count)
+            yield factor(f"1 − {name}/N {known}", lambda decay, n: 1 - decay / n, name, count)
     for name in setting.numbers:
         if name not in counts:
             known = f"with {name} = {setting.numbers[name]:g}: the estimate is"

@@ -16,8 +16,8 @@ import torch
 from ...estimators import ESTIMATORS, make_estimator
 from ...estimators.base import Estimator
 from .cases import AuditEffort, Case, Structure, structures_for
+from .causes import cause_by_intervention
 from .diagnosis import Explanation, Point, corrected, explain
-from .dissection import cause_by_intervention
 from .laws import LAWS
 from .means import compare, mean_checks, same_mean_checks
 from .result import SPOILING, Audit, Check, FlatComparison, check_limits, checked, settled
