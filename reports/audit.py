@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
@@ -42,23 +42,27 @@ MAX_CAUSES = 4
 def as_text(found: Audit | OracleAudit) -> Group:
     """One screen."""
     word, style, meaning = HEADLINES[found.verdict]
-    of_estimator = hasattr(found, "comparisons")
-    rest = _of_estimator(found) if of_estimator else _of_oracle(found)  # type: ignore[arg-type]
-    above, below = next(rest), next(rest)
+    above, below = _of_estimator(found) if hasattr(found, "comparisons") else _of_oracle(found)  # type: ignore[arg-type]
     headline = Text.assemble((word, style), f"  {found.subject}: {meaning}")
     return Group(headline, *above, Text(), _laws(found.checks), Text(), *below)
 
 
-def _of_oracle(found: OracleAudit) -> Iterator[list[Any]]:
+def _table(*columns: tuple[str, dict[str, Any]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name, options in columns:
+        table.add_column(name, no_wrap=True, **options)
+    return table
+
+
+def _of_oracle(found: OracleAudit) -> tuple[list[Any], list[Any]]:
     """The lines above and below the laws."""
-    lacking = [Text(f"has no {', '.join(found.lacking)}", style="dim")] if found.lacking else []
-    yield [*(Text(f"looked at {event}", style="dim") for event in found.events), *lacking]
+    above = [f"looked at {event}" for event in found.events] + ([f"has no {', '.join(found.lacking)}"] if found.lacking else [])
     tests = plural(sum(check.p_value is not None for check in found.checks), "test")
     small = f"Sums over all structures in float64; {tests} of samples with an error rate of {significant(found.alpha)} together."
-    yield [Text(small, style="dim")]
+    return [Text(line, style="dim") for line in above], [Text(small, style="dim")]
 
 
-def _of_estimator(found: Audit) -> Iterator[list[Any]]:
+def _of_estimator(found: Audit) -> tuple[list[Any], list[Any]]:
     """The lines above and below the laws."""
     declared, rows = found.declared, found.comparisons
     bias = "unbiased" if declared["unbiased"] else "biased"
@@ -73,11 +77,8 @@ def _of_estimator(found: Audit) -> Iterator[list[Any]]:
     said = {"likely cause": found.causes, "seen": found.seen, "possible cause": found.possible}
     said |= {"to change": found.remedies, "note": found.notes}
     above += [Text(f"{word}: {line}", style="bold") for word, lines in said.items() for line in lines[:MAX_CAUSES]]
-    yield above
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("flat scores", no_wrap=True)
-    for name in ("gain", "relative bias", "cosine", "zero", "variance / ‖g‖²", "/ REINFORCE's", "/ leave-one-out's"):
-        table.add_column(name, justify="right", no_wrap=True)
+    names = ("gain", "relative bias", "cosine", "zero", "variance / ‖g‖²", "/ REINFORCE's", "/ leave-one-out's")
+    table = _table(("flat scores", {}), *((name, {"justify": "right"}) for name in names))
     for row in rows:
         uncertain = (plus_minus(*value) for value in (row.gain, row.relative_bias, row.cosine))
         ratios = (number(value) for value in (row.relative_variance, row.to_reinforce, row.to_leave_one_out))
@@ -89,25 +90,24 @@ def _of_estimator(found: Audit) -> Iterator[list[Any]]:
     if found.losses is not None:
         small += f"ratios of variances: at equal gain, for {significant(found.losses)} losses (a gradient counts as two); "
     small += f"± is half of a 95 % interval\nseed {found.seed}, {duration(found.seconds)}"
-    yield [table, Text(), Text(small, style="dim")]
+    return above, [table, Text(), Text(small, style="dim")]
 
 
 def _laws(checks: Sequence[Check]) -> Table:
     """One line per law: its worst outcome, where, and the detail."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name, overflow in (("law", "fold"), ("", "fold"), ("where", "fold"), ("what", "ellipsis")):
-        table.add_column(name, no_wrap=True, overflow=overflow)  # type: ignore[arg-type]
-    laws = {law: [check for check in checks if check.law == law] for law in dict.fromkeys(check.law for check in checks)}
-    order = list(MARKS)
-    for law, each in sorted(laws.items(), key=lambda item: min(order.index(check.status) for check in item[1])):
-        worst = min((check.status for check in each), key=order.index)
-        shown = [check for check in each if check.status == worst]
-        word, style = MARKS[worst]
-        where = shown[0].where if len(shown) == 1 else f"{shown[0].where} and {len(shown) - 1} of {len(each) - 1} more"
+    table = _table(*((name, {"overflow": "fold"}) for name in ("law", "", "where")), ("what", {"overflow": "ellipsis"}))
+    order, rows = list(MARKS), []
+    for law in dict.fromkeys(check.law for check in checks):
+        each = [check for check in checks if check.law == law]
+        worst = min((check.status for check in each), key=lambda status: (status == "skipped", order.index(status)))
+        rows.append((law, [check for check in each if check.status == worst], len(each)))
+    for law, shown, count in sorted(rows, key=lambda row: order.index(row[1][0].status)):
+        word, style = MARKS[shown[0].status]
+        where = shown[0].where if len(shown) == 1 else f"{shown[0].where} and {len(shown) - 1} of {count - 1} more"
         detail = shown[0].detail
-        if worst == "crashed" and shown[0].cause:
+        if shown[0].status == "crashed" and shown[0].cause:
             detail += f" ({shown[0].cause})"
-        table.add_row(law, Text(word, style=style), f"all {len(each)}" if len(shown) == len(each) > 1 else where, Text(detail))
+        table.add_row(law, Text(word, style=style), f"all {count}" if len(shown) == count > 1 else where, Text(detail))
     return table
 
 

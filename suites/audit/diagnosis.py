@@ -35,14 +35,6 @@ _DECAYS = ("decay", "momentum", "ema", "beta", "alpha", "smoothing")
 _MAX_DIRECTIONS = 16
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Numeric options of an estimator by name, and the number of losses of one estimate: N, if no option is that."""
-
-    numbers: Mapping[str, float]
-    losses: float | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class Point:
     """The mean of an estimator at some scores, and its target.
@@ -52,7 +44,7 @@ class Point:
         event: shape of a structure.
         found: ``[n, d]``: exact rows, or means of batches; the spread of these is the error.
         wanted: ``[n, d]`` or ``[d]``.
-        setting: the options.
+        numbers: numeric options by name, and the number of losses of one estimate under the empty name, if known.
         marginals: ``[d]``, if known.
         tolerance: relative, of exact rows; None for batches.
     """
@@ -61,7 +53,7 @@ class Point:
     event: tuple[int, ...]
     found: Tensor
     wanted: Tensor
-    setting: Setting
+    numbers: Mapping[str, float]
     marginals: Tensor | None = None
     tolerance: float | None = EXACT
 
@@ -116,22 +108,22 @@ class Hypothesis:
 
     Attributes:
         text: the cause; empty if it is none.
-        predict: the means at a point, shaped like those found; None if it predicts nothing there.
+        predict: the means at a point, shaped like those found; NaN if it predicts nothing there.
         parameters: number of fitted parameters.
         options: options whose other values separate its factor from equal ones.
     """
 
     text: str
-    predict: Callable[[Point], Tensor | None]
+    predict: Callable[[Point], Tensor]
     parameters: int = 0
     options: tuple[str, ...] = ()
 
     def fit(self, points: Sequence[Point]) -> tuple[float, bool]:
         """The score at all points, the less the better, and whether it is rejected."""
         predictions = [self.predict(point) for point in points]
-        if any(predicted is None for predicted in predictions):
+        if any(bool(predicted.isnan().any()) for predicted in predictions):
             return math.inf, True
-        found = [point.distance(predicted) for point, predicted in zip(points, predictions, strict=True) if predicted is not None]
+        found = [point.distance(predicted) for point, predicted in zip(points, predictions, strict=True)]
         size = sum(point.pair[0].numel() for point in points)
         score = sum(distance for distance, _ in found) + self.parameters * math.log(size)
         return score, min(p_value for _, p_value in found) * len(found) < REJECTED
@@ -164,12 +156,11 @@ def explain(points: Sequence[Point], ask: Callable[[str], Sequence[Point]] = lam
         return Explanation(SIGN)
     seen = _constant_gain(points, factor) if scaled else _symptoms(points)
     possible = []
-    for one in factors(points[0].setting) if scaled else ():
-        predicted = one.predict(points[0])
-        says_something = predicted is not None and not torch.allclose(predicted, points[0].target, rtol=EXACT, atol=0)
+    for one in factors(points[0].numbers) if scaled else ():
+        says_something = not torch.allclose(one.predict(points[0]), points[0].target, rtol=EXACT, atol=0)
         possible += [one] if says_something and not one.fit(points)[1] else []
     further = [*points]
-    for option in dict.fromkeys(option for one in possible for option in one.options if option):
+    for option in dict.fromkeys(option for one in possible for option in one.options):
         further += ask(option)
     rivals = [on_everything(best_factor(further)), *possible, *parts(points), *multiples_of_marginals(points)]
     first, second = sorted(((*one.fit(further), one.text) for one in rivals), key=lambda fit: fit[0])[:2]
@@ -204,42 +195,38 @@ def best_factor(points: Sequence[Point]) -> float:
     return float(optimize.minimize_scalar(score, bounds=(start - reach, start + reach), method="bounded").x)
 
 
-def factors(setting: Setting) -> Iterator[Hypothesis]:
+def factors(numbers: Mapping[str, float]) -> Iterator[Hypothesis]:
     """Factors of the number of samples and of options, with their meaning."""
-    counts = [name for name in setting.numbers if "sample" in name or name in ("n", "num", "k", "m")]
-    if setting.losses is not None and setting.losses not in [setting.numbers[name] for name in counts]:
-        counts.append("")
+    counts = [name for name in numbers if "sample" in name or name in ("n", "num", "k", "m")]
+    if "" in numbers and numbers[""] not in [numbers[name] for name in counts]:
+        counts.append("")  # of losses, if no option is that
 
     def factor(text: str, function: Callable[..., float], *names: str) -> Hypothesis:
-        def value(setting: Setting) -> float | None:
-            given = [setting.numbers.get(name) if name else setting.losses for name in names]
+        def value(numbers: Mapping[str, float]) -> float:
             try:
-                return None if None in given else function(*given)
-            except ZeroDivisionError:
-                return None
+                return function(*(numbers[name] for name in names))
+            except (KeyError, ZeroDivisionError):
+                return math.nan
 
-        def predict(point: Point) -> Tensor | None:
-            here = value(point.setting)
-            return None if here is None else here * point.target
+        return Hypothesis(
+            f"gain {value(numbers):.4g} = {text}", lambda point: value(point.numbers) * point.target, options=tuple(filter(None, names))
+        )
 
-        here = value(setting)
-        return Hypothesis(f"gain {math.nan if here is None else here:.4g} = {text}", predict, options=names)
-
-    decays = [name for name in setting.numbers if name.rpartition(".")[2] in _DECAYS]
+    decays = [name for name in numbers if name.rpartition(".")[2] in _DECAYS]
     for count in counts:
-        size = f"N = {(setting.numbers[count] if count else setting.losses) or 0:g}"
+        size = f"N = {numbers[count]:g}"
         yield factor(f"(N − 1)/N with {size}: the baseline of a sample includes the sample itself", lambda n: (n - 1) / n, count)
         text = f"N/(N − 1) with {size}: the correction for leaving one out is made twice, or where none is due"
         yield factor(text, lambda n: n / (n - 1), count)
         yield factor(f"N with {size}: the samples are summed, not averaged", lambda n: n, count)
         yield factor(f"1/N with {size}: the mean over the samples is taken twice", lambda n: 1 / n, count)
         for name in decays:
-            known = f"with {name} = {setting.numbers[name]:g}, {size}: the running mean is updated before it is used"
+            known = f"with {name} = {numbers[name]:g}, {size}: the running mean is updated before it is used"
             yield factor(f"1 − (1 − {name})/N {known}", lambda decay, n: 1 - (1 - decay) / n, name, count)
             yield factor(f"1 − {name}/N {known}", lambda decay, n: 1 - decay / n, name, count)
-    for name in setting.numbers:
-        if name not in counts:
-            known = f"with {name} = {setting.numbers[name]:g}: the estimate is"
+    for name in numbers:
+        if name and name not in counts:
+            known = f"with {name} = {numbers[name]:g}: the estimate is"
             yield factor(f"{name}: the estimate is multiplied by {name}, or not divided by it", lambda x: x, name)
             yield factor(f"1/{name} {known} divided by {name}, once too often", lambda x: 1 / x, name)
             yield factor(f"{name}² {known} multiplied by {name} where it should be divided", lambda x: x**2, name)
@@ -287,14 +274,12 @@ def _index(point: Point, part: int) -> str:
 
 def multiples_of_marginals(points: Sequence[Point]) -> Iterator[Hypothesis]:
     """The mean is off by a multiple of μ, another one at each point."""
+
+    def predict(point: Point) -> Tensor:
+        (mean, target), marginals = point.pair, point.target[0] if point.marginals is None else point.marginals
+        return point.target + (mean - target).mean(0) @ marginals / marginals.square().sum() * marginals
+
     if all(point.marginals is not None for point in points):
-
-        def predict(point: Point) -> Tensor | None:
-            if point.marginals is None:
-                return None
-            mean, target = point.pair
-            return point.target + (mean - target).mean(0) @ point.marginals / point.marginals.square().sum() * point.marginals
-
         yield Hypothesis(NO_NORMALISER, predict, parameters=len(points))
 
 

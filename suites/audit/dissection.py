@@ -49,7 +49,7 @@ def mean_is_zero(rows: Tensor) -> bool:
 
 
 class Dissection:
-    """Estimates of one structure at repeated scores, and what the loss is shown.
+    """Estimates of one structure at repeated scores, and the arguments of the loss.
 
     Args:
         estimator: an estimator with equal numbers for equal seeds.

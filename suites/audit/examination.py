@@ -185,12 +185,12 @@ class _Examination:
             theirs = reference
             with contextlib.suppress(Exception):  # another value may be out of its range
                 own = with_other_value(copy.deepcopy(self.subject.estimator), option)
-                if theirs is not None and dict(numbers(theirs)).get(option) == self.subject.numbers().get(option):
+                if theirs is not None and numbers(theirs).get(option) == self.subject.numbers().get(option):
                     theirs = with_other_value(theirs, option)
                 return self._means(law, own, theirs)
             return []
 
-        return explain([replace(point, setting=replace(point.setting, losses=self.losses)) for point in points], ask)
+        return explain(_with_losses(points, self.losses), ask)
 
     def _switch(self, law: str) -> str:
         """The option with another value of which the means on the first structure are right; empty if there is none."""
@@ -217,7 +217,7 @@ class _Examination:
         with contextlib.suppress(Exception):  # another value may be out of its range
             losses = case.observed().loss_evaluations
             list(mean_checks(case, law, reference, points))
-            return [replace(point, setting=replace(point.setting, losses=losses)) for point in points]
+            return _with_losses(points, losses)
         return []
 
     def _notes(self) -> Iterator[str]:
@@ -243,6 +243,10 @@ class _Examination:
             f"its mean is not that of {ancestor.name}, the registered estimator that it inherits from: {wrong.detail}; "
             f"{found.cause or found.seen}; if it should be, --mean-of {ancestor.name} makes that a law"
         )
+
+
+def _with_losses(points: list[Point], losses: float | None) -> list[Point]:
+    return points if losses is None else [replace(point, numbers={**point.numbers, "": losses}) for point in points]
 
 
 def _with_options(own: Estimator[Any], name: str) -> Estimator[Any]:

@@ -350,5 +350,5 @@ def snapshot(value: Any, depth: int = 6) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [snapshot(item, depth - 1) for item in value]
     enclosed = inspect.getclosurevars(value).nonlocals if isinstance(value, types.FunctionType) else {}
-    contents = value if isinstance(value, dict) else enclosed | getattr(value, "__dict__", {})
+    contents = value if isinstance(value, dict) else {**enclosed, **getattr(value, "__dict__", {})}
     return {str(key): snapshot(item, depth - 1) for key, item in contents.items()}

@@ -27,7 +27,7 @@ from ..truth.references import STEP, reference_gradient
 from ..truth.replay import replay
 from ..truth.replay_oracle import slots_of
 from .cases import FLAT, PEAKED, USUAL, AuditEffort, AuditLoss, Case, Structure, masked_scores, random_scores, seeded, target
-from .diagnosis import Point, Setting
+from .diagnosis import Point
 from .laws import world_state
 from .result import Check, FlatComparison, Status, confirmed
 
@@ -158,11 +158,11 @@ def mean_checks(case: Case, law: str, reference: Estimator[Any] | None, points: 
 
 def expected_checks(case: Case, points: list[Point]) -> Iterator[Check]:
     """The law ``objective`` for the expected loss; the means are added to ``points``."""
-    structure, effort, setting, found_wrong = case.structure, case.effort, Setting(case.subject.numbers()), False
+    structure, effort, options, found_wrong = case.structure, case.effort, case.subject.numbers(), False
     for regime, scores in REGIMES.items():
         aim = target(structure, AuditLoss(structure), scores(structure), case.subject.estimator.scale)
         sampling, where = effort.sampling(structure.name, regime), f"{structure.name}, {regime}"
-        point = Point(where, structure.event, aim.truth.gradient, aim.truth.gradient.flatten(), setting, aim.truth.marginals.flatten())
+        point = Point(where, structure.event, aim.truth.gradient, aim.truth.gradient.flatten(), options, aim.truth.marginals.flatten())
         summary = exact_mean(case.fresh(), aim, sampling)
         if summary is not None:
             mean = summary.error + summary.gradient
@@ -219,8 +219,8 @@ def relaxed_checks(case: Case, points: list[Point]) -> Iterator[Check]:
                 yield Check("objective", where, "undecided", "the value jumps at all of these scores: no derivative to compare with")
                 continue
             wanted, found = own * derivative[sure], found[sure]
-        setting, flat = Setting(case.subject.numbers()), (found.flatten(1).double(), wanted.flatten(1).double())
-        points.append(Point(where, structure.event, *flat, setting, tolerance=1e-5))
+        flat = found.flatten(1).double(), wanted.flatten(1).double()
+        points.append(Point(where, structure.event, *flat, case.subject.numbers(), tolerance=1e-5))
         error, norm = float((found - wanted).norm()), float(wanted.norm())
         detail, cause = "the estimate is the derivative of the objective", ""
         if (bad := error > 1e-5 * norm + 1e-8) and norm < 1e-8:
@@ -281,7 +281,7 @@ def same_mean_checks(case: Case, reference: Estimator[Any], points: list[Point],
         where = f"{structure.name}, {regime}"
         aim = target(structure, AuditLoss(structure), case.scores(scale, 1)[0])
         sampling = effort.sampling(structure.name, regime, law)
-        point = Point(where, structure.event, aim.scores, aim.scores, Setting(case.subject.numbers()))
+        point = Point(where, structure.event, aim.scores, aim.scores, case.subject.numbers())
         first, second = exact_mean(case.fresh(), aim, sampling), exact_mean(reference, aim, sampling)
         if first is not None and second is not None:
             found, wanted = first.error + first.gradient, own * (second.error + second.gradient)

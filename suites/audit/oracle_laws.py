@@ -302,7 +302,8 @@ def _other_scores(scene: Scene) -> Tensor:
 
 def _divergence(scene: Scene) -> Tensor:
     chances = scene.probabilities()
-    return (torch.special.xlogy(chances, chances) - chances * scene.totals(_other_scores(scene)).log_softmax(1)).sum(1)
+    terms: Tensor = torch.special.xlogy(chances, chances) - chances * scene.totals(_other_scores(scene)).log_softmax(1)
+    return terms.sum(1)
 
 
 LAWS: tuple[tuple[Any, str, Law], ...] = (

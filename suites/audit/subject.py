@@ -21,9 +21,7 @@ from ...estimators import ESTIMATORS, Estimator, Noise, make_estimator, make_noi
 from ...estimators.base import Evaluations, Loss, Objective, with_gradient
 from ...oracles.plugins import module_of
 from ...oracles.registry import build, parse, read, unknown
-
-GradientFunction = Callable[[Loss, Any, Tensor, torch.Generator], Tensor]
-"""``f(loss, oracle, scores, generator)``: estimates shaped like the scores."""
+from ..base import estimator_name
 
 
 @dataclass(frozen=True)
@@ -31,13 +29,13 @@ class FunctionEstimator(Estimator[Any]):
     """A plain function as an estimator. It has no value and declares no cost, so that laws about these do not apply.
 
     Args:
-        function: returns one estimate per row.
+        function: ``f(loss, oracle, scores, generator)``, which returns one estimate per row.
         objective: its declared objective.
         unbiased: whether it is declared unbiased.
         scale: declared ratio of its mean to the gradient.
     """
 
-    function: GradientFunction
+    function: Callable[[Loss, Any, Tensor, torch.Generator], Tensor]
     objective: Objective = "expected"  # type: ignore[misc]  # a class variable of estimators that are classes
     unbiased: bool = True  # type: ignore[misc]
     scale: float = 1.0
@@ -49,14 +47,11 @@ class FunctionEstimator(Estimator[Any]):
         return Evaluations()
 
     def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        estimate = self.function(loss, oracle, scores.detach(), generator)
-        if not isinstance(estimate, Tensor) or estimate.shape != scores.shape:
-            got = tuple(estimate.shape) if isinstance(estimate, Tensor) else type(estimate).__name__
-            raise ValueError(
-                f"the function gave {got} for scores of shape {tuple(scores.shape)}; expected one estimate per row, shaped alike"
-            )
-        value = scores.new_zeros(scores.shape[: scores.ndim - oracle.event_ndim])
-        return with_gradient(value, scores, estimate.detach())
+        estimate, shape = self.function(loss, oracle, scores.detach(), generator), tuple(scores.shape)
+        got = tuple(estimate.shape) if isinstance(estimate, Tensor) else type(estimate).__name__
+        if got != shape:
+            raise ValueError(f"the function gave {got} for scores of shape {shape}; expected one estimate per row, shaped alike")
+        return with_gradient(scores.new_zeros(shape[: scores.ndim - oracle.event_ndim]), scores, estimate.detach())
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ class Subject:
 
     def numbers(self) -> dict[str, float]:
         """The numeric options by name, those of a noise or of another part as ``noise.scale``: a wrong factor may be made of these."""
-        return dict(numbers(self.estimator))
+        return numbers(self.estimator)
 
 
 def subject_of(given: Any, *, objective: str | None = None, unbiased: bool | None = None, scale: float | None = None) -> Subject:
@@ -99,7 +94,6 @@ def subject_of(given: Any, *, objective: str | None = None, unbiased: bool | Non
     Raises:
         ValueError: anything else, or declarations for an estimator that has its own.
     """
-    title = given if isinstance(given, str) else None
     found = load(given) if isinstance(given, str) else given
     if isinstance(found, type) and issubclass(found, Estimator):
         found = build(found.__name__, {found.__name__: found}, "estimator")
@@ -109,23 +103,17 @@ def subject_of(given: Any, *, objective: str | None = None, unbiased: bool | Non
         if declared and not isinstance(found, FunctionEstimator):
             names = ", ".join(declared)
             raise ValueError(f"`audit` got {names} for {found.name}, which declares it itself; expected them for functions alone")
-        return Subject(found, title or _title(found))
-    if not callable(found):
-        raise ValueError(
-            f"`audit` got a {type(found).__name__}; expected an estimator, or a function of loss, oracle, scores and generator"
-        )
-    known = [each for each in get_args(Objective) if each != "supervised"]
-    if objective is not None and objective not in known:
-        raise ValueError(f"`audit` {unknown(objective, known, 'objective')}")
-    return Subject(FunctionEstimator(found, **declared), title or str(getattr(found, "__name__", type(found).__name__)))
-
-
-def _title(estimator: Any) -> str:
-    if estimator.name in ESTIMATORS and type(estimator) is ESTIMATORS[estimator.name]:
-        pairs = ((field, getattr(estimator, field.name)) for field in dataclasses.fields(estimator))  # type: ignore[arg-type]
-        changed = ",".join(f"{field.name.rstrip('_')}={value}" for field, value in pairs if value != field.default)
-        return f"{estimator.name}[{changed}]" if changed else str(estimator.name)
-    return repr(estimator) if dataclasses.is_dataclass(estimator) else type(estimator).__name__
+        title = repr(found) if dataclasses.is_dataclass(found) else type(found).__name__
+        title = estimator_name(found) if ESTIMATORS.get(found.name) is type(found) else title
+    elif callable(found):
+        known = [each for each in get_args(Objective) if each != "supervised"]
+        if objective is not None and objective not in known:
+            raise ValueError(f"`audit` {unknown(objective, known, 'objective')}")
+        title, found = str(getattr(found, "__name__", type(found).__name__)), FunctionEstimator(found, **declared)
+    else:
+        kind = type(found).__name__
+        raise ValueError(f"`audit` got a {kind}; expected an estimator, or a function of loss, oracle, scores and generator")
+    return Subject(found, given if isinstance(given, str) else title)
 
 
 def load(text: str) -> Any:
@@ -158,16 +146,15 @@ def load(text: str) -> Any:
     return build(tail, {name: found}, "estimator", {Noise: make_noise}) if isinstance(found, type) or callable(found) else found
 
 
-def numbers(value: Any, prefix: str = "") -> list[tuple[str, float]]:
+def numbers(value: Any, prefix: str = "") -> dict[str, float]:
     """Numeric fields by name, and those of fields of theirs."""
-    found: list[tuple[str, float]] = []
-    names = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else list(getattr(value, "__dict__", ()))
-    for name in names:
+    found: dict[str, float] = {}
+    for name in [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else getattr(value, "__dict__", ()):
         item = getattr(value, name)
         if isinstance(item, int | float) and not isinstance(item, bool):
-            found.append((prefix + name.rstrip("_"), float(item)))
+            found[prefix + name.rstrip("_")] = float(item)
         elif dataclasses.is_dataclass(item):
-            found += numbers(item, f"{prefix}{name}.")
+            found |= numbers(item, f"{prefix}{name}.")
     return found
 
 

@@ -25,22 +25,13 @@ def quick(estimator: Any, *structures: str, **options: Any) -> Audit:
 
 def test_a_crash_is_no_violation_and_has_its_place() -> None:
     found = quick(planted.RaisingAtMasks)
-    assert found.verdict == "crashed"
-    assert found.exit_code() == 3
+    assert (found.verdict, found.exit_code()) == ("crashed", 3)
     (check,) = [check for check in found.checks if check.status == "crashed"]
     assert check.detail == "it raised RuntimeError: no masks here"
     assert "planted_faults.py, line" in check.cause
     with pytest.raises(AssertionError, match="no masks here"):
         found.raise_if_wrong()
-
-
-def test_an_estimator_that_always_raises_is_audited_to_the_end() -> None:
-    found = quick(planted.changed(planted.raises))
-    assert {check.status for check in found.checks} == {"crashed"}
-
-
-def test_a_violation_beside_a_crash_is_a_violation() -> None:
-    assert quick(mistakes.raising).exit_code() == 3
+    assert {check.status for check in quick(planted.changed(planted.raises)).checks} == {"crashed"}
     assert quick(lambda loss, oracle, scores, generator: scores.sum()).exit_code() == 3
 
 
@@ -100,7 +91,6 @@ def test_a_declared_bias_is_consistent_and_not_right() -> None:
     assert quick("simple").verdict == "consistent"
     assert quick("simple").exit_code(strict=True) == 0
     assert quick("simple", mean_of="simple").verdict == "right"
-    assert quick("rloo").verdict == "right"
 
 
 def test_estimates_that_are_mostly_0_are_noted() -> None:
@@ -108,7 +98,9 @@ def test_estimates_that_are_mostly_0_are_noted() -> None:
         keep = torch.rand(scores.shape[:1], generator=generator) < 0.1
         return keep.to(scores).unsqueeze(-1) * scores
 
-    assert quick(rare, unbiased=False).notes[0].endswith("% of the estimates are exactly 0 (categorical)")
+    found = quick(rare, unbiased=False)
+    assert found.notes[0].endswith("% of the estimates are exactly 0 (categorical)")
+    assert (found.comparisons[0].zero_rate or 0) > 0.5
     assert quick("rloo").notes == ()
 
 
@@ -122,21 +114,13 @@ class SigmaForgotten(PerturbedOptimizer):
         return scores + noise
 
 
-def test_the_twin_of_a_biased_estimator_is_compared() -> None:
-    (note,) = quick(SigmaForgotten()).notes
-    assert "its mean is not that of perturbed_optimizer" in note
-    assert "(by ancestry)" in note
-    assert "--mean-of perturbed_optimizer makes that a law" in note
-    assert quick(SigmaForgotten()).verdict == "consistent"
+def test_a_biased_estimator_is_compared_with_the_registered_one_that_it_inherits_from() -> None:
+    found = quick(SigmaForgotten())
+    assert found.verdict == "consistent"
+    assert "its mean is not that of perturbed_optimizer" in found.notes[0]
+    assert "--mean-of perturbed_optimizer makes that a law" in found.notes[0]
     (note,) = quick(dataclasses.make_dataclass("Mine", [], bases=(Simple,), frozen=True)()).notes
-    assert note == "its mean is that of simple, the registered estimator that it resembles most (by ancestry)"
-
-    def straight_through(loss: Any, oracle: Any, scores: Any, generator: Any) -> Any:
-        return 2 * make_estimator("simple").gradient(loss, oracle, scores, generator=generator)
-
-    (note,) = quick(straight_through, unbiased=False).notes
-    assert "its mean is not that of simple, the registered estimator that it resembles most (by its mean, cosine 1.000)" in note
-    assert "gain 2" in note
+    assert note == "its mean is that of simple, the registered estimator that it inherits from"
 
 
 def test_what_an_estimator_holds_is_compared_whole() -> None:
@@ -149,34 +133,6 @@ def test_what_an_estimator_holds_is_compared_whole() -> None:
     assert snapshot(held(torch.zeros(2, 3))) == seen[0]
 
 
-def test_zero_gradients_are_counted() -> None:
-    (row,) = quick("blackbox").comparisons
-    assert row.zero_rate in (0.0, 1.0)
-    (row,) = quick("rloo").comparisons
-    assert 0 < (row.zero_rate or 0) < 1
-
-
-SOME = (
-    "exact",
-    "reinforce_running_mean",
-    "unordered_set",
-    "gumbel_rao",
-    "imle",
-    "spigot",
-    "gumbel_softmax",
-    "fusedmax",
-    "sparsemap",
-    "aimle",
-)
-
-
-@pytest.mark.parametrize("name", SOME)
-def test_registered_estimators_are_right(name: str) -> None:
-    found = quick(name)
-    assert found.violations == ()
-    assert found.verdict == ("right" if found.declared["unbiased"] else "consistent")
-
-
 def test_every_registered_estimator_has_a_structure_to_be_audited_on() -> None:
     from structgrad.suites.audit.cases import structures_for
 
@@ -186,21 +142,16 @@ def test_every_registered_estimator_has_a_structure_to_be_audited_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "options", "message"),
+    ("subject", "options", "message"),
     [
-        (3, {}, "`audit` got a int; expected an estimator, or a function of loss, oracle, scores and generator"),
-        ("rlo", {}, "did you mean rloo"),
         (Reinforce(), {"objective": "perturbed"}, "got objective for reinforce, which declares it itself"),
         (mistakes.leave_one_out, {"objective": "expectd"}, "did you mean expected"),
-        (Reinforce(), {"structures": ("categoricl",)}, "did you mean categorical"),
-        ("entmax", {"structures": ("subset",)}, "found no structure that entmax serves"),
-        (Reinforce(), {"alpha": 0.0}, "got alpha=0.0; expected a number between 0 and 1"),
+        ("entmax", {"structures": ("subset",)}, "found no structure that entmax supports"),
     ],
 )
-def test_bad_input_gets_one_sentence(what: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=r"audit|estimator") as error:
-        audit(what, **options)
-    assert message in str(error.value)
+def test_bad_input_gets_one_sentence(subject: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        audit(subject, **options)
 
 
 def test_the_page_says_what_every_cost_counts() -> None:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from structgrad.suites.audit.diagnosis import NO_NORMALISER, SIGN, Explanation, Point, Setting, corrected, explain
+from structgrad.suites.audit.diagnosis import NO_NORMALISER, SIGN, Explanation, Point, corrected, explain
 
 GRADIENTS = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 MARGINALS = torch.rand(5, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
-Field = Callable[[Tensor, Setting], Tensor]
+Field = Callable[[Tensor, Mapping[str, float]], Tensor]
 
 
 def points(field: Field, noise: float = 0.0, seed: int = 3, **numbers: float) -> list[Point]:
     """Five places where the mean is a function of the gradient, exactly or in 32 batches with noise of their mean."""
-    setting, draws = Setting(numbers), torch.Generator().manual_seed(seed)
+    draws = torch.Generator().manual_seed(seed)
     found = []
     for row, (gradient, marginals) in enumerate(zip(GRADIENTS, MARGINALS, strict=True)):
-        mean = field(gradient, setting).unsqueeze(0)
+        mean = field(gradient, numbers).unsqueeze(0)
         if noise:
             mean = mean + noise * 32**0.5 * torch.randn(32, 4, generator=draws, dtype=torch.float64)
-        found.append(Point(f"place {row}", (4,), mean, gradient, setting, marginals, None if noise else 1e-6))
+        found.append(Point(f"place {row}", (4,), mean, gradient, numbers, marginals, None if noise else 1e-6))
     return found
 
 
@@ -38,7 +38,7 @@ def explained(field: Field, noise: float = 0.0, **numbers: float) -> Explanation
 
 
 def times(factor: Callable[..., float]) -> Field:
-    return lambda gradient, setting: factor(**setting.numbers) * gradient
+    return lambda gradient, numbers: factor(**numbers) * gradient
 
 
 FACTORS: list[tuple[Callable[..., float], dict[str, float], str]] = [
@@ -90,17 +90,17 @@ def test_without_another_value_a_factor_is_no_cause() -> None:
 def changed(part: int, factor: float) -> Field:
     scale = torch.ones(4, dtype=torch.float64)
     scale[part] = factor
-    return lambda gradient, setting: scale * gradient
+    return lambda gradient, numbers: scale * gradient
 
 
 FIELDS: list[tuple[Field, str, str]] = [
     (times(lambda **numbers: -1.0), SIGN, ""),
     (changed(0, -1.0), "part (0) has the other sign, and all others are right", ""),
     (changed(3, 0.0), "part (3) has no gradient, and all others are right", ""),
-    (lambda gradient, setting: gradient + torch.tensor([0, 0, 0.5, 0]).to(gradient) * gradient.norm(), "", "1 of 4 parts are, (2)"),
-    (lambda gradient, setting: gradient[[1, 2, 0, 3]], "", "3 of 4 parts are, (0), (1), (2)"),
-    (lambda gradient, setting: gradient.flip(0), "", "the mean is wrong at all 5 places"),
-    (lambda gradient, setting: gradient + 0.3 * MARGINALS[row_of(gradient)], NO_NORMALISER, ""),
+    (lambda gradient, numbers: gradient + torch.tensor([0, 0, 0.5, 0]).to(gradient) * gradient.norm(), "", "1 of 4 parts are, (2)"),
+    (lambda gradient, numbers: gradient[[1, 2, 0, 3]], "", "3 of 4 parts are, (0), (1), (2)"),
+    (lambda gradient, numbers: gradient.flip(0), "", "the mean is wrong at all 5 places"),
+    (lambda gradient, numbers: gradient + 0.3 * MARGINALS[row_of(gradient)], NO_NORMALISER, ""),
 ]
 
 
