@@ -38,17 +38,12 @@ def allot(amount: float) -> None:
     _allotted.set(amount)
 
 
-def free(device: torch.device | str) -> int:
-    """Bytes of a CUDA device that this process may still take: free memory, and unused memory that torch has reserved."""
-    place = torch.device(device)
-    return torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)
-
-
 def available(device: torch.device) -> float:
-    """The bytes that launches may use, of free and allotted memory; infinite on the CPU."""
+    """The bytes that launches may use, of free, reserved and allotted memory; infinite on the CPU."""
     if device.type != "cuda":
         return math.inf
-    return SHARE * max(min(free(device), _allotted.get() - torch.cuda.memory_allocated(device)), 0)
+    left = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    return SHARE * max(min(left, _allotted.get()) - torch.cuda.memory_allocated(device), 0)
 
 
 @dataclass(frozen=True)

@@ -53,16 +53,10 @@ def slowdown(seconds: float = 0.2) -> float:
 
 
 def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], most: int, killed: str) -> Iterator[Result]:
-    """The results of a function for each item, in order, by one process for each processor, or by this process for one item.
-
-    Args:
-        work: a function of one item that can be pickled.
-        items: the items.
-        most: the most processes.
-        killed: the message if a process is killed.
+    """The results of a function for each item, in order, by at most so many processes, or by this process for one item.
 
     Raises:
-        ValueError: a process was killed.
+        ValueError: a process was killed; ``killed`` is the message.
 
     Example:
         >>> list(side_by_side(abs, [-1], 4, "a process was killed"))

@@ -53,10 +53,7 @@ def visible_words(content: Any) -> Any:
 
 
 def check_identity(name: str) -> str:
-    """The identity of a cell, which becomes the name of a file.
-
-    Raises:
-        ValueError: anything but letters, digits, dashes and underscores.
+    """The identity of a cell; raises ValueError for anything but letters, digits, dashes and underscores.
 
     Example:
         >>> check_identity("../../etc/passwd")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -20,8 +21,8 @@ Outcome = Literal["passed", "failed", "undecided", "nothing to compare"]
 PASSING = ("new", "fixed", "improved", "equivalent", "identical")
 """Verdicts that pass."""
 
-CURVE = "curve_accuracy"
-_MIN_POINTS = 3
+MIN_POINTS = 3
+"""Values of a training curve that moves."""
 
 
 @dataclass(frozen=True)
@@ -147,19 +148,16 @@ def identical_curves(rows: pd.DataFrame) -> pd.DataFrame:
 
     Two deterministic estimators of one objective may be one function on a structure, and pass. So do curves that never move.
     """
-    curves = rows[rows["suite"].eq("learning") & rows["metric"].eq(CURVE) & rows["status"].eq("ok")]
-    seen: dict[object, list[tuple[str, bool, str]]] = {}
-    found = []
-    for _, curve in curves.groupby(["problem", "stage", "estimator"], observed=True, sort=False):
-        if curve["value"].nunique(dropna=False) < _MIN_POINTS:
+    curves = rows[rows["suite"].eq("learning") & rows["metric"].eq("curve_accuracy") & rows["status"].eq("ok")]
+    seen, found = defaultdict[object, list[pd.Series]](list), []
+    for (problem, stage, name), curve in curves.groupby(["problem", "stage", "estimator"], observed=True, sort=False):
+        if curve["value"].nunique(dropna=False) < MIN_POINTS:
             continue
         points = tuple(sorted(zip(curve["instance"], curve["setting"], curve["value"].fillna(-1.0), strict=True)))
         first = curve.iloc[0]
-        problem, stage, name = (str(first[column]) for column in ("problem", "stage", "estimator"))
-        same = seen.setdefault((problem, stage, points), [])
-        for other, deterministic, objective in same:
-            if not (first["deterministic"] and deterministic and first["objective"] == objective):
-                reason = f"{name} and {other} learn the same at every step of every seed; expected them to differ"
+        for other in seen[problem, stage, points]:
+            if not (first["deterministic"] and other["deterministic"] and first["objective"] == other["objective"]):
+                reason = f"{name} and {other['estimator']} learn the same at every step of every seed; expected them to differ"
                 found.append({**first[KEY], "instance": "", "setting": "", "verdict": "broken", "reason": reason, "head": first["value"]})
-        same.append((name, bool(first["deterministic"]), first["objective"]))
+        seen[problem, stage, points].append(first)
     return pd.DataFrame(found).assign(scale="ratio", method="", base_status="", head_status="ok") if found else pd.DataFrame()

@@ -20,7 +20,7 @@ from structgrad.estimators import LeaveOneOut
 from structgrad.estimators.noise import Gumbel
 from structgrad.oracles import Subset
 from structgrad.oracles.magnitudes import GIB
-from structgrad.suites.device_memory import Launches, allot, available, free, remembering
+from structgrad.suites.device_memory import Launches, allot, available, remembering
 from structgrad.suites.measures import draws as measuring_draws
 from structgrad.suites.measures.bias import Sampling, draw_moments
 from structgrad.suites.measures.draws import FILLING, Draws, estimates, launches_of
@@ -140,7 +140,7 @@ def test_launches_take_their_share_of_the_free_memory(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (30 * GIB, 80 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 12 * GIB)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2 * GIB)
-    assert (free("cuda:1"), available(CUDA), available(CPU)) == (40 * GIB, 20 * GIB, math.inf)
+    assert (available(CUDA), available(CPU)) == (20 * GIB, math.inf)
     for amount, left in ((22 * GIB, 10 * GIB), (GIB, 0)):
         assert contextvars.copy_context().run(lambda amount=amount: (allot(amount), available(CUDA))[1]) == left
     monkeypatch.setattr(measuring_draws, "available", lambda device: float(GIB))
