@@ -12,12 +12,11 @@ from ..processors import slowdown
 from .cells import Failure, execute, failed
 from .derived import derive
 from .engines import ENGINES
-from .notebook import notebook_progress
 from .planning.estimates import CostModel, time_limit
 from .planning.grid import Watch, grid
 from .planning.plan import AGAIN_FAILED, Machine, Plan, Scope, default_jobs
 from .planning.presets import learning_plan
-from .progress import Busy, Progress, Snapshot
+from .progress import Busy, Progress, Snapshot, notebook_progress
 from .remote import Mirror, RemoteError, RemoteWarning, is_url, mirrored, reading
 from .results import Results
 from .store import DONE, FAILED_KIND, KnownCell, Store, WrongRowsError, check_writable, clear_scratch, locked, scratch_path

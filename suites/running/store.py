@@ -126,12 +126,8 @@ _held: dict[str, int] = {}
 
 
 @contextmanager
-def locked(directory: Path, *, wait: bool = False) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
     """Hold the lock of a folder (flock), which the system releases when the process ends.
-
-    Args:
-        directory: the folder of a run.
-        wait: whether to wait for another process that holds it.
 
     Raises:
         LockedError: another process holds it.
@@ -144,7 +140,7 @@ def locked(directory: Path, *, wait: bool = False) -> Iterator[None]:
     try:
         try:
             if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:  # a file system without locks raises other errors, and is not locked
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 owner = os.read(handle, 200).decode(errors="replace").strip() or "another process"

@@ -13,7 +13,7 @@ from structgrad.oracles import Subset
 from structgrad.suites import measure
 from structgrad.suites.frames import COLUMNS
 from structgrad.suites.measures.measurement import FRAME_COLUMNS, Measurement
-from structgrad.suites.running import notebook
+from structgrad.suites.running import progress
 from structgrad.suites.running.progress import Busy, Snapshot
 from structgrad.suites.statistics.interval import Interval
 
@@ -66,7 +66,7 @@ class Handle:
 
 
 def test_no_progress_is_shown_outside_a_notebook() -> None:
-    assert notebook.notebook_progress() is None
+    assert progress.notebook_progress() is None
 
 
 def test_progress_in_a_notebook_is_one_line_that_is_not_drawn_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +79,9 @@ def test_progress_in_a_notebook_is_one_line_that_is_not_drawn_too_often(monkeypa
         return Handle(updated)
 
     shell = SimpleNamespace(kernel=object())
-    monkeypatch.setitem(notebook.sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[attr-defined]
-    monkeypatch.setitem(notebook.sys.modules, "IPython.display", SimpleNamespace(display=display))  # type: ignore[attr-defined]
-    report = notebook.notebook_progress()
+    monkeypatch.setitem(progress.sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[attr-defined]
+    monkeypatch.setitem(progress.sys.modules, "IPython.display", SimpleNamespace(display=display))  # type: ignore[attr-defined]
+    report = progress.notebook_progress()
     assert report is not None
     for finished in range(1001):
         report(Snapshot(finished, 1000, left=5.0, busy=(Busy("0", "x", 1.0),)))

@@ -105,7 +105,7 @@ class Plan:
     @property
     def device_kind(self) -> str:
         """``cpu`` or ``cuda``: numbers depend on this alone."""
-        return kind_of(self.device)
+        return self.device.partition(":")[0]
 
     def at(self, place: int) -> Plan:
         """The plan with the one device of a worker; workers use devices in turn."""
@@ -150,16 +150,6 @@ def default_jobs(plan: Plan) -> int:
 # Devices.
 
 _ONE, _OF_SEVERAL = r"cpu|cuda(:\d+)?", r"cuda:\d+"
-
-
-def kind_of(device: str) -> str:
-    """``cuda`` of ``cuda:0,cuda:1``.
-
-    Example:
-        >>> kind_of("cuda:0,cuda:1"), kind_of("cpu")
-        ('cuda', 'cpu')
-    """
-    return device.partition(":")[0]
 
 
 def _check_names(device: str) -> None:

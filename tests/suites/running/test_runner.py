@@ -157,6 +157,10 @@ def test_refuses_what_cannot_be_measured(change, message):
 @pytest.mark.parametrize(
     ("machine", "message"),
     [
+        (Machine(engine="ray", gpus=0.0), "gpus=0; expected a share above 0 and at most 1: a cell computes on one GPU"),
+        (Machine(engine="ray", gpus=math.nan), "gpus=nan; expected a share above 0"),
+        (Machine(gpus=0.5), "gpus=0.5 for the engine local; choose --engine ray, or share a GPU by more --jobs"),
+        (Machine(engine="ray", gpus=0.5), "gpus=0.5 and device='cpu', which takes no GPU; choose --device cuda, or leave it out"),
         (Machine(jobs=-1), r"jobs=-1, timeout=None; expected 0 to 4,096 jobs"),
         (Machine(timeout=0.0), r"timeout=0.0; expected 0 to 4,096 jobs and positive seconds"),
         (Machine(memory=-1.0), r"memory=-1; expected a positive number of GiB"),
@@ -167,6 +171,7 @@ def test_refuses_what_cannot_be_measured(change, message):
 def test_refuses_a_machine_that_cannot_be(tmp_path, machine, message):
     with pytest.raises(ValueError, match=message):
         run(SMALL, tmp_path, machine=machine)
+    assert not any(tmp_path.iterdir())
 
 
 def test_refuses_a_folder_that_cannot_be_written(tmp_path):

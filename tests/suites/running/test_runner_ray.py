@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from structgrad.suites.running.engines import ENGINES
 from structgrad.suites.running.engines import ray as engine
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
@@ -224,21 +223,3 @@ def test_without_an_address_a_cluster_is_started(cluster) -> None:
     assert (asked.reached["address"], asked.reached["num_cpus"]) == ("local", 4)
     made(Machine(engine="ray", address="here:1"))
     assert asked.reached["address"] == "here:1"
-
-
-@pytest.mark.parametrize(
-    ("machine", "device", "message"),
-    [
-        (Machine(engine="ray", gpus=0.0), "cuda", "got gpus=0; expected a share above 0 and at most 1: a cell computes on one GPU"),
-        (Machine(engine="ray", gpus=float("nan")), "cuda", "got gpus=nan; expected a share above 0"),
-        (Machine(gpus=0.5), "cuda", "got gpus=0.5 for the engine local; choose --engine ray, or share a GPU by more --jobs"),
-        (
-            Machine(engine="ray", gpus=0.5),
-            "cpu",
-            "got gpus=0.5 and device='cpu', which takes no GPU; choose --device cuda, or leave it out",
-        ),
-    ],
-)
-def test_a_share_of_no_gpu_is_refused(machine: Machine, device: str, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^the machine {message}"):
-        machine.checked(ENGINES, dataclasses.replace(SMALL, device=device))
