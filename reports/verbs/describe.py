@@ -250,18 +250,17 @@ def _noise(name: str, kind: Any) -> Record:
 
 def _preset(name: str, found: Any) -> Record:
     from ...suites.measures import SUITES
-    from ...suites.measures.suite import EFFORTS
 
-    portions = found.portions.items()
+    plan = found.plan
     return {
         "name": name,
         "description": found.summary,
-        "suites": list(found.suites or SUITES),
-        "estimators": list(found.estimators) or "all",
-        "stages": list(found.stages) or "all",
-        "instances": found.instances,
-        "less_of": {suite: {key: most for key, most in vars(portion).items() if most is not None} for suite, portion in portions},
-        "effort": vars(EFFORTS[name]),
+        "suites": list(plan.suites or SUITES),
+        "estimators": list(plan.estimators) or "all",
+        "stages": list(plan.stages) or "all",
+        "instances": plan.instances,
+        "less_of": {suite: {key: most for key, most in vars(portion).items() if most is not None} for suite, portion in plan.portions},
+        "effort": vars(plan.effort),
         "example": f"structgrad run --preset {name}",
     }
 

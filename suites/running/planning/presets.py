@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ....estimators import ESTIMATORS
@@ -77,69 +76,65 @@ SECOND = ("policy_regimes",)
 
 @dataclass(frozen=True)
 class Preset:
-    """Contents of a plan unless options change them; empty means all.
+    """The plan of a run unless options change it.
 
     Attributes:
         summary: one line.
-        suites, problems, estimators, stages, losses, instances, portions: as in `Plan`; no problems for a built-in one of every structure.
+        plan: its contents, with as much effort as `EFFORTS` says; without problems, it has a built-in one of every structure.
         everything: whether several problems per structure take part: `SECOND`, and real ones at their stages of training.
         longest: a plan with a cell that is expected to take more seconds is refused.
     """
 
     summary: str
-    suites: tuple[str, ...]
-    estimators: tuple[str, ...]
-    stages: tuple[str, ...]
-    losses: tuple[str, ...]
-    instances: int
-    portions: Mapping[str, Portion] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
+    plan: Plan
     everything: bool = False
     longest: float = 3600.0
 
 
+ONCE, ONE_STAGE = Portion(instances=1, stages=1, losses=1), Portion(stages=1, losses=1)
 PRESETS: dict[str, Preset] = {
     "quick": Preset(
         "a first look at four structures, three entropy levels and three losses in about two minutes",
-        ("bias", "sparsity", "memory", "wall_clock"),
-        FIRST_ESTIMATORS,
-        FIRST_ENTROPIES,
-        FIRST_LOSSES,
-        8,
-        {
-            "sparsity": Portion(instances=2),
-            "wall_clock": Portion(instances=1, stages=1, losses=1),
-            "memory": Portion(instances=1, stages=1, losses=1),
-        },
-        problems=FIRST_PROBLEMS,
+        Plan(
+            suites=("bias", "sparsity", "memory", "wall_clock"),
+            problems=FIRST_PROBLEMS,
+            stages=FIRST_ENTROPIES,
+            estimators=FIRST_ESTIMATORS,
+            losses=FIRST_LOSSES,
+            instances=8,
+            portions=(("sparsity", Portion(instances=2)), ("wall_clock", ONCE), ("memory", ONCE)),
+            effort=EFFORTS["quick"],
+        ),
     ),
     "standard": Preset(
         "all suites on every structure at four entropy levels, 32 instances each, for conclusions",
-        (),
-        CORE,
-        ENTROPIES,
-        LOSSES,
-        32,
-        {
-            "wall_clock": Portion(stages=1, losses=1),
-            "memory": Portion(instances=4, stages=1, losses=1),
-            "scaling": Portion(instances=1, stages=1, losses=1),
-            "descent": Portion(instances=2, stages=1),
-        },
+        Plan(
+            stages=ENTROPIES,
+            estimators=CORE,
+            losses=LOSSES,
+            instances=32,
+            portions=(
+                ("wall_clock", ONE_STAGE),
+                ("memory", Portion(instances=4, stages=1, losses=1)),
+                ("scaling", ONCE),
+                ("descent", Portion(instances=2, stages=1)),
+            ),
+            effort=EFFORTS["standard"],
+        ),
     ),
     "thorough": Preset(
         "all estimators and problems at all entropy levels and stages of training, 60 instances each, for a paper",
-        (),
-        (),
-        (),
-        (OWN_LOSS, *LOSSES),
-        60,  # the smallest real set has no more
-        {name: Portion(stages=1, losses=1) for name in ("wall_clock", "memory", "scaling")},
+        Plan(
+            losses=(OWN_LOSS, *LOSSES),
+            instances=60,  # the smallest real set has no more
+            portions=tuple((name, ONE_STAGE) for name in ("wall_clock", "memory", "scaling")),
+            effort=EFFORTS["thorough"],
+        ),
         everything=True,
         longest=math.inf,
     ),
 }
-"""By name; the precision of one answer is in `EFFORTS`."""
+"""By name."""
 
 DEFAULT = "quick"
 
@@ -159,32 +154,25 @@ def plan_of(preset: str, **options: Any) -> Plan:
     """
     if preset not in PRESETS:
         raise ValueError(unknown(preset, PRESETS, "preset"))
-    chosen = PRESETS[preset]
+    chosen, plan = PRESETS[preset], PRESETS[preset].plan
     given = {name: value for name, value in options.items() if value not in (None, ())}
-    portions = {
-        name: Portion(**{field: most for field, most in vars(portion).items() if field not in given})
-        for name, portion in chosen.portions.items()
-    }
-    standard: dict[str, Any] = {
-        "suites": chosen.suites,
-        "estimators": chosen.estimators,
-        "instances": chosen.instances,
-        "portions": tuple(item for item in portions.items() if item[1] != Portion()),
-        "effort": EFFORTS[preset],
-    }
+    portions = ((suite, replace(portion, **dict.fromkeys(given.keys() & vars(portion).keys()))) for suite, portion in plan.portions)
+    standard: dict[str, Any] = {"portions": tuple(item for item in portions if item[1] != Portion())}
     named = given.get("problems", ())
     tasks = [name for name in named if problems.comes_from_task(name)]
-    if not named or len(tasks) < len(named):
-        standard["losses"] = chosen.losses
-    if "file" not in given:
+    only_tasks = bool(named) and len(tasks) == len(named)
+    if only_tasks:
+        standard["losses"] = ()
+    if "file" in given:
+        standard["problems"] = standard["stages"] = ()
+    elif not plan.problems:
         every = (*BUILT_IN_PROBLEMS, *(name for name in problems.available(given.get("data")) if name not in BUILT_IN_PROBLEMS))
-        one_each = tuple(name for name in BUILT_IN_PROBLEMS if name not in SECOND)
-        standard["problems"] = chosen.problems or (every if chosen.everything else one_each)
+        standard["problems"] = every if chosen.everything else tuple(name for name in BUILT_IN_PROBLEMS if name not in SECOND)
+    if plan.stages and tasks:
         # Stages of the preset are those of scores; all stages of the named tasks take part.
         of_tasks = [stage for pattern in tasks for name in problems.task_names(pattern) for stage in problems.stages_of(name)]
-        of_scores = chosen.stages if not named or len(tasks) < len(named) else ()
-        standard["stages"] = (*of_scores, *dict.fromkeys(of_tasks)) if chosen.stages else ()
-    return Plan(**{**standard, **given})
+        standard["stages"] = (*(() if only_tasks else plan.stages), *dict.fromkeys(of_tasks))
+    return replace(plan, **{**standard, **given})
 
 
 def learning_plan(

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from structgrad.oracles import Subset, make_oracle
-from structgrad.suites.base import SCHEMA_VERSION, oracle_name
 from structgrad.suites.measures import SUITES
 from structgrad.suites.problems.score_files import ScoreFile
 from structgrad.suites.running import runner
@@ -18,24 +16,6 @@ from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import collect, run
 from tests.suites.running_cases import HERE, SMALL, comparable, instances
-
-
-def test_rows_say_everything_about_their_instance_and_how_they_came_about(tmp_path):
-    row = next(row for row in run(SMALL, tmp_path, machine=HERE) if row.estimator == "arsm" and row.metric == "gain")
-    assert (row.suite, row.suite_version, row.oracle, row.oracle_version, row.estimator_version) == ("bias", 4, "categorical", 1, 1)
-    assert (row.loss, row.vertex_degree, row.offset, row.reference, row.tier, row.replicates) == ("mlp", None, 0.0, "expected", "mc", 256)
-    assert row.log_count == math.log(10)
-    assert row.normalised_entropy == pytest.approx(0.99, abs=1e-6)
-    assert row.entropy == pytest.approx(0.99 * math.log(10), abs=1e-6)
-    assert row.truth_norm > 0
-    assert (row.truth_method, row.seed, row.dtype, row.device, row.schema_version) == ("enumeration", 0, "float64", "cpu", SCHEMA_VERSION)
-    assert row.seconds > 0
-
-
-def test_the_truth_is_named_only_where_something_was_compared_with_it(tmp_path):
-    rows = run(dataclasses.replace(SMALL, suites=("sparsity",), estimators=("ste",)), tmp_path, machine=HERE)
-    assert {(row.truth_norm, row.truth_method) for row in rows} == {(None, "")}
-    assert all(row.entropy is not None for row in rows)
 
 
 def test_suites_that_measure_side_by_side_share_a_cell(tmp_path):
@@ -190,8 +170,3 @@ def test_a_user_s_own_score_file(tmp_path):
     assert instances([row for row in rows if row.status == "ok"]) == {"0", "1", "2"}
     before = {cell.identity for cell in grid(own).cells}
     assert before.isdisjoint(cell.identity for cell in grid(dataclasses.replace(own, file=dataclasses.replace(file, instances=2))).cells)
-
-
-def test_oracle_names_read_back():
-    assert oracle_name(Subset(3)) == "subset[k=3]"
-    assert make_oracle(oracle_name(Subset(3))) == Subset(3)
