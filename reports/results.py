@@ -242,7 +242,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
     cuda = device.startswith("cuda") and torch.cuda.is_available()
     return {
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: version_of(name) for name in _PACKAGES},
         **dict(zip(("commit", "dirty"), commit_of_package(), strict=True)),
         "cpu": processor(),
         "cores": os.cpu_count(),
@@ -253,7 +253,8 @@ def environment(device: str = "cpu") -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

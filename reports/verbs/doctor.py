@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from .outcome import OK, REGRESSED, SOME_FAILED, sentences
 
-OPERATIONS = {
-    "argmax": "argmax",
-    "log_partition": "log-partition",
-    "marginals": "marginals",
-    "covariance_product": "covariance",
-    "sample": "sample",
-    "project": "project",
-    "enumerate": "enumerate",
-}
+OPERATIONS = {name: name for name in ("argmax", "log_partition", "marginals", "covariance_product", "sample", "project", "enumerate")}
+OPERATIONS |= {"log_partition": "log-partition", "covariance_product": "covariance"}
 """Names of kernels, and their titles in the table."""
 
 NO_KERNEL = "no kernel"
@@ -39,8 +33,6 @@ def doctor(
 
     Exit codes: 0 runs work; 1 an operation on the device is wrong; 2 no such device; 3 a problem that would make runs fail.
     """
-    import json
-
     with sentences():
         if device is not None:
             _test_device(device, only, as_json=as_json)
@@ -49,9 +41,9 @@ def doctor(
         from .machine import checks
 
         found, rows = checks(), kernel_rows()
-    broken = [check for check in found if check.verdict == "broken"]
+    broken = sum(check.verdict == "broken" for check in found)
     if as_json:
-        page = {"broken": len(broken), "checks": [vars(check) for check in found], "served": [vars(row) for row in rows]}
+        page = {"broken": broken, "checks": [vars(check) for check in found], "served": [row._asdict() for row in rows]}
         typer.echo(json.dumps(page, indent=2, ensure_ascii=False))
     else:
         width = max(len(check.name) for check in found)
@@ -60,14 +52,12 @@ def doctor(
             typer.echo(f"{mark} {check.name:<{width}}  {check.value}" + (f"\n  {'':<{width}}  -> {check.advice}" if check.advice else ""))
         for line in kernel_table(rows):
             typer.echo(f"  {line}")
-        typer.echo(f"{len(broken)} broken: runs would fail" if broken else "runs work here")
+        typer.echo(f"{broken} broken: runs would fail" if broken else "runs work here")
     raise typer.Exit(SOME_FAILED if broken else OK)
 
 
 def _test_device(device: str, only: str, *, as_json: bool) -> None:
     """Test the laws of every oracle on a device, and print a line for each as it ends."""
-    import json
-
     from ...oracles import ORACLES, Subset
     from ...suites.audit.oracles import audit_oracle
     from ...suites.running.planning.plan import check_device
@@ -92,8 +82,6 @@ def _test_device(device: str, only: str, *, as_json: bool) -> None:
 
 def on_device(oracle: Any, device: str) -> Any:
     """Copy an oracle so that it computes on a device, with arguments and results on the CPU."""
-    import inspect
-
     import torch
 
     from ...oracles.active_set.solution import SparseSolution
@@ -126,17 +114,13 @@ def on_device(oracle: Any, device: str) -> Any:
             depth -= 1
         return moved(result, "cpu")
 
-    static = (staticmethod, classmethod)
-    methods = [
-        name
-        for name, _ in inspect.getmembers_static(type(oracle), inspect.isfunction)
-        if not name.startswith("_") and not isinstance(inspect.getattr_static(type(oracle), name), static)
-    ]
+    kind = type(oracle)
+    functions = [name for name, _ in inspect.getmembers_static(kind, inspect.isfunction) if not name.startswith("_")]
+    methods = [name for name in functions if not isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod)]
     return hooked(oracle, methods, call)
 
 
-@dataclass(frozen=True)
-class KernelRow:
+class KernelRow(NamedTuple):
     """One operation of one structure on one device.
 
     Attributes:
@@ -161,49 +145,45 @@ def kernel_rows() -> list[KernelRow]:
     try:
         import torch
 
-        devices = [-1, *range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
-        return [row for device in devices for row in _rows_of(device)]
+        devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+        return [row for device in (None, *devices) for row in _rows_of(device)]
     except ValueError:
         raise
     except Exception:  # any fault of the machine; a check names it
         return []
 
 
-def _rows_of(device: int) -> Iterator[KernelRow]:
-    """Rows of a device; a number below 0 is the CPU."""
+def _rows_of(device: int | None) -> Iterator[KernelRow]:
+    """Rows of a CUDA device, or of the CPU."""
     from ...oracles import ORACLES
     from ...oracles.capabilities import EnumerableOracle, MarginalOracle, ProjectionOracle, SamplingOracle
     from ...oracles.kernels import gpu, switch
     from ...oracles.kernels.gpu import verdicts
 
     needed = {"argmax": object, "sample": SamplingOracle, "project": ProjectionOracle, "enumerate": EnumerableOracle}
-    cpu = device < 0
-    why = f"{switch.VARIABLE}=off" if switch.CHOSEN == "off" else "" if cpu else gpu.unserved(device)
-    compared = {} if cpu or why else verdicts.recorded(device)
-    for structure, oracle in ORACLES.items():
-        for operation in OPERATIONS:
-            if not issubclass(oracle, needed.get(operation, MarginalOracle)):
-                continue
-            row = KernelRow("cpu" if cpu else f"cuda:{device}", structure, operation, "torch", why or NO_KERNEL)
-            module, function = _kernel_of(structure, oracle, operation, cpu=cpu)
-            if why or not module:
-                yield row
-                continue
-            if cpu:
-                yield replace(row, by="kernel", why="")
-                continue
-            verdict = {kernel: fault for kernel, fault in compared.items() if kernel.startswith(f"{module}.{function} ")}
-            wrong = [f"{kernel} ({fault})" for kernel, fault in verdict.items() if fault]
-            if wrong:
-                yield replace(row, why=f"the kernel differs from plain torch: {', '.join(wrong)}")
-            elif verdict:
-                yield replace(row, by="kernel", why=f"compared at {len(verdict)} kinds of sizes")
-            else:
-                yield replace(row, by="new", why="not used yet")
+    cpu, place = device is None, "cpu" if device is None else f"cuda:{device}"
+    why = f"{switch.VARIABLE}=off" if switch.CHOSEN == "off" else "" if device is None else gpu.unserved(device)
+    compared = {} if device is None or why else verdicts.recorded(device)
+    pairs = [(name, oracle, each) for name, oracle in ORACLES.items() for each in OPERATIONS]
+    for structure, oracle, operation in pairs:
+        if not issubclass(oracle, needed.get(operation, MarginalOracle)):
+            continue
+        kernel = "" if why else _kernel_of(structure, oracle, operation, cpu=cpu)
+        sizes = {size: fault for size, fault in compared.items() if size.startswith(f"{kernel} ")}
+        wrong = ", ".join(f"{size} ({fault})" for size, fault in sizes.items() if fault)
+        if not kernel:
+            by, reason = "torch", why or NO_KERNEL
+        elif wrong:
+            by, reason = "torch", f"the kernel differs from plain torch: {wrong}"
+        elif cpu:
+            by, reason = "kernel", ""
+        else:
+            by, reason = ("kernel", f"compared at {len(sizes)} kinds of sizes") if sizes else ("new", "not used yet")
+        yield KernelRow(place, structure, operation, by, reason)
 
 
-def _kernel_of(structure: str, oracle: Any, operation: str, *, cpu: bool) -> tuple[str, str]:
-    """Find the module and the function of a kernel; the module is empty if there is none."""
+def _kernel_of(structure: str, oracle: Any, operation: str, *, cpu: bool) -> str:
+    """The module and the function of a kernel, ``linear_chain.argmax``; empty if there is none."""
     from ...oracles.derivations import DerivedOracle, StatedOracle, executor
     from ...oracles.derivations import device as on_gpu
     from ...oracles.kernels import modules
@@ -217,17 +197,17 @@ def _kernel_of(structure: str, oracle: Any, operation: str, *, cpu: bool) -> tup
         module, function = "birkhoff", "nearest"
     name = modules.module_of(module, "cpu" if cpu else "gpu")
     if name is not None and hasattr(importlib.import_module(name), function):
-        return module, function
+        return f"{module}.{function}"
     stated = issubclass(oracle, StatedOracle) and operation in (*executor.OPERATIONS, "enumerate")
     derived = issubclass(oracle, DerivedOracle) and operation in on_gpu.OPERATIONS
-    return (on_gpu.structure(structure), function) if (stated if cpu else derived) else ("", "")
+    return f"{on_gpu.structure(structure)}.{function}" if (stated if cpu else derived) else ""
 
 
 def kernel_table(rows: list[KernelRow]) -> Iterator[str]:
     """Print one table for all devices with the same kernels, and the faults of kernels."""
     equal: dict[tuple[KernelRow, ...], list[str]] = {}
     for device in dict.fromkeys(row.device for row in rows):
-        equal.setdefault(tuple(replace(row, device="") for row in rows if row.device == device), []).append(device)
+        equal.setdefault(tuple(row._replace(device="") for row in rows if row.device == device), []).append(device)
     for own, devices in equal.items():
         title = ", ".join(devices)
         if all(row.by == "torch" for row in own) and len({row.why for row in own}) == 1:

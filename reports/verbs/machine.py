@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 import platform
 import shutil
@@ -11,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,9 +23,7 @@ PACKAGES = (
 )
 """The dependencies of the package. Optional ones, such as `ray`, are checked where they are used."""
 
-GIB = 2**30
-WORKER_GIB = 0.45
-MIN_DISK_GIB = 0.2
+MIN_DISK = 0.2 * 2**30
 
 Verdict = Literal["ok", "note", "broken"]
 
@@ -45,11 +43,6 @@ class MachineCheck:
     verdict: Verdict = "ok"
     advice: str = ""
 
-    @classmethod
-    def of(cls, name: str, value: str, wrong: bool, advice: str, verdict: Verdict = "note") -> MachineCheck:
-        """Make a check that has a verdict and advice only if something is wrong."""
-        return cls(name, value, verdict, advice) if wrong else cls(name, value)
-
 
 def checks() -> list[MachineCheck]:
     """Run all checks; a check that raises is broken."""
@@ -59,28 +52,28 @@ def checks() -> list[MachineCheck]:
             found += look()
         except Exception as error:  # any fault of the machine
             name = look.__name__.strip("_").replace("_", " ")
-            found.append(MachineCheck(name, f"{type(error).__name__}: {error}", "broken", "this check failed; repair the named package"))
+            found.append(_check(name, f"{type(error).__name__}: {error}", "this check failed; repair the named package", "broken"))
     return found
 
 
+def _check(name: str, value: str, advice: str | Literal[False] = False, verdict: Verdict = "note") -> MachineCheck:
+    """A check that is ``ok`` without advice."""
+    return MachineCheck(name, value, verdict, advice) if advice else MachineCheck(name, value)
+
+
 def _versions() -> Iterator[MachineCheck]:
-    yield MachineCheck("python", platform.python_version())
-    own = _version("structgrad")
-    yield MachineCheck.of("structgrad", own or "not installed", own is None, "pip install -e .")
+    from ..results import version_of
+
+    yield _check("python", platform.python_version())
+    own = version_of("structgrad")
+    yield _check("structgrad", own or "not installed", own is None and "pip install -e .")
     for package in PACKAGES:
         try:
             importlib.import_module(package)
         except Exception as error:  # a broken installation may raise anything
-            yield MachineCheck(package, f"cannot be imported: {error}", "broken", f"pip install --force-reinstall {package}")
-            continue
-        yield MachineCheck(package, _version(package) or "of unknown version")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+            yield _check(package, f"cannot be imported: {error}", f"pip install --force-reinstall {package}", "broken")
+        else:
+            yield _check(package, version_of(package) or "of unknown version")
 
 
 def _accelerator() -> Iterator[MachineCheck]:
@@ -89,15 +82,15 @@ def _accelerator() -> Iterator[MachineCheck]:
     driver = _nvidia_driver()
     if not torch.cuda.is_available():
         advice = "install a torch that is built for this driver: https://pytorch.org/get-started/locally"
-        yield MachineCheck.of("gpu", "none" if driver is None else f"driver {driver}, not used by torch", driver is not None, advice)
+        yield _check("gpu", "none" if driver is None else f"driver {driver}, not used by torch", driver is not None and advice)
         return
-    yield MachineCheck("cuda", f"{torch.version.cuda}, driver {driver or 'not known'}")
+    yield _check("cuda", f"{torch.version.cuda}, driver {driver or 'not known'}")
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
-        yield MachineCheck(f"cuda:{index}", f"{torch.cuda.get_device_name(index)}, {gibibytes(free)} of {gibibytes(total)} free")
+        yield _check(f"cuda:{index}", f"{torch.cuda.get_device_name(index)}, {gibibytes(free)} of {gibibytes(total)} free")
     tf32 = torch.backends.cuda.matmul.allow_tf32
     advice = "float32 products lose digits: torch.backends.cuda.matmul.allow_tf32 = False"
-    yield MachineCheck.of("TF32", "on" if tf32 else "off", tf32, advice)
+    yield _check("TF32", "on" if tf32 else "off", tf32 and advice)
 
 
 def _nvidia_driver() -> str | None:
@@ -116,17 +109,15 @@ def _processors() -> Iterator[MachineCheck]:
     from ..results import processor
 
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    yield MachineCheck("processor", processor())
-    yield MachineCheck("cores", f"{CORES} workers by default, of {os.cpu_count()}")
+    yield _check("processor", processor())
+    yield _check("cores", f"{CORES} workers by default, of {os.cpu_count()}")
     advice = "other programs use this machine: times will be noisy, other numbers are unaffected"
-    yield MachineCheck.of("load", number(load, 2), load > 0.5 * CORES, advice)
+    yield _check("load", number(load, 2), load > 0.5 * CORES and advice)
     variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    several = [f"{name}={os.environ[name]}" for name in variables if os.environ.get(name, "1") != "1"]
-    advice = f"{', '.join(several)} is set; runs use 1 instead, choose more with --threads"
-    yield MachineCheck.of("threads", f"torch uses {torch.get_num_threads()} here, runs use 1", bool(several), advice)
-    yield MachineCheck(
-        "determinism", "on in torch" if torch.are_deterministic_algorithms_enabled() else "off in torch; runs do not need it"
-    )
+    several = ", ".join(f"{name}={os.environ[name]}" for name in variables if os.environ.get(name, "1") != "1")
+    advice = f"{several} is set; runs use 1 instead, choose more with --threads"
+    yield _check("threads", f"torch uses {torch.get_num_threads()} here, runs use 1", several and advice)
+    yield _check("determinism", "on in torch" if torch.are_deterministic_algorithms_enabled() else "off in torch; runs do not need it")
 
 
 def _clock() -> Iterator[MachineCheck]:
@@ -136,39 +127,35 @@ def _clock() -> Iterator[MachineCheck]:
         while now == start:
             now = time.perf_counter()
         ticks.append(now - start)
-    yield MachineCheck.of("clock", f"{whole(min(ticks) * 1e9)} ns", min(ticks) > 1e-6, "times of small tensors are unreliable")
+    yield _check("clock", f"{whole(min(ticks) * 1e9)} ns", min(ticks) > 1e-6 and "times of small tensors are unreliable")
 
 
 def _memory() -> Iterator[MachineCheck]:
     from ...suites.running.planning.plan import CORES
+    from .run.dry_run import WORKER_BYTES
 
     available = _available_memory()
-    if available is None:
-        return
-    fit = int(available / (WORKER_GIB * GIB))
-    advice = f"{CORES} workers take {gibibytes(CORES * WORKER_GIB * GIB)}: run with --jobs {max(fit, 1)}"
-    yield MachineCheck.of("memory", f"{gibibytes(available)} free", fit < CORES, advice, "note" if fit else "broken")
+    if available is not None:
+        fit = int(available / WORKER_BYTES)
+        advice = f"{CORES} workers take {gibibytes(CORES * WORKER_BYTES)}: run with --jobs {max(fit, 1)}"
+        yield _check("memory", f"{gibibytes(available)} free", fit < CORES and advice, "note" if fit else "broken")
 
 
 def _available_memory() -> int | None:
     """Bytes that are free without swapping; None if the system does not report them."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
 
 
 def _disk() -> Iterator[MachineCheck]:
     here = Path.cwd()
-    free = shutil.disk_usage(here).free
-    advice = "free some space, or run with --out on another disk"
-    yield MachineCheck.of("disk", f"{gibibytes(free)} free", free < MIN_DISK_GIB * GIB, advice, "broken")
-    writable = _can_write(here)
-    yield MachineCheck.of(
-        "folder", f"{here}{'' if writable else ', not writable'}", not writable, "run elsewhere, or with --out DIR", "broken"
-    )
+    free, writable = shutil.disk_usage(here).free, _can_write(here)
+    yield _check("disk", f"{gibibytes(free)} free", free < MIN_DISK and "free some space, or run with --out on another disk", "broken")
+    value = f"{here}{'' if writable else ', not writable'}"
+    yield _check("folder", value, not writable and "run elsewhere, or with --out DIR", "broken")
 
 
 def _can_write(folder: Path) -> bool:
@@ -185,11 +172,11 @@ def _kernels() -> Iterator[MachineCheck]:
     folder, *others = cache_folders()
     if not _can_write(folder if folder.is_dir() else folder.parent):
         advice = "every process compiles for minutes: set NUMBA_CACHE_DIR to a writable folder"
-        yield MachineCheck("compiled kernels", f"{folder} is not writable", "note", advice)
+        yield _check("compiled kernels", f"{folder} is not writable", advice)
         return
     warm = sum(len(list(place.rglob("*.nbi"))) for place in (folder, *others) if place.is_dir())
     cold = "none yet: the first run compiles for a few minutes"
-    yield MachineCheck("compiled kernels", f"{warm} in {folder}" if warm else cold)
+    yield _check("compiled kernels", f"{warm} in {folder}" if warm else cold)
 
 
 def _oracles_work() -> Iterator[MachineCheck]:
@@ -199,7 +186,7 @@ def _oracles_work() -> Iterator[MachineCheck]:
 
     scores, oracle = torch.tensor([0.0, 1.0], dtype=torch.float64), Categorical()
     right = oracle.argmax(scores).tolist() == [0.0, 1.0] and abs(float(oracle.marginals(scores)[1]) - 0.7310585786300049) < 1e-12
-    yield MachineCheck.of("oracles", "correct" if right else "wrong results", not right, "reinstall torch and numba", "broken")
+    yield _check("oracles", "correct" if right else "wrong results", not right and "reinstall torch and numba", "broken")
 
 
 def _source() -> Iterator[MachineCheck]:
@@ -208,7 +195,7 @@ def _source() -> Iterator[MachineCheck]:
     commit, dirty = commit_of_package()
     advice = "results of uncommitted code are recorded under the commit: commit before an important run"
     value = "an installed copy, not a checkout" if commit is None else f"{commit[:10]}{', changed' if dirty else ''}"
-    yield MachineCheck.of("source", value, bool(dirty), advice)
+    yield _check("source", value, dirty is True and advice)
 
 
 def _plugins() -> Iterator[MachineCheck]:
@@ -217,11 +204,10 @@ def _plugins() -> Iterator[MachineCheck]:
 
     found = plugins()
     if not found:
-        yield MachineCheck("plugins", "none")
-    for plugin in found:
-        advice = f"update or remove {plugin.source}; everything else works without it"
-        value = plugin.problem or f"{plugin.kind} of {plugin.source}"
-        yield MachineCheck.of(f"plugin {plugin.name}", value, bool(plugin.problem), advice)
+        yield _check("plugins", "none")
+    for one in found:
+        advice = f"update or remove {one.source}; everything else works without it"
+        yield _check(f"plugin {one.name}", one.problem or f"{one.kind} of {one.source}", bool(one.problem) and advice)
 
 
 def _score_files() -> Iterator[MachineCheck]:
@@ -230,23 +216,12 @@ def _score_files() -> Iterator[MachineCheck]:
     try:
         folder = default_data()
     except ValueError as error:
-        yield MachineCheck("score files", str(error), "broken", "or give the folder with --data")
+        yield _check("score files", str(error), "or give the folder with --data", "broken")
         return
     value = f"{len(available(folder))} sets of trained models' scores in {folder}" if folder else "none found: built-in scores are used"
-    yield MachineCheck("score files", value)
+    yield _check("score files", value)
 
 
-CHECKS: tuple[Callable[[], Iterator[MachineCheck]], ...] = (
-    _versions,
-    _accelerator,
-    _processors,
-    _clock,
-    _memory,
-    _disk,
-    _kernels,
-    _oracles_work,
-    _source,
-    _plugins,
-    _score_files,
-)
+CHECKS: list[Callable[[], Iterator[MachineCheck]]] = [_versions, _accelerator, _processors, _clock, _memory, _disk, _kernels]
+CHECKS += [_oracles_work, _source, _plugins, _score_files]
 """Checks, in the order of the output."""
