@@ -68,43 +68,41 @@ def facts(name: str) -> list[Record]:
         base = given if isinstance(given, type) else type(given)
         kind = "oracle" if issubclass(base, Oracle) and base is given else "task" if issubclass(base, Task) else "estimator"
         return [{"kind": kind, **FACTS[kind](name, given)}]
-    known = registries()
-    found = [
-        {"kind": KINDS[kind], **FACTS[KINDS[kind]](name, known[kind][head])}
-        for kind in known
-        if KINDS[kind] in FACTS and head in known[kind]
-    ]
+    known = {KINDS[kind]: registry for kind, registry in registries().items() if KINDS[kind] in FACTS}
+    found = [{"kind": kind, **FACTS[kind](name, registry[head])} for kind, registry in known.items() if head in registry]
     if not found:
-        near = difflib.get_close_matches(head.lower(), sorted({one for kind in known if KINDS[kind] in FACTS for one in known[kind]}), n=3)
+        near = difflib.get_close_matches(head.lower(), sorted({one for registry in known.values() for one in registry}), n=3)
         meant = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(f"`describe` got the unknown name {name!r}; {meant}`structgrad list` shows all names")
     return found
+
+
+def _explained(kind: Any, example: str) -> Record:
+    """The end of a record: the documentation of a class, and a command to try."""
+    return {"documentation": inspect.cleandoc(kind.__doc__ or ""), "example": example}
 
 
 def _estimator(name: str, kind: Any) -> Record:
     from ...estimators import SUPERVISED, make_estimator
     from ...oracles.registry import parse
 
-    head, options = parse(name)
-    missing = [option for option in _options(kind) if option["required"] and option["name"] not in options]
+    head, given = parse(name)
+    options = _options(kind)
+    missing = any(option["required"] and option["name"] not in given for option in options)
     made: Any = None if missing else make_estimator(name)
     fits = {} if missing else _fits(made)
     serving = [problem for problem, reason in fits.items() if reason is None]
+    run = ["run", "bias", "-e", name, *(["-p", serving[0]] if serving else [])]
     return {
         **record("estimators", head, kind),
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "inside_hull": kind.inside_hull,
-        "options": _options(kind),
+        "options": options,
         "scale": None if missing else made.scale,
         "evaluations": {} if missing else {key: value for key, value in vars(made.evaluations()).items() if value},
         "fits": serving,
         "does_not_fit": {problem: reason for problem, reason in fits.items() if reason is not None},
-        "documentation": inspect.cleandoc(kind.__doc__ or ""),
-        "example": shlex.join(
-            ["structgrad", "learn", "parsing", "-e", name]
-            if head in SUPERVISED
-            else ["structgrad", "run", "bias", "-e", name, *(["-p", serving[0]] if serving else [])]
-        ),
+        **_explained(kind, shlex.join(["structgrad", *(["learn", "parsing", "-e", name] if head in SUPERVISED else run)])),
     }
 
 
@@ -130,12 +128,11 @@ def _options(kind: Any) -> list[Record]:
     if not dataclasses.is_dataclass(kind):
         return []
     kinds, found = declared(kind), []  # type: ignore[arg-type]
-    for field in dataclasses.fields(kind):
-        if field.init:
-            made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            required = made is dataclasses.MISSING
-            default = None if required else repr(made)
-            found.append({"name": field.name.rstrip("_"), "default": default, "required": required, "expected": str(kinds[field.name])})
+    for field in filter(lambda field: field.init, dataclasses.fields(kind)):
+        made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        required = made is dataclasses.MISSING
+        default, expected = None if required else repr(made), str(kinds[field.name])
+        found.append({"name": field.name.rstrip("_"), "default": default, "required": required, "expected": expected})
     return found
 
 
@@ -166,8 +163,7 @@ def _oracle(name: str, kind: Any) -> Record:
         "at": {"problem": sized_name(counted), "event_shape": list(shape), "structures": regime.oracle.count(shape)},
         "references": list(kind.references),
         "version": kind.version,
-        "documentation": inspect.cleandoc(kind.__doc__ or ""),
-        "example": f"structgrad run bias --oracle '{example}'",
+        **_explained(kind, f"structgrad run bias --oracle '{example}'"),
     }
 
 
@@ -175,25 +171,21 @@ def _problem(name: str, description: str) -> Record:
     """The record of a problem, with its first two instances if its scores are available."""
     from ...suites.problems import default_data, is_task, kinds_of, load, stages_of
 
+    stages = list(stages_of(name))
     instances: list[Record] | str = "items of a run, which is trained when they are measured first"
     if "learnt" not in kinds_of(name):
         try:
-            found = load(name, stages_of(name)[0], instances=2, data=default_data())
+            found = load(name, stages[0], instances=2, data=default_data())
         except ValueError as error:
             instances = str(error)
         else:
-            shapes = [tuple(item.scores.shape) for item in found.instances]
+            shapes = [(item, tuple(item.scores.shape)) for item in found.instances]
             instances = [
                 {"name": item.name, "event_shape": list(shape), "structures": found.oracle.count(shape), "loss": item.loss.name}
-                for item, shape in zip(found.instances, shapes, strict=True)
+                for item, shape in shapes
             ]
-    return {
-        "name": name,
-        "description": description,
-        "stages": list(stages_of(name)),
-        "instances": instances,
-        "example": f"structgrad run {'learning' if is_task(name) else 'bias'} -p {name}",
-    }
+    example = f"structgrad run {'learning' if is_task(name) else 'bias'} -p {name}"
+    return {"name": name, "description": description, "stages": stages, "instances": instances, "example": example}
 
 
 def _task(name: str, _: Any) -> Record:
@@ -212,8 +204,7 @@ def _task(name: str, _: Any) -> Record:
         "items": {split: found.size(split) for split in get_args(Split)} if absent is None else absent,
         "references": list(found.references),
         "version": found.version,
-        "documentation": inspect.cleandoc(type(found).__doc__ or ""),
-        "example": f"structgrad learn {name} --quick",
+        **_explained(type(found), f"structgrad learn {name} --quick"),
     }
 
 
@@ -224,28 +215,19 @@ def _suite(name: str, found: Any) -> Record:
         "runs": "alone on the machine" if found.exclusive else "in parallel with other cells",
         "cells": "one for all estimators of a problem, side by side" if found.together else "one for each estimator",
         "version": found.version,
-        "documentation": inspect.cleandoc(found.__doc__ or ""),
-        "example": f"structgrad run {name}{'' if found.measures == 'scores' else f' -p {EXAMPLES[found.measures]}'}",
+        **_explained(found, f"structgrad run {name}{'' if found.measures == 'scores' else f' -p {EXAMPLES[found.measures]}'}"),
     }
 
 
 def _loss(name: str, found: Any) -> Record:
-    return {
-        "name": name,
-        **{claim: getattr(found, claim) for claim in ("differentiable", "inside_hull", "vertex_degree", "extension")},
-        "documentation": inspect.cleandoc(found.__doc__ or ""),
-        "example": f"structgrad run bias --loss {name}",
-    }
+    claims = {claim: getattr(found, claim) for claim in ("differentiable", "inside_hull", "vertex_degree", "extension")}
+    return {"name": name, **claims, **_explained(found, f"structgrad run bias --loss {name}")}
 
 
 def _noise(name: str, kind: Any) -> Record:
-    given = "/".join([name, *(f"{option['name']}={option['default']}" for option in _options(kind))])
-    return {
-        "name": name,
-        "options": _options(kind),
-        "documentation": inspect.cleandoc(kind.__doc__ or ""),
-        "example": f"structgrad run bias -e 'perturb_and_map[noise={given}]'",
-    }
+    options = _options(kind)
+    given = "/".join([name, *(f"{option['name']}={option['default']}" for option in options)])
+    return {"name": name, "options": options, **_explained(kind, f"structgrad run bias -e 'perturb_and_map[noise={given}]'")}
 
 
 def _preset(name: str, found: Any) -> Record:
