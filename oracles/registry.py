@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import keyword
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,9 @@ def parse(text: str) -> tuple[str, dict[str, str]]:
         ('imle', {'lambda_': '2.5', 'noise': 'gumbel'})
     """
     match = _PATTERN.match(text.strip()) if isinstance(text, str) else None
+    if match is None and str(text).endswith(".py"):
+        absent = "" if os.path.isfile(text) else ", which does not exist"
+        raise ValueError(f"got the file {text!r}{absent}; expected a class or function of a file, such as ./mine.py:MyEstimator")
     if match is None:
         raise ValueError(f"got the name {text!r}; expected `name` or `name[option=value,...]`")
     found: dict[str, str] = {}

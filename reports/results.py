@@ -12,10 +12,10 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from ..suites.base import SCHEMA_VERSION, Row
 from ..suites.frames import COLUMNS, to_frame
@@ -24,7 +24,6 @@ from ..suites.trust import check_table, json_of, text_of, visible, visible_words
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
 TABLE = "results.parquet"
 MANIFEST = "run.json"
@@ -46,25 +45,19 @@ def write(rows: pd.DataFrame | Iterable[Row], directory: Path, manifest: Mapping
         The path of the table.
     """
     import pandas as pd
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    text = _text(manifest)
-    table = _as_arrow(rows if isinstance(rows, pd.DataFrame) else to_frame(rows))
+    frame, text = rows if isinstance(rows, pd.DataFrame) else to_frame(rows), _text(manifest)
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    lists = pa.array([list(values) for values in frame["batches"]], pa.list_(pa.float64()))  # numbers even if all lists are empty
+    table = table.set_column(table.schema.get_field_index("batches"), pa.field("batches", lists.type), lists)
     metadata = {_METADATA_VERSION: str(SCHEMA_VERSION).encode(), _METADATA_MANIFEST: text.encode()}
     buffer = io.BytesIO()
     pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}), buffer)
     write_whole(directory / TABLE, buffer.getvalue())
     write_whole(directory / MANIFEST, (text + "\n").encode())
     return directory / TABLE
-
-
-def _as_arrow(frame: pd.DataFrame) -> pa.Table:
-    """The table in Arrow; the column of batches has the type of its numbers even if all lists are empty."""
-    import pyarrow as pa
-
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    lists = pa.array([list(values) for values in frame["batches"]], pa.list_(pa.float64()))
-    return table.set_column(table.schema.get_field_index("batches"), pa.field("batches", lists.type), lists)
 
 
 def check_output(call: str, path: Path | None, *read: str) -> None:
@@ -82,25 +75,29 @@ def check_output(call: str, path: Path | None, *read: str) -> None:
         raise ValueError(f"`{call}` got the file {path} to write, which is for what was measured; expected another one: name a new file")
 
 
+def write_output(call: str, path: Path, content: bytes) -> None:
+    """Write the output of a verb, as `write_whole` does.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise ValueError(f"`{call}` cannot write {path} ({error.strerror}); name another file with --output") from error
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Replace a file atomically: readers see the old content or the new one, even after a power failure."""
-    with replacing(path) as file:
-        file.write(content)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that replaces another one when it is complete, as in `write_whole`."""
     if path.exists() and not path.is_file():  # a device or a pipe, which is never replaced
-        with path.open("wb") as file:
-            yield file
+        path.write_bytes(content)
         return
     path = path.resolve()  # never in place of a link, such as /dev/stdout
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            yield file
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -129,13 +126,22 @@ def read(path: Path | str, columns: Sequence[str] | None = None) -> tuple[pd.Dat
     given = Path(path)
     folder, file = (given, given / TABLE) if given.is_dir() else (given.parent, given)
     has_cells = file.name == TABLE and holds_run(folder)
-    if has_cells and (not file.is_file() or (given.is_dir() and _unfinished(folder))):
+    # The table of a folder whose latest run did not come to its end is that of an earlier run.
+    unfinished = given.is_dir() and manifest_of(folder).get("status") in ("running", "interrupted", "broken")
+    if has_cells and (unfinished or not file.is_file()):
         return _derived(folder)
     if not file.is_file():
-        raise FileNotFoundError(f"`read` found no table {file}; expected the folder of a finished run, or its {TABLE}")
+        raise FileNotFoundError(
+            f"found no run at {given}; expected the folder of a run, or its {TABLE} (to list your runs, type structgrad status)"
+        )
     try:
         metadata = dict(pq.read_schema(file).metadata or {})
-        _check_version(file, metadata.get(_METADATA_VERSION, b"").decode())
+        version = metadata.get(_METADATA_VERSION, b"").decode()
+        if not version:
+            raise ValueError(f"{file} has no schema version, and is no table of structgrad; expected the {TABLE} of a run, or a baseline")
+        if version != str(SCHEMA_VERSION):
+            newer = version.isdecimal() and int(version) > SCHEMA_VERSION
+            raise (NewerSchemaError if newer else OtherSchemaError)(file, version)
         with pq.ParquetFile(file) as found:
             check_table(found, file)
         table = pq.read_table(file, columns=columns and list(columns))
@@ -154,14 +160,6 @@ def read(path: Path | str, columns: Sequence[str] | None = None) -> tuple[pd.Dat
         ) from error
 
 
-def _check_version(file: Path, version: str) -> None:
-    if not version:
-        raise ValueError(f"{file} has no schema version, and is no table of structgrad; expected the {TABLE} of a run, or a baseline")
-    if version != str(SCHEMA_VERSION):
-        newer = version.isdecimal() and int(version) > SCHEMA_VERSION
-        raise (NewerSchemaError if newer else OtherSchemaError)(file, version)
-
-
 def _derived(folder: Path) -> tuple[pd.DataFrame, Manifest]:
     from ..suites.running.runner import collect
 
@@ -171,34 +169,22 @@ def _derived(folder: Path) -> tuple[pd.DataFrame, Manifest]:
 def with_visible_names(frame: pd.DataFrame) -> pd.DataFrame:
     """The table without names that hold control characters, or characters that hide or reverse text."""
     found: dict[str, Any] = {}
-    for name in frame.select_dtypes("category"):
-        words = list(frame[name].cat.categories)
-        shown = [visible(str(word)) for word in words]
-        if shown != words:
-            found[str(name)] = frame[name].astype(object).map(dict(zip(words, shown, strict=True))).astype("category")
-    for name in frame.select_dtypes("string"):
-        words = list(frame[name].dropna().unique())
-        changed = {word: visible(word) for word in words if visible(word) != word}
-        if changed:
+    for name in frame.select_dtypes(["category", "string"]):
+        words = frame[name].dropna().unique()
+        changed = {word: visible(str(word)) for word in words if visible(str(word)) != word}
+        if changed and frame[name].dtype == "category":
+            found[str(name)] = frame[name].astype(object).replace(changed).astype("category")
+        elif changed:
             found[str(name)] = frame[name].replace(changed)
     return frame.assign(**found) if found else frame
 
 
 def _manifest(text: bytes | str) -> Manifest:
-    """A manifest from JSON, with text that can be printed.
-
-    Raises:
-        ValueError: it is no manifest.
-    """
+    """A manifest from JSON, with text that can be printed; ValueError if it is none."""
     found = visible_words(json_of(text))
     if not isinstance(found, dict):
         raise ValueError(f"the manifest is {type(found).__name__}; expected a mapping")
     return found
-
-
-def _unfinished(folder: Path) -> bool:
-    """Whether the latest run of a folder did not come to its end, so that its table, if any, is that of an earlier one."""
-    return manifest_of(folder).get("status") in ("running", "interrupted", "broken")
 
 
 def manifest_of(folder: Path) -> Manifest:
@@ -282,9 +268,8 @@ def commit_of_package() -> tuple[str | None, bool | None]:
 
 def processor() -> str:
     """The name of the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -95,5 +95,5 @@ def compare(options: CompareOptions) -> None:
         if output is None:
             typer.echo(text, nl=False)
             return
-        results.write_whole(output, text.encode())
+        results.write_output("compare", output, text.encode())
         typer.echo(f"comparison: {output.resolve()}")

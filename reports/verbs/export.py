@@ -48,10 +48,7 @@ def export(
             return
         folder = Path() if is_url(run) else Path(run) if Path(run).is_dir() else Path(run).parent
         path = output or folder / f"export.{to}"
-        try:
-            results.write_whole(path, content)
-        except OSError as error:
-            raise ValueError(f"`export` cannot write {path} ({error.strerror}); name another file with --output") from error
+        results.write_output("export", path, content)
     typer.echo(f"export: {path.resolve()}")
 
 

@@ -254,7 +254,7 @@ def parameters(kind: type[Any]) -> dict[str, inspect.Parameter]:
     for one in sorted(fields(kind), key=lambda field: field.name not in vars(kind)["__annotations__"]):
         hint, default, info = hints[one.name], one.default, one.metadata["info"]
         if get_origin(hint) is tuple:  # repeatable
-            hint, default = list[get_args(hint)[0]], []  # type: ignore[misc]
+            hint, default = list[get_args(hint)[0]], MISSING if default is MISSING else []  # type: ignore[misc]
         if hint is bool and not info.param_decls:
             info.param_decls = (f"--{one.name.replace('_', '-')}",)  # without a negative
         default = inspect.Parameter.empty if default is MISSING else default

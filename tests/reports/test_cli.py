@@ -310,7 +310,7 @@ def test_report_writes_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_report_refuses_what_it_cannot_read_or_write(tmp_path: Path) -> None:
-    assert "`read` found no table" in refused("report", str(tmp_path))
+    assert "found no run at" in refused("report", str(tmp_path))
     results.write(examples.rows(), tmp_path, examples.MANIFEST)
     assert refused("report", str(tmp_path), "--format", "htm") == "error: `report` got the format 'htm'; did you mean html?\n"
     message = refused("report", str(tmp_path), "-o", str(tmp_path / results.TABLE / "x.md"))

@@ -117,7 +117,7 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit) as ended:
         command.main([str(tmp_path / "none")])
     assert ended.value.code == 2
-    assert "found no table" in capsys.readouterr().err
+    assert "found no run" in capsys.readouterr().err
 
 
 def test_a_table_of_another_schema_is_refused(run: Path, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_table_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"`read` found no table .*results\.parquet; expected the folder of a finished run"):
+    with pytest.raises(FileNotFoundError, match=r"found no run at .*; expected the folder of a run, or its results\.parquet"):
         results.read(tmp_path)
 
 
