@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,20 +20,8 @@ from .outcome import sentences
 Record = dict[str, Any]
 """One entry: its ``name``, its ``description``, and the declarations of an estimator."""
 
-KINDS = {
-    "estimators": "estimator",
-    "supervised": "supervised",
-    "oracles": "oracle",
-    "problems": "problem",
-    "tasks": "task",
-    "losses": "loss",
-    "noises": "noise",
-    "suites": "suite",
-    "metrics": "metric",
-    "engines": "engine",
-    "presets": "preset",
-    "plugins": "plugin",
-}
+KINDS = {kind: kind.removesuffix("s") for kind in ("estimators", "supervised", "oracles", "problems", "tasks")}
+KINDS |= {"losses": "loss"} | {kind: kind.removesuffix("s") for kind in ("noises", "suites", "metrics", "engines", "presets", "plugins")}
 """Kinds of names, in the order of `list`, each with the word for one of them."""
 
 STAGES = ("init", "early", "final", "h=0.95", "h=0.7", "h=0.4", "h=0.1")
@@ -52,21 +40,8 @@ def registries() -> dict[str, Mapping[str, Any]]:
 
     engines = {"local": "spawned processes of this machine", "ray": "the workers of a Ray cluster: pip install 'structgrad[ray]'"}
     offered = {one.name: one for one in plugins.plugins()}
-    found = (
-        AVAILABLE_ESTIMATORS,
-        SUPERVISED,
-        AVAILABLE_ORACLES,
-        PROBLEMS,
-        TASKS,
-        LOSSES,
-        NOISES,
-        SUITES,
-        METRICS,
-        engines,
-        PRESETS,
-        offered,
-    )
-    return dict(zip(KINDS, found, strict=True))
+    found = (AVAILABLE_ESTIMATORS, SUPERVISED, AVAILABLE_ORACLES, PROBLEMS, TASKS, LOSSES, NOISES, SUITES, METRICS, engines, PRESETS)
+    return dict(zip(KINDS, (*found, offered), strict=True))
 
 
 def record(kind: str, name: str, entry: Any) -> Record:
@@ -127,13 +102,9 @@ def complete(kind: str = "") -> Callable[[str], list[str]]:
     """A function that completes names of a kind, by default of all."""
 
     def completed(incomplete: str) -> list[str]:
-        if kind == "kinds":
-            names = list(KINDS)
-        elif kind == "stages":
-            names = list(STAGES)
-        else:
-            known = everything()
-            names = [one["name"] for each in ([kind] if kind else known) for one in known[each]]
+        names: Iterable[str] = {"kinds": tuple(KINDS), "stages": STAGES}.get(kind, ())
+        if not names:
+            names = [one["name"] for each, records in everything().items() if kind in ("", each) for one in records]
         return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
     return completed

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
-from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,36 +35,11 @@ def status(
             with reading(given) as place:
                 found += [state(folder, given if is_url(given) else folder) for folder in runs_below(place)]
     if as_json:
-        typer.echo(json.dumps([_as_json(one) for one in found], indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
     for one in found:
         for line in _lines(one):
             typer.echo(line)
-
-
-@dataclass(frozen=True)
-class State:
-    """The state of a run.
-
-    Attributes:
-        folder: its path or URL.
-        status: running, killed, interrupted, broken (nothing could be written any more), stopped (by a limit or failure), finished.
-        done, failed, left: numbers of cells. ``suites``: these three numbers by suite. ``skipped``: number of pairs that do not fit.
-        errors: the reasons of some failed cells, the latest first.
-        started, finished: times. ``command``: continues the run.
-    """
-
-    folder: Path | str
-    status: str
-    done: int
-    failed: int
-    left: int
-    skipped: int
-    suites: dict[str, tuple[int, int, int]]
-    errors: tuple[str, ...]
-    started: str | None
-    finished: str | None
-    command: str | None
 
 
 def runs_below(folder: Path) -> list[Path]:
@@ -88,8 +62,12 @@ def runs_below(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: found[path], reverse=True)
 
 
-def state(folder: Path, place: Path | str | None = None) -> State:
-    """The state of a run.
+def state(folder: Path, place: Path | str) -> dict[str, Any]:
+    """The state of a run as JSON values.
+
+    Its status is running, killed, interrupted, broken (nothing could be written any more), stopped (by a limit or failure) or finished.
+    Numbers of cells that are done, failed and left are also those of each suite; ``skipped`` is the number of pairs that do not fit.
+    ``errors`` are the reasons of some failed cells, the latest first, and ``command`` continues the run.
 
     Args:
         folder: of the run, or a copy of it.
@@ -115,33 +93,25 @@ def state(folder: Path, place: Path | str | None = None) -> State:
         counts = Counter((suite, FAILED_KIND if broken else "done") for suite, _, broken in pairs.itertuples(index=False))
         skipped = len(frame[(frame["cell"] == "") & (frame["status"] == "skipped")][["problem", "estimator"]].drop_duplicates())
         errors = [_error(row) for row in failed.drop_duplicates("cell").tail(_ERRORS).itertuples()]
-    suites: dict[str, Counter[str]] = defaultdict(Counter)
+    suites: dict[str, dict[str, int]] = {}
     for (suite, kind), count in counts.items():
-        suites[suite]["left" if kind is None else "failed" if kind == FAILED_KIND else "done"] += count
-    total = sum(suites.values(), Counter[str]())
-    return State(
-        folder=place or folder,
-        status=_status(manifest, total["left"]),
-        done=total["done"],
-        failed=total["failed"],
-        left=total["left"],
-        skipped=skipped,
-        suites={name: (count["done"], count["failed"], count["left"]) for name, count in suites.items()},
-        errors=tuple(errors),
-        started=manifest.get("started"),
-        finished=manifest.get("finished"),
-        command=manifest.get("command"),
-    )
+        name = "left" if kind is None else "failed" if kind == FAILED_KIND else "done"
+        suites.setdefault(suite, {"done": 0, "failed": 0, "left": 0})[name] += count
+    total = {name: sum(each[name] for each in suites.values()) for name in ("done", "failed", "left")}
+    said = str(manifest.get("status", "killed" if total["left"] else "finished"))
+    return {
+        "folder": str(place),
+        "status": "killed" if said == "running" and not _is_alive(manifest.get("process", {})) else said,
+        **total,
+        "skipped": skipped,
+        "suites": suites,
+        "errors": errors,
+        **{name: manifest.get(name) for name in ("started", "finished", "command")},
+    }
 
 
 def _error(row: Any) -> str:
     return f"{row.status}: {row.estimator} on {row.problem}, {row.stage}: {row.reason}"
-
-
-def _status(manifest: dict[str, Any], left: int) -> str:
-    """The status in ``run.json``; a running one without a process was killed."""
-    said = str(manifest.get("status", "killed" if left else "finished"))
-    return "killed" if said == "running" and not _is_alive(manifest.get("process", {})) else said
 
 
 def _is_alive(process: dict[str, Any]) -> bool:
@@ -154,22 +124,16 @@ def _is_alive(process: dict[str, Any]) -> bool:
         return False
 
 
-def _lines(found: State) -> list[str]:
+def _lines(found: dict[str, Any]) -> Iterator[str]:
     """Lines that show a state."""
-    suites = "; ".join(
-        f"{name} {done}/{done + failed + left}" + f", {failed} failed" * (failed > 0) for name, (done, failed, left) in found.suites.items()
+    running = found["status"] == "running"
+    since, until = found["started"], found["finished"]
+    yield f"{found['folder']}: {found['status']}" + (f", since {since}" if running and since else f", {until}" if until else "")
+    yield "  {done} done, {failed} failed, {left} left; {skipped} pairs skipped".format(**found)
+    yield "  " + "; ".join(
+        f"{name} {each['done']}/{sum(each.values())}" + f", {each['failed']} failed" * (each["failed"] > 0)
+        for name, each in found["suites"].items()
     )
-    when = f", since {found.started}" if found.status == "running" and found.started else f", {found.finished}" if found.finished else ""
-    return [
-        f"{found.folder}: {found.status}{when}",
-        f"  {found.done} done, {found.failed} failed, {found.left} left; {found.skipped} pairs skipped",
-        f"  {suites}",
-        *(f"  {error}" for error in found.errors),
-        *([f"  continue with: {found.command}"] if found.command and (found.left or found.failed) and found.status != "running" else []),
-    ]
-
-
-def _as_json(found: State) -> dict[str, Any]:
-    """A state as JSON."""
-    suites = {name: dict(zip(("done", "failed", "left"), counts, strict=True)) for name, counts in found.suites.items()}
-    return {**vars(found), "folder": str(found.folder), "suites": suites, "errors": list(found.errors)}
+    yield from (f"  {error}" for error in found["errors"])
+    if found["command"] and (found["left"] or found["failed"]) and not running:
+        yield f"  continue with: {found['command']}"
