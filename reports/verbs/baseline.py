@@ -20,6 +20,7 @@ app = typer.Typer(
 
 _Name = Annotated[str, typer.Argument(help="Name of the baseline.", metavar="NAME")]
 _Folder = Annotated[Path, typer.Option("--dir", help="Folder with the baselines.", metavar="DIR")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _HERE = Path("baselines")
 
 
@@ -69,7 +70,7 @@ def save(  # noqa: PLR0913 - one parameter per option
 
 
 @app.command("list")
-def list_(folder: _Folder = _HERE, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def list_(folder: _Folder = _HERE, as_json: _Json = False) -> None:
     """List the baselines of a folder."""
     with sentences():
         from ..analysis import baselines
@@ -77,25 +78,19 @@ def list_(folder: _Folder = _HERE, as_json: Annotated[bool, typer.Option("--json
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"`baseline list` got --dir {folder}, which is a file; expected a folder with baselines")
         found = [{"name": name, "bytes": baselines.path_of(name, folder).stat().st_size} for name in baselines.names(folder)]
-        if as_json:
-            typer.echo(json.dumps(found, indent=1))
-        elif not found:
-            typer.echo(f"no baselines in {folder}")
-        else:
-            typer.echo("\n".join(f"{item['name']}  {item['bytes']} bytes" for item in found))
+        lines = "\n".join(f"{item['name']}  {item['bytes']} bytes" for item in found)
+        typer.echo(json.dumps(found, indent=1) if as_json else lines or f"no baselines in {folder}")
 
 
 @app.command()
-def show(name: _Name, folder: _Folder = _HERE, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def show(name: _Name, folder: _Folder = _HERE, as_json: _Json = False) -> None:
     """Show the origin of a baseline: code, seed, machine, command, and the reason if it was saved with --force."""
     with sentences():
         from ..analysis import baselines
 
         found = baselines.describe(_existing(name, folder))
-        if as_json:
-            typer.echo(json.dumps(found, indent=1))
-        else:
-            typer.echo("\n".join(f"{key}: {value}" for key, value in found.items() if value is not None))
+        lines = "\n".join(f"{key}: {value}" for key, value in found.items() if value is not None)
+        typer.echo(json.dumps(found, indent=1) if as_json else lines)
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Callable
@@ -63,13 +62,8 @@ def to_csv(frame: pd.DataFrame) -> bytes:
 
 def to_parquet(frame: pd.DataFrame) -> bytes:
     """Parquet with plain columns: names are texts and not dictionaries, for programs that know no categories."""
-    plain = frame.assign(batches=frame["batches"].map(list))
-    import pandas as pd
-
-    categories = {name: "string" for name in plain.columns if isinstance(plain[name].dtype, pd.CategoricalDtype)}
-    buffer = io.BytesIO()
-    plain.astype(categories).to_parquet(buffer, index=False)
-    return buffer.getvalue()
+    names = frame.select_dtypes("category")
+    return frame.assign(batches=frame["batches"].map(list)).astype(dict.fromkeys(names, "string")).to_parquet(index=False)
 
 
 def to_json(frame: pd.DataFrame) -> bytes:
@@ -77,16 +71,16 @@ def to_json(frame: pd.DataFrame) -> bytes:
 
     ``pandas.read_json(file, lines=True, dtype=False)`` reads it back.
     """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [plain(item) for item in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            return None if math.isnan(value) else str(value)
+        return value.item() if hasattr(value, "item") else value
+
     records = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return "".join(json.dumps({key: _plain(value) for key, value in record.items()}, allow_nan=False) + "\n" for record in records).encode()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value.item() if hasattr(value, "item") else value
+    return "".join(json.dumps({key: plain(value) for key, value in record.items()}, allow_nan=False) + "\n" for record in records).encode()
 
 
 FORMATS: dict[str, Callable[[pd.DataFrame], bytes]] = {"csv": to_csv, "parquet": to_parquet, "jsonl": to_json, "json": to_json}

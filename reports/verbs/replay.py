@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...suites.text import duration, plural, significant
 from .outcome import BAD_INPUT, OK, REGRESSED, sentences
+
+if TYPE_CHECKING:
+    from ...suites.running.planning.plan import Plan
+    from ...suites.running.replay_cell import ReplayedCell
+    from ...suites.running.work import Cell
 
 _SHOWN = 12
 
@@ -43,79 +48,57 @@ def replay(
         plan = replay_cell.plan_of_run(folder)
         found = replay_cell.find_cells(replay_cell.cells_of(folder), cell)
         if len(found) > 1 and not every:
-            _too_many(cell, found)
+            lines = [f"  {one.identity[:12]}  {one.label}" for one in found[:_SHOWN]]
+            rest = [f"  and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+            typer.echo(f"error: `replay` got {cell!r}, which matches {len(found)} cells; name one of them, or use --all", err=True)
+            typer.echo("\n".join(lines + rest), err=True)
+            raise typer.Exit(BAD_INPUT)
         if pdb:
             _debug(plan, found[0])
             raise typer.Exit(OK)
-        results = []
+        records = []
         for one in found:
-            results.append(replay_cell.replay_cell(folder, plan, one))
+            records.append(_record(replay_cell.replay_cell(folder, plan, one)))
             if not as_json:
-                _say(results[-1])
+                _say(records[-1])
         if as_json:
-            typer.echo(json.dumps([_record(result) for result in results], indent=2, default=str, ensure_ascii=False))
-    raise typer.Exit(REGRESSED if any(_moved(result) for result in results) else OK)
+            typer.echo(json.dumps(records, indent=2, default=str, ensure_ascii=False))
+    raise typer.Exit(REGRESSED if any(record["differs"] for record in records) else OK)
 
 
-def _too_many(pattern: str, found: list[Any]) -> None:
-    lines = [f"  {cell.identity[:12]}  {cell.label}" for cell in found[:_SHOWN]]
-    rest = [f"  and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-    typer.echo(f"error: `replay` got {pattern!r}, which matches {len(found)} cells; name one of them, or use --all", err=True)
-    typer.echo("\n".join(lines + rest), err=True)
-    raise typer.Exit(BAD_INPUT)
-
-
-def _moved(result: Any) -> bool:
-    """Whether anything differs that is no matter of time and memory."""
-    return bool(result.differences) and not (result.is_timed and all(_is_number(one) for one in result.differences))
-
-
-def _is_number(difference: Any) -> bool:
-    return difference.column not in ("row", "status", "reason", "error_type")
-
-
-def _say(result: Any) -> None:
-    typer.echo(f"{result.cell.identity[:12]}  {result.cell.label}: {_verdict(result)} ({result.rows} rows, {duration(result.seconds)})")
-    for one in result.differences[:_SHOWN]:
-        row = " ".join(part for part in one.row if part)
-        distance = "" if one.relative is None else f", off by {significant(one.relative, 2)}"
-        typer.echo(f"  {row} {one.column}: stored {_short(one.stored)}, measured {_short(one.measured)}{distance}")
-    if len(result.differences) > _SHOWN:
-        typer.echo(f"  and {len(result.differences) - _SHOWN} more")
-    if result.traceback:
-        typer.echo(result.traceback.rstrip())
-
-
-def _verdict(result: Any) -> str:
-    if not result.differences:
-        return "bit-identical"
-    if not _moved(result):
-        return "the same but for times and bytes, which never repeat"
-    rows = len({one.row for one in result.differences})
-    return f"differs in {plural(rows, 'row')}"
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _record(result: Any) -> dict[str, Any]:
-    differences = [{**vars(one), "row": list(one.row)} for one in result.differences]
+def _record(result: ReplayedCell) -> dict[str, Any]:
+    """The result as JSON values; times and memory, which never repeat, may move in a cell that measures them."""
+    moved = [one for one in result.differences if not result.is_timed or one.column in ("row", "status", "reason", "error_type")]
     return {
         "cell": result.cell.identity,
         "label": result.cell.label,
         "identical": not result.differences,
-        "differs": _moved(result),
+        "differs": bool(moved),
         "rows": result.rows,
-        "differences": differences,
+        "differences": [{**vars(one), "row": list(one.row)} for one in result.differences],
         "traceback": result.traceback,
         "seconds": result.seconds,
     }
 
 
-def _debug(plan: Any, cell: Any) -> None:
-    """The debugger at the place of the exception; a line where there is none."""
+def _say(found: dict[str, Any]) -> None:
+    differences = found["differences"]
+    verdict = "bit-identical" if found["identical"] else "the same but for times and bytes, which never repeat"
+    if found["differs"]:
+        verdict = f"differs in {plural(len({tuple(one['row']) for one in differences}), 'row')}"
+    typer.echo(f"{found['cell'][:12]}  {found['label']}: {verdict} ({found['rows']} rows, {duration(found['seconds'])})")
+    for one in differences[:_SHOWN]:
+        distance = "" if one["relative"] is None else f", off by {significant(one['relative'], 2)}"
+        stored, measured = (text if len(text) <= 40 else f"{text[:37]}..." for text in (str(one["stored"]), str(one["measured"])))
+        typer.echo(f"  {' '.join(filter(None, one['row']))} {one['column']}: stored {stored}, measured {measured}{distance}")
+    if len(differences) > _SHOWN:
+        typer.echo(f"  and {len(differences) - _SHOWN} more")
+    if found["traceback"]:
+        typer.echo(found["traceback"].rstrip())
+
+
+def _debug(plan: Plan, cell: Cell) -> None:
+    """Open the debugger at the place of the exception, if there is one."""
     import pdb
     import sys
     import traceback
