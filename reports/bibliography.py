@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-_FILE = "references.bib"
 _ENTRY = re.compile(r"@(?P<kind>\w+)\{(?P<key>[\w-]+),\n(?P<body>(?:  \w+ = \{.*\},\n)+)\}\n")
 _FIELD = re.compile(r"  (\w+) = \{(.*)\},\n")
 _ACCENT = re.compile(r"\{\\(['\"`^~c])\{?([A-Za-z])\}?\}")
+_VENUES = ("booktitle", "journal", "howpublished", "publisher", "institution")
 _COMBINING = {"'": "\u0301", '"': "\u0308", "`": "\u0300", "^": "\u0302", "~": "\u0303", "c": "\u0327"}
 
 
@@ -32,6 +32,12 @@ class Entry:
     source: str
     fields: dict[str, str]
 
+    @property
+    def authors(self) -> list[tuple[str, str]]:
+        """The last and the first names of each author."""
+        names = (name.partition(", ") for name in plain(self.fields["author"]).split(" and "))
+        return [(last, first) for last, _, first in names]
+
     def __str__(self) -> str:
         """Authors, title, venue and year, for people.
 
@@ -39,7 +45,7 @@ class Entry:
             >>> str(entries()["valiant1979complexity"])
             'L. G. Valiant (1979). The Complexity of Computing the Permanent. Theoretical Computer Science.'
         """
-        names = [_person(name) for name in plain(self.fields["author"]).split(" and ")]
+        names = [" ".join([*(f"{part[0]}." for part in first.split()), last]) for last, first in self.authors]
         authors = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= 4 else f"{names[0]} et al."
         title = plain(self.fields["title"])
         venue = next((plain(self.fields[name]) for name in _VENUES if name in self.fields), "")
@@ -53,29 +59,15 @@ class Entry:
             >>> entries()["valiant1979complexity"].short
             'Valiant 1979'
         """
-        names = [name.partition(", ")[0] for name in plain(self.fields["author"]).split(" and ")]
+        names = [last for last, _ in self.authors]
         return f"{' & '.join(names) if len(names) <= 2 else f'{names[0]} et al.'} {self.fields['year']}"
-
-
-_VENUES = ("booktitle", "journal", "howpublished", "publisher", "institution")
 
 
 @functools.cache
 def entries() -> dict[str, Entry]:
-    """Every entry of the file, by its key.
-
-    Raises:
-        ValueError: the file holds something that is no entry, or one key twice.
-    """
-    text = importlib.resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8")
-    found = [Entry(match["key"], match[0].rstrip(), dict(_FIELD.findall(match["body"]))) for match in _ENTRY.finditer(text)]
-    rest = _ENTRY.sub("", text).strip()
-    if rest:
-        raise ValueError(f"{_FILE} holds {rest.splitlines()[0]!r}, which is no entry; expected one `  field = {{value}},` a line")
-    by_key = {entry.key: entry for entry in found}
-    if len(by_key) < len(found):
-        raise ValueError(f"{_FILE} holds {len(found)} entries with {len(by_key)} keys; give each its own")
-    return by_key
+    """Every entry of the file, by its key."""
+    text = importlib.resources.files(__package__).joinpath("references.bib").read_text(encoding="utf-8")
+    return {found["key"]: Entry(found["key"], found[0].rstrip(), dict(_FIELD.findall(found["body"]))) for found in _ENTRY.finditer(text)}
 
 
 Cited = Mapping[str, Sequence[str]]
@@ -125,9 +117,3 @@ def plain(text: str) -> str:
     """
     composed = _ACCENT.sub(lambda found: unicodedata.normalize("NFC", found[2] + _COMBINING[found[1]]), text)
     return composed.replace("{", "").replace("}", "").replace("--", "–")
-
-
-def _person(name: str) -> str:
-    last, _, first = name.partition(", ")
-    initials = " ".join(part[0] + "." for part in first.split())
-    return f"{initials} {last}".strip()
