@@ -13,80 +13,36 @@ from typing import Any
 import pandas as pd
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
 from structgrad.estimators import ESTIMATORS
 from structgrad.reports import page, results, terminal
 from structgrad.reports.analysis import answers
-from structgrad.reports.cli import app
-from structgrad.reports.page import paper
-from structgrad.reports.verbs.catalogue import KINDS
-from structgrad.reports.verbs.options import RunOptions, command
 from structgrad.reports.verbs.run import launch
 from structgrad.suites.measures.suite import EFFORTS
 from structgrad.suites.problems.score_files import Convention
 from structgrad.suites.running import runner
 from structgrad.suites.running.planning.grid import Grid
-from structgrad.suites.running.planning.plan import CORES, Machine, Plan, Scope
+from structgrad.suites.running.planning.plan import CORES, Machine, Plan
 from structgrad.suites.running.planning.presets import plan_of
 from structgrad.suites.running.progress import Busy, Snapshot
 from structgrad.suites.statistics.interval import Interval
 from tests.reports import examples
-from tests.reports.calling import without_page
+from tests.reports.calling import FEW, SMALL, call, refused, without_page
 
-SMALL = [
-    "run",
-    "bias",
-    "sparsity",
-    "--builtin",
-    "-j",
-    "0",
-    "-p",
-    "categorical_regimes",
-    "--stage",
-    "init",
-    "--loss",
-    "own",
-    "--instances",
-    "1",
-    "--replicates",
-    "64",
-    "--max-replicates",
-    "64",
-]
+BOTH = [*SMALL[:2], "sparsity", *SMALL[2:], *FEW]
 
-
-MACHINES: list[Machine] = []
-"""Those that `fake_run` got."""
-
-SCOPES: list[Scope] = []
-"""The same."""
-
-
-def call(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
-
-
-def refused(*words: str) -> str:
-    """The one line on standard error of a call that is refused."""
-    result = call(*words)
-    assert result.exit_code == 2
-    assert "Traceback" not in result.output
-    assert result.stderr.count("\n") == 1
-    return result.stderr
+Measured = list[tuple[Plan, Machine]]
 
 
 @pytest.fixture
-def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Plan]]:
-    """Puts something else in the place of the runner, and keeps the plans that it gets."""
+def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Measured]:
+    """Puts an outcome in the place of the runner, and keeps the plans and machines that it gets."""
 
-    def install(outcome: Any) -> list[Plan]:
-        plans: list[Plan] = []
+    def install(outcome: Any) -> Measured:
+        measured: Measured = []
 
-        def measure(plan: Plan, directory: Path, *, machine: Machine, progress: Any, scope: Scope, work: Grid, mirror: None) -> Any:
-            plans.append(plan)
-            MACHINES.append(machine)
-            SCOPES.append(scope)
+        def measure(plan: Plan, directory: Path, *, machine: Machine, progress: Any, work: Grid, **_: Any) -> Any:
+            measured.append((plan, machine))
             progress(Snapshot(1, 1, 0, "only cell"))
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -96,24 +52,19 @@ def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Plan]]:
         monkeypatch.setattr(runner, "collect", lambda directory: outcome)
         monkeypatch.setattr(launch, "grid", lambda plan: Grid((), ()))
         without_page(monkeypatch)
-        return plans
+        return measured
 
     return install
-
-
-def test_version() -> None:
-    assert call("--version").stdout.startswith("structgrad ")
 
 
 def test_list_as_json_and_by_pattern() -> None:
     found = json.loads(call("list", "estimators", "reinforce*", "--json").stdout)
     assert [record["name"] for record in found] == [name for name in ESTIMATORS if name.startswith("reinforce")]
     assert found[0]["unbiased"] is True
-    assert set(json.loads(call("list", "--json").stdout)) == set(KINDS)
 
 
 def test_a_run_writes_results_and_report_and_resumes(tmp_path: Path) -> None:
-    words = [*SMALL, "-e", "exact", "-e", "rloo", "-e", "spigot", "--seed", "3", "-o", str(tmp_path / "out")]
+    words = [*BOTH, "-e", "exact", "-e", "rloo", "-e", "spigot", "--seed", "3", "-o", tmp_path / "out"]
     first = call(*words)
     assert first.exit_code == 0, first.output
     frame, manifest = results.read(tmp_path / "out")
@@ -143,14 +94,14 @@ def test_the_default_folder_is_named_after_the_plan(tmp_path: Path, monkeypatch:
     assert {len(name) for name in names} == {8}
 
 
-def test_options_reach_the_plan(tmp_path: Path, fake_run: Any) -> None:
-    plans = fake_run(examples.rows()[:4])
+def test_options_reach_the_plan_and_the_command_that_repeats_it(tmp_path: Path, fake_run: Any) -> None:
+    measured = fake_run(examples.rows()[:4])
     (tmp_path / "categorical_fsdd.npz").touch()
     words = "bias spa* -e ste -e imle[lambda=2.5] -p a -p b --stage init --loss f1 --instances 7 --replicates 99 --batch-size 5 --seed 4"
     more = "--max-replicates 990 --seconds 3.5 --dtype float32 --device cuda --tier mc --offset 10"
     machine = "-j 2 --timeout 9.5 --memory-limit 4 --engine ray --address here:1 --gpus-per-cell 0.5"
     given = [*words.split(), *more.split(), *machine.split()]
-    assert call("run", *given, "--preset", "standard", "--data", str(tmp_path), "-o", str(tmp_path)).exit_code == 0
+    assert call("run", *given, "--preset", "standard", "--data", tmp_path, "-o", tmp_path / "a b").exit_code == 0
     expected = Plan(
         suites=("bias", "spa*"),
         problems=("a", "b"),
@@ -167,29 +118,27 @@ def test_options_reach_the_plan(tmp_path: Path, fake_run: Any) -> None:
         dtype="float32",
         device="cuda",
     )
-    assert plans == [expected]
-    assert MACHINES[-1] == Machine(2, 9.5, 4.0, "ray", "here:1", 0.5)
+    repeated = results.manifest_of(tmp_path / "a b")["command"]
+    assert call(*shlex.split(repeated)[1:]).exit_code == 0
+    assert measured == [(expected, Machine(2, 9.5, 4.0, "ray", "here:1", 0.5))] * 2
+    assert results.manifest_of(tmp_path / "a b")["command"] == repeated
 
 
 def test_a_device_has_one_process_unless_more_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_run: Any) -> None:
-    plans = fake_run(examples.rows()[:4])
+    measured = fake_run(examples.rows()[:4])
     monkeypatch.setattr("structgrad.suites.running.planning.plan.check_device", lambda name: None)
     asked = {("cuda",): 1, ("cuda:1",): 1, ("cuda:0,cuda:2",): 2, ("cuda", "-j", "5"): 5, ("cpu",): CORES}
-    for words, jobs in asked.items():
-        assert call("run", "--builtin", "--device", *words, "-o", str(tmp_path)).exit_code == 0
-        assert (plans[-1].device, MACHINES[-1].jobs) == (words[0], jobs)
-        assert f"--device {words[0]}" in results.read(tmp_path)[1]["command"] or words[0] == "cpu"
+    for words in asked:
+        assert call("run", "--builtin", "--device", *words, "-o", tmp_path).exit_code == 0
+    assert [(plan.device, machine.jobs) for plan, machine in measured] == [(words[0], jobs) for words, jobs in asked.items()]
 
 
 def test_the_preset_is_quick_unless_told_otherwise(tmp_path: Path, fake_run: Any) -> None:
-    plans = fake_run(examples.rows()[:4])
-    for words in ([], ["--quick"], ["--preset", "quick"]):
-        assert call("run", "--builtin", *words, "--replicates", "256", "-o", str(tmp_path)).exit_code == 0
-        assert results.read(tmp_path)[1]["preset"] == "quick"
-    assert plans == [plan_of("quick", effort=dataclasses.replace(EFFORTS["quick"], replicates=256))] * 3
-    assert call("run", "--builtin", "--preset", "standard", "-o", str(tmp_path)).exit_code == 0
-    assert plans[-1] == plan_of("standard")
-    assert "--preset standard" in results.read(tmp_path)[1]["command"]
+    measured = fake_run(examples.rows()[:4])
+    for words in ([], ["--quick"], ["--preset", "quick"], ["--preset", "standard"]):
+        assert call("run", "--builtin", *words, "-o", tmp_path).exit_code == 0
+        assert f"--preset {words[1] if words[1:] else 'quick'}" in results.read(tmp_path)[1]["command"]
+    assert [plan for plan, _ in measured] == [*[plan_of("quick")] * 3, plan_of("standard")]
 
 
 @pytest.mark.parametrize(
@@ -209,73 +158,33 @@ def test_without_times_no_suite_takes_the_machine_alone(words: list[str], suites
     assert set(json.loads(result.stdout)["suites"]) - {"simulated"} == suites  # a suite of other tests in this process
 
 
-def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["--builtin", "--dry-run", "-p", "subset*", "--stage", "init", "--loss", "own"]
-    result = call("run", "bias", *words, "-e", "ste", "-e", "arm", "--instances", "3")
-    assert result.exit_code == 0
-    assert "bias: 1 cells, 3 instances" in result.stdout
-    assert "1 cells, 1 pairs skipped; about" in result.stdout
-    assert "structures to enumerate: about 660" in result.stdout
-    assert not any(tmp_path.iterdir())
-
-
 def test_real_scores_are_used_where_they_are_found_unless_told_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_run: Any
 ) -> None:
     monkeypatch.setattr("structgrad.suites.problems.default_data", lambda: "found")
-    plans = fake_run(examples.rows()[:4])
-    call("run", "-o", str(tmp_path))
-    call("run", "--builtin", "-o", str(tmp_path))
+    measured = fake_run(examples.rows()[:4])
     (tmp_path / "categorical_fsdd.npz").touch()
-    call("run", "--data", str(tmp_path), "-o", str(tmp_path))
-    assert [plan.data for plan in plans] == ["found", None, str(tmp_path)]
+    for words in ([], ["--builtin"], ["--data", tmp_path]):
+        call("run", *words, "-o", tmp_path)
+    assert [plan.data for plan, _ in measured] == ["found", None, str(tmp_path)]
 
 
 def test_an_own_score_file_reaches_the_plan(tmp_path: Path, fake_run: Any) -> None:
-    plans = fake_run(examples.rows()[:4])
+    measured = fake_run(examples.rows()[:4])
     fields = ["--field", "gold=labels", "--field", "meaning=cost", "--field", "temperature=2"]
-    assert call("run", "--file", "my.npz", "--oracle", "subset[k=3]", *fields, "--loss", "f1", "-o", str(tmp_path)).exit_code == 0
-    file = plans[0].file
-    assert file is not None
-    assert (file.path, file.oracle, file.gold, plans[0].losses) == ("my.npz", "subset[k=3]", "labels", ("f1",))
+    assert call("run", "--file", "my.npz", "--oracle", "subset[k=3]", *fields, "--loss", "f1", "-o", tmp_path).exit_code == 0
+    plan = measured[0][0]
+    file = plan.file
+    assert (file.path, file.oracle, file.gold, plan.losses) == ("my.npz", "subset[k=3]", "labels", ("f1",))
     assert file.convention == Convention("cost", 2.0)
     repeated = results.read(tmp_path)[1]["command"]
     assert "--file my.npz --oracle 'subset[k=3]' --field gold=labels --field meaning=cost --field temperature=2" in repeated
-    assert "all instances each" in call("run", "--file", "my.npz", "--oracle", "subset[k=3]", "-o", str(tmp_path)).stdout
-
-
-def test_the_command_repeats_the_plan(fake_run: Any, tmp_path: Path) -> None:
-    plans = fake_run(examples.rows()[:4])
-    (tmp_path / "categorical_fsdd.npz").touch()
-    options = RunOptions(
-        suite=("bias",),
-        preset="standard",
-        problem=("a b",),
-        stage=("final",),
-        estimator=("reinforce*",),
-        data=tmp_path,
-        offset=3.0,
-        instances=9,
-        replicates=77,
-        seconds=2.5,
-        jobs=3,
-        timeout=4.0,
-        memory_limit=1.5,
-        out=str(tmp_path / "out"),
-    )
-    done = call(*shlex.split(command(options))[1:])
-    assert done.exit_code == 0, done.output
-    assert results.manifest_of(tmp_path / "out")["command"] == command(options)
-    effort = dataclasses.replace(EFFORTS["standard"], replicates=77, seconds=2.5)
-    own = {"data": str(tmp_path), "instances": 9, "offset": 3.0, "effort": effort, "suites": ("bias",), "stages": ("final",)}
-    assert plans == [plan_of("standard", problems=("a b",), estimators=("reinforce*",), **own)]
-    assert MACHINES[-1] == Machine(3, 4.0, 1.5)
+    assert "all instances each" in call("run", "--file", "my.npz", "--oracle", "subset[k=3]", "-o", tmp_path).stdout
 
 
 def test_a_failed_cell_gives_exit_code_3(tmp_path: Path, fake_run: Any) -> None:
     fake_run(examples.rows())
-    result = call("run", "--builtin", "-o", str(tmp_path))
+    result = call("run", "--builtin", "-o", tmp_path)
     assert result.exit_code == 3
     assert "9 cells ok, 1 failed, 1 skipped." in result.stdout
     assert "error: spigot on toy, final: RuntimeError" in result.stdout
@@ -285,37 +194,17 @@ def test_a_failed_cell_gives_exit_code_3(tmp_path: Path, fake_run: Any) -> None:
 
 def test_an_interrupted_run_tells_how_to_go_on(tmp_path: Path, fake_run: Any) -> None:
     fake_run(KeyboardInterrupt())
-    result = call("run", "--builtin", "-o", str(tmp_path))
+    result = call("run", "--builtin", "-o", tmp_path)
     assert result.exit_code == 130
     assert f"finished cells are kept, continue with: structgrad run --preset quick --builtin --out {tmp_path}\n" in result.stderr
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path, fake_run: Any) -> None:
     (tmp_path / "file").write_text("")
-    plans = fake_run([])
-    message = refused("run", "--builtin", "-o", str(tmp_path / "file" / "out"))
+    measured = fake_run([])
+    message = refused("run", "--builtin", "-o", tmp_path / "file" / "out")
     assert message.endswith("file/out (Not a directory); choose another folder with --out\n")
-    assert plans == []
-
-
-def test_report_writes_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paper, "draw", lambda frame, known: [])
-    results.write(examples.rows(), tmp_path, examples.MANIFEST)
-    assert call("report", str(tmp_path)).stdout == f"report: {tmp_path / 'report.html'}\n"
-    assert call("report", str(tmp_path / results.TABLE), "--format", "md").exit_code == 0
-    assert (tmp_path / "report.md").read_text().startswith("## structgrad report")
-    assert call("report", str(tmp_path), "-o", str(tmp_path / "new" / "numbers.csv")).exit_code == 0
-    assert list(pd.read_csv(tmp_path / "new" / "numbers.csv").columns)[-6:] == ["median", "lower", "upper", "low", "high", "instances"]
-    assert call("report", str(tmp_path), "--format", "md", "-o", "-").stdout == (tmp_path / "report.md").read_text()
-
-
-def test_report_refuses_what_it_cannot_read_or_write(tmp_path: Path) -> None:
-    assert "found no run at" in refused("report", str(tmp_path))
-    results.write(examples.rows(), tmp_path, examples.MANIFEST)
-    assert refused("report", str(tmp_path), "--format", "htm") == "error: `report` got the format 'htm'; did you mean html?\n"
-    message = refused("report", str(tmp_path), "-o", str(tmp_path / results.TABLE / "x.md"))
-    assert "`report` cannot write" in message
-    assert "name another file with --output" in message
+    assert measured == []
 
 
 def test_plain_progress_is_quiet_between_start_and_end(capsys: pytest.CaptureFixture[str]) -> None:

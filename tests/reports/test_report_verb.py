@@ -1,20 +1,19 @@
-"""``structgrad report``, except the cases of `test_cli`."""
+"""``structgrad report``."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import Result
 
 from structgrad.reports import results
 from structgrad.reports.analysis import tables
-from structgrad.reports.cli import app
 from structgrad.reports.page import paper
 from structgrad.reports.verbs import report
-from tests.reports import examples
+from tests.reports import calling, examples
 
 
 @pytest.fixture
@@ -26,7 +25,19 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*words: object) -> Result:
-    return CliRunner().invoke(app, ["report", *map(str, words)])
+    return calling.call("report", *words)
+
+
+def test_every_format_is_written(run: Path, tmp_path: Path) -> None:
+    assert call(run).stdout == f"report: {run / 'report.html'}\n"
+    assert call(run / results.TABLE, "--format", "md").exit_code == 0
+    assert (run / "report.md").read_text().startswith("## structgrad report")
+    assert call(run, "-o", tmp_path / "new" / "numbers.csv").exit_code == 0
+    assert list(pd.read_csv(tmp_path / "new" / "numbers.csv").columns)[-6:] == ["median", "lower", "upper", "low", "high", "instances"]
+    assert call(run, "--format", "md", "-o", "-").stdout == (run / "report.md").read_text()
+    assert call(run, "--format", "parquet").exit_code == 0
+    found = pd.read_parquet(run / "report.parquet")
+    assert found["median"].tolist() == tables.aggregate(results.read(run)[0])["median"].tolist()
 
 
 def test_several_runs_are_sent_to_compare(run: Path) -> None:
@@ -63,12 +74,6 @@ def test_figures_and_a_page_are_written_where_both_are_asked_for(run: Path, tmp_
     assert (tmp_path / "page.html").exists()
 
 
-def test_parquet_holds_the_aggregates(run: Path) -> None:
-    assert call(run, "--format", "parquet").exit_code == 0
-    found = pd.read_parquet(run / "report.parquet")
-    assert found["median"].tolist() == tables.aggregate(results.read(run)[0])["median"].tolist()
-
-
 @pytest.mark.parametrize("words", [("--format", "parquet"), ("--open",)])
 def test_standard_output_takes_text_only(run: Path, words: tuple[str, ...]) -> None:
     result = call(run, "-o", "-", *words)
@@ -83,8 +88,8 @@ def test_the_report_is_opened_when_asked(run: Path, monkeypatch: pytest.MonkeyPa
     assert opened == [(run / "report.html").as_uri()]
 
 
-def test_a_folder_that_cannot_be_written_is_told(run: Path) -> None:
-    result = call(run, "--figures", run / results.TABLE / "drawn")
+@pytest.mark.parametrize(("option", "kind"), [("--figures", "folder"), ("--output", "file")])
+def test_a_place_that_cannot_be_written_is_named(run: Path, option: str, kind: str) -> None:
+    result = call(run, option, run / results.TABLE / "x.md")
     assert result.exit_code == 2
-    assert "`report` cannot write into" in result.stderr
-    assert "name another folder with --figures" in result.stderr
+    assert re.search(rf"error: `report` cannot write .*x\.md \(.*\); name another {kind} with {option}\n", result.stderr)
