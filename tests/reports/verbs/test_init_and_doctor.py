@@ -28,13 +28,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_first_project_is_written_and_never_overwritten(project: Path) -> None:
-    shown = call("init").stdout.splitlines()
-    assert shown == [
-        "written: structgrad.toml",
-        "written: gate.toml",
-        "written: my_estimator.py",
-        "next: structgrad run --config structgrad.toml",
-    ]
+    written = [f"written: {name}" for name in ("structgrad.toml", "gate.toml", "my_estimator.py")]
+    assert call("init").stdout.splitlines() == [*written, "next: structgrad run --config structgrad.toml"]
     (project / "gate.toml").write_text("mine")
     again = call("init", ".", "--asv", "--gha")
     assert "kept (already exists; --force replaces it): gate.toml" in again.stdout
@@ -44,7 +39,7 @@ def test_a_first_project_is_written_and_never_overwritten(project: Path) -> None
     assert (project / "gate.toml").read_text() != "mine"
 
 
-def test_its_estimator_is_right(project: Path) -> None:
+def test_its_estimator_is_right_and_its_options_plan_a_run_that_measures_it(project: Path) -> None:
     call("init")
     kind = plugins.file_module("my_estimator.py").MyEstimator
     problem = load("subset[n=5,k=2]", "h=0.5", instances=1, data=None)
@@ -52,6 +47,9 @@ def test_its_estimator_is_right(project: Path) -> None:
     assert found.verdict == "unbiased-exact"
     with pytest.raises(ValueError, match=r"`my_estimator` got num_samples=1; expected an integer >= 2"):
         kind(num_samples=1)
+    planned = json.loads(call("run", "--config", "structgrad.toml", "--dry-run", "--json").stdout)
+    assert planned["estimators"] == ["exact", "reinforce", "rloo", "my_estimator"]
+    assert "--plugin my_estimator.py" in planned["command"]
 
 
 def test_a_task_is_written_that_runs_as_written(project: Path) -> None:
@@ -63,11 +61,22 @@ def test_a_task_is_written_that_runs_as_written(project: Path) -> None:
     assert "`init` got both --task and --gha; give one of them" in refused("init", "--task", "--gha")
 
 
-def test_its_options_plan_a_run_that_measures_it(project: Path) -> None:
-    call("init")
-    found = json.loads(call("run", "--config", "structgrad.toml", "--dry-run", "--json").stdout)
-    assert found["estimators"] == ["exact", "reinforce", "rloo", "my_estimator"]
-    assert "--plugin my_estimator.py" in found["command"]
+def test_a_structure_is_written_that_runs_as_written(project: Path) -> None:
+    shown = call("init", "--oracle").stdout.splitlines()
+    assert shown == ["written: my_structure.py", "next: structgrad audit --oracle ./my_structure.py:Spread"]
+    oracle = make_oracle("./my_structure.py:Spread[k=2]")
+    listed = {tuple(z.tolist()) for z in oracle.structures((6,))}
+    assert {tuple(z.tolist()) for z in oracle.enumerate((6,))} == listed
+    assert oracle.count((6,)) == len(listed) == 17
+    scores = torch.tensor([[1.0, 1.5, 1.0, 9.0], [1.0, 1.5, 1.0, -1.0]])
+    assert oracle.argmax(scores, lengths=torch.tensor([3, 4])).tolist() == [[1, 0, 1, 0], [1, 0, 1, 0]]
+    problem = load("./my_structure.py:Spread[n=6,k=2]", "h=0.7", instances=1, data=None)
+    assert problem.instances[0].scores.shape == (6,)
+    found = facts("./my_structure.py:Spread[n=6,k=2]")[0]
+    assert found["at"] == {"problem": "./my_structure.py:Spread[n=6,k=2]", "event_shape": [6], "structures": 17}
+    text = Path("my_structure.py").read_text().replace('("length",)', '("items",)')
+    Path("renamed.py").write_text(text)
+    assert load("./renamed.py:Spread[items=5,k=1]", "h=0.7", instances=1, data=None).instances[0].scores.shape == (5,)
 
 
 def test_asv_measures_the_project_by_its_name_with_numbers_that_it_can_compare(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,9 +107,9 @@ def test_a_healthy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert result.exit_code == 0, result.stdout
     assert result.stdout.splitlines()[-1] == "runs work here"
     found = json.loads(call("doctor", "--json").stdout)
-    names = {check["name"] for check in found["checks"]}
-    assert {"python", "structgrad", "torch", "cores", "load", "threads", "determinism", "clock", "memory", "disk", "folder"} <= names
-    assert {"compiled kernels", "oracles", "source", "plugins", "score files"} <= names
+    names = ["python", "structgrad", "torch", "cores", "load", "threads", "determinism", "clock", "memory", "disk", "folder", "oracles"]
+    names += ["source", "plugins"]
+    assert {*names, "compiled kernels", "score files"} <= {check["name"] for check in found["checks"]}
     assert all(check["advice"] for check in found["checks"] if check["verdict"] != "ok")
 
 
@@ -117,14 +126,9 @@ def test_what_would_fail_a_run_gives_exit_code_3(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("STRUCTGRAD_DATA", str(tmp_path / "nowhere"))
     result = call("doctor")
     assert result.exit_code == 3
-    for text in (
-        f"X folder            {tmp_path}, not writable",
-        "X no_such_package",
-        "pip install --force-reinstall no_such_package",
-    ):
+    said = (f"X folder            {tmp_path}, not writable", "X no_such_package", "pip install --force-reinstall no_such_package")
+    for text in (*said, "run with --jobs 1", "which is no folder"):
         assert text in result.stdout
-    assert "run with --jobs 1" in result.stdout
-    assert "which is no folder" in result.stdout
     assert result.stdout.splitlines()[-1] == "4 broken: runs would fail"
 
 
@@ -147,28 +151,6 @@ def test_a_check_that_fails_itself_is_broken(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(machine, "CHECKS", (_fans,))
     (found,) = machine.checks()
     assert (found.name, found.value, found.verdict) == ("fans", "RuntimeError: no fans", "broken")
-
-
-def test_a_structure_is_written_that_runs_as_written(project: Path) -> None:
-    shown = call("init", "--oracle").stdout.splitlines()
-    assert shown == ["written: my_structure.py", "next: structgrad audit --oracle ./my_structure.py:Spread"]
-    oracle = make_oracle("./my_structure.py:Spread[k=2]")
-    listed = {tuple(z.tolist()) for z in oracle.structures((6,))}
-    assert {tuple(z.tolist()) for z in oracle.enumerate((6,))} == listed
-    assert oracle.count((6,)) == len(listed) == 17
-    scores = torch.tensor([[1.0, 1.5, 1.0, 9.0], [1.0, 1.5, 1.0, -1.0]])
-    assert oracle.argmax(scores, lengths=torch.tensor([3, 4])).tolist() == [[1, 0, 1, 0], [1, 0, 1, 0]]
-    problem = load("./my_structure.py:Spread[n=6,k=2]", "h=0.7", instances=1, data=None)
-    assert problem.instances[0].scores.shape == (6,)
-    found = facts("./my_structure.py:Spread[n=6,k=2]")[0]
-    assert found["at"] == {"problem": "./my_structure.py:Spread[n=6,k=2]", "event_shape": [6], "structures": 17}
-
-
-def test_sizes_of_a_structure_keep_their_own_names(project: Path) -> None:
-    call("init", "--oracle")
-    text = Path("my_structure.py").read_text().replace('("length",)', '("items",)')
-    Path("renamed.py").write_text(text)
-    assert load("./renamed.py:Spread[items=5,k=1]", "h=0.7", instances=1, data=None).instances[0].scores.shape == (5,)
 
 
 def test_oracles_are_tested_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -32,9 +29,9 @@ def words(folder: Path, *more: str) -> list[str]:
     return [*SMALL, *FEW, *(word for name in NAMES for word in ("-e", name)), "-j", "0", "-o", str(folder), *more]
 
 
-def shards(folder: Path, of: int) -> list[Path]:
-    """Measured one after the other, here."""
-    found = [folder / f"part-{number}" for number in range(1, of + 1)]
+def shards(folder: Path, of: int, most: int | None = None) -> list[Path]:
+    """All or the first of them, measured one after the other, here."""
+    found = [folder / f"part-{number}" for number in range(1, (most or of) + 1)]
     for number, shard in enumerate(found, 1):
         assert call(*words(shard, "--shard", f"{number}/{of}")).exit_code == 0
     return found
@@ -63,22 +60,15 @@ def test_merged_shards_are_the_run_of_the_whole_plan(tmp_path: Path) -> None:
 
 
 def test_shards_of_something_else_are_refused(tmp_path: Path) -> None:
-    one = tmp_path / "part-1"
-    assert call(*words(one, "--shard", "1/3")).exit_code == 0
-    other = tmp_path / "other"
+    (one,), other = shards(tmp_path, 3, 1), tmp_path / "other"
     other.mkdir()
-    (other / results.MANIFEST).write_text("{}")
-    assert f"`merge` got {other}, which is not a shard; expected folders written by `structgrad run --shard`" in refused(
-        "merge", one, other
-    )
-    for change, message in (
-        ({"plan_hash": "00000000"}, f"and {other} of 00000000; expected shards of one plan"),
-        (
-            {"shard": {"number": 2, "of": 4, "cells": 3}},
-            f"one of 3 shards of 3 cells, and {other}, one of 4 shards of 3 cells; expected shards of the same division",
-        ),
+    part = {"number": 2, "of": 4, "cells": 3}
+    for manifest, message in (
+        ({}, f"`merge` got {other}, which is not a shard; expected folders written by `structgrad run --shard`"),
+        ({**results.manifest_of(one), "plan_hash": "00000000"}, f"and {other} of 00000000; expected shards of one plan"),
+        ({**results.manifest_of(one), "shard": part}, f"one of 3 shards of 3 cells, and {other}, one of 4 shards of 3 cells; expected"),
     ):
-        (other / results.MANIFEST).write_text(json.dumps({**results.manifest_of(one), **change}))
+        (other / results.MANIFEST).write_text(json.dumps(manifest))
         assert message in refused("merge", one, other)
     assert f"`merge` got {one} as a shard and as the folder of the whole run" in refused("merge", one, "-o", one)
 
@@ -90,9 +80,10 @@ def test_a_shard_whose_cells_are_others_is_refused(tmp_path: Path) -> None:
     assert "has another plan than the shards before it" in refused("merge", one, two, "-o", tmp_path / "merged")
 
 
-@pytest.mark.parametrize("text", ["3", "0/3", "4/3", "a/b", "1/0", "-1/3", "1/2/3"])
-def test_a_part_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
-    assert f"--shard got {text!r}; expected a part of a whole such as 3/40, counted from 1" in refused(*words(tmp_path, f"--shard={text}"))
+def test_a_part_that_is_none_is_refused(tmp_path: Path) -> None:
+    for text in ("3", "0/3", "4/3", "a/b", "1/0", "-1/3", "1/2/3"):
+        said = f"--shard got {text!r}; expected a part of a whole such as 3/40, counted from 1"
+        assert said in refused(*words(tmp_path, f"--shard={text}"))
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
@@ -101,17 +92,3 @@ def test_every_cell_is_in_one_shard(of: int) -> None:
     parts = [Shard(number, of).of_plan(work) for number in range(1, of + 1)]
     assert [cell for part in parts for cell in part.cells] == list(work.cells)
     assert [place for part in parts for place in part.places] == list(range(len(work.cells)))
-
-
-@pytest.mark.sweep
-def test_shards_are_measured_by_processes_side_by_side(tmp_path: Path) -> None:
-    main = [sys.executable, "-c", "from structgrad.reports.cli import main; main()"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
-    folders = [tmp_path / f"part-{number}" for number in (1, 2)]
-    running = [
-        subprocess.Popen([*main, *words(folder, "--shard", f"{number}/2")], env=environment) for number, folder in enumerate(folders, 1)
-    ]
-    assert [process.wait(300) for process in running] == [0, 0]
-    assert call("merge", *folders, "-o", tmp_path / "merged").exit_code == 0
-    assert call(*words(tmp_path / "whole")).exit_code == 0
-    check_same(tmp_path / "merged", tmp_path / "whole")

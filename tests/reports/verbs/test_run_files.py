@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from structgrad.reports import results
 from structgrad.suites.problems import score_files
 from tests.reports.calling import FEW, call, refused, told, without_page
 
@@ -46,23 +47,17 @@ def test_padding_is_warned_of_in_one_line(tmp_path: Path) -> None:
     assert told(call(*words, "--field", "lengths=words")) == ""
 
 
-def test_items_of_several_sizes_are_measured(tmp_path: Path) -> None:
-    words = ["run", "bias", "-e", "reinforce", *FEW, "-j", "0", "--file", ragged(tmp_path / "trees.npz"), *TREES]
-    result = call(*words, "--field", "lengths=words", "--out", tmp_path / "out", "--json")
+def test_items_of_several_sizes_are_counted_and_measured(tmp_path: Path) -> None:
+    words = ["run", "bias", "-e", "reinforce", "--file", ragged(tmp_path / "trees.npz"), *TREES, "--field", "lengths=words", "--json"]
+    found = json.loads(call(*words, "--dry-run").stdout)
+    assert found["suites"] == {"bias": {"cells": 1, "instances": 3}}
+    assert found["structures"] == 6**5 + 4**3 + 3**2
+    result = call(*words, *FEW, "-j", "0", "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    from structgrad.reports import results
-
     frame, manifest = results.read(tmp_path / "out")
     assert set(manifest["catalogue"]["sizes"].values()) == {"n = 3 to 6"}
     counts = frame[frame["metric"] == "truth_norm"].set_index("instance")["log_count"].to_dict()
     assert {name: round(np.exp(count)) for name, count in counts.items()} == {str(item): n ** (n - 1) for item, n in enumerate((6, 4, 3))}
-
-
-def test_a_dry_run_counts_all_items_of_a_file(tmp_path: Path) -> None:
-    words = ["run", "bias", "-e", "reinforce", "-e", "rloo", "--dry-run", "--json", "--file", ragged(tmp_path / "trees.npz")]
-    found = json.loads(call(*words, *TREES, "--field", "lengths=words").stdout)
-    assert found["suites"] == {"bias": {"cells": 2, "instances": 6}}
-    assert found["structures"] == 6**5 + 4**3 + 3**2
 
 
 def test_scores_that_forbid_everything_are_bad_input(tmp_path: Path) -> None:
@@ -76,14 +71,10 @@ def test_scores_that_forbid_everything_are_bad_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names of files are text there")
-@pytest.mark.parametrize("option", ["--file", "--out", "--data", "--plugin", "--config"])
-def test_a_path_that_is_not_text_is_refused(option: str) -> None:
-    said = refused("run", "bias", option, "bad\udcff.npz")
-    assert said == "error: got the path b'bad\\xff.npz', whose name is not UTF-8; rename it, or use a symbolic link\n"
-
-
-@pytest.mark.skipif(os.name == "nt", reason="names of files are text there")
-def test_a_folder_whose_name_is_not_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_or_a_folder_that_is_not_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for option in ("--file", "--out", "--data", "--plugin", "--config"):
+        said = refused("run", "bias", option, "bad\udcff.npz")
+        assert said == "error: got the path b'bad\\xff.npz', whose name is not UTF-8; rename it, or use a symbolic link\n"
     folder = tmp_path / "d\udcff"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -49,21 +48,7 @@ def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     without_page(monkeypatch)
 
 
-@pytest.fixture
-def mine(tmp_path: Path) -> Path:
-    path = tmp_path / "my estimators.py"
-    path.write_text(MINE)
-    yield path
-    plugins.use(())
-
-
 # Files of options.
-
-
-def write(folder: Path, text: str) -> Path:
-    path = folder / "run.toml"
-    path.write_text(textwrap.dedent(text))
-    return path
 
 
 def dry(*words: object) -> dict[str, Any]:
@@ -78,24 +63,25 @@ def planned(*words: object) -> dict[str, Any]:
     return {name: value for name, value in dry(*words).items() if name not in ("seconds", "compiling")}
 
 
+FILE = """
+suite = ["bias"]
+problem = ["subset_regimes"]
+estimator = ["rloo", "imle[lambda=2.5]"]
+stage = "init"
+instances = 3
+max-replicates = 512
+replicates = "128"
+seconds = "2m"
+builtin = true
+timing = false
+jobs = 1
+seed = 7
+"""
+
+
 def test_a_file_says_the_same_as_options(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        """
-        suite = ["bias"]
-        problem = ["subset_regimes"]
-        estimator = ["rloo", "imle[lambda=2.5]"]
-        stage = "init"
-        instances = 3
-        max-replicates = 512
-        replicates = "128"
-        seconds = "2m"
-        builtin = true
-        timing = false
-        jobs = 1
-        seed = 7
-        """,
-    )
+    path = tmp_path / "run.toml"
+    path.write_text(FILE)
     options = ["bias", "-p", "subset_regimes", "-e", "rloo", "-e", "imle[lambda=2.5]", "--stage", "init", "--instances", "3"]
     more = ["--max-replicates", "512", "--replicates", "128", "--seconds", "120", "--builtin", "--no-timing", "-j", "1", "--seed", "7"]
     assert planned("--config", path) == planned(*options, *more)
@@ -112,10 +98,10 @@ def test_no_file_is_read_unless_it_is_named(tmp_path: Path, monkeypatch: pytest.
 # Durations, budgets, threads.
 
 
-@pytest.mark.parametrize("text", ["", "0", "-3s", "2 parsecs", "1h 30", "s", "inf", "nan", "3s5"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="expected a positive duration such as 90s, 2m or 1h30m"):
-        seconds_of(text)
+def test_a_duration_has_a_positive_number_and_units() -> None:
+    for text in ("", "0", "-3s", "2 parsecs", "1h 30", "s", "inf", "nan", "3s5"):
+        with pytest.raises(typer.BadParameter, match="expected a positive duration such as 90s, 2m or 1h30m"):
+            seconds_of(text)
 
 
 def test_a_budget_gives_every_answer_its_share() -> None:
@@ -178,8 +164,10 @@ OWN = ("-e", "./my estimators.py:Mine[num_samples=2]", "-e", "mine")
 def test_the_class_of_a_file_is_measured_by_workers(by_workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = by_workers
     monkeypatch.chdir(folder)
-    frame, _ = results.read(folder / "out")
+    frame, manifest = results.read(folder / "out")
     measured = frame[frame["status"] == "ok"]
+    assert manifest["plan"]["plugins"] == ["my estimators.py"]
+    assert "--plugin 'my estimators.py'" in manifest["command"]
     assert set(measured["estimator"]) == {"./my estimators.py:Mine[num_samples=2]", "mine"}
     assert set(measured["family"]) == {"mine"}
     before = kept(folder / "out")
@@ -192,28 +180,12 @@ def test_the_class_of_a_file_is_measured_by_workers(by_workers: Any, monkeypatch
     assert before.keys().isdisjoint(after)
 
 
-def test_a_plugin_file_gives_names(tmp_path: Path, mine: Path) -> None:
-    result = call(*SMALL, *FEW, "--plugin", mine, "-e", "mine", "-e", "rlo*", "-o", tmp_path / "out")
-    assert result.exit_code == 0, result.output
-    frame, manifest = results.read(tmp_path / "out")
-    assert set(frame["estimator"]) == {"mine", "rloo"}
-    assert manifest["plan"]["plugins"] == [str(mine)]
-    assert f"--plugin '{mine}'" in manifest["command"]
-
-
-def test_a_structure_with_its_size_is_a_problem(tmp_path: Path) -> None:
+def test_a_structure_with_its_size_is_a_problem() -> None:
     found = dry("bias", "--builtin", "--oracle", "subset[k=5,length=10]", *ONCE, "-e", "rloo")
     assert found["problems"] == ["subset[n=10,k=5]"]
     assert found["structures"] == 2 * 252
     other = dry("bias", "--builtin", "-p", "subset[n=10,k=5]", *ONCE, "-e", "rloo")
     assert other | {"command": found["command"]} == found
-    result = call(
-        *SMALL[:5], "-p", "subset[n=5,k=2]", "--stage", "h=0.5", "--loss", "own", "--instances", "1", *FEW, "-e", "rloo", "-o", tmp_path
-    )
-    assert result.exit_code == 0, result.output
-    frame, _ = results.read(tmp_path)
-    assert set(frame["oracle"]) == {"subset[k=2]"}
-    assert frame["log_count"].max() == pytest.approx(2.302585)
 
 
 # What is measured again, and when a run ends early.
@@ -264,13 +236,8 @@ def test_a_program_gets_one_line(tmp_path: Path) -> None:
     result = call(*SMALL, *FEW, "-e", "rloo", "-o", tmp_path, "--json")
     assert result.stdout.count("\n") == 1
     found = json.loads(result.stdout)
-    assert {key: found[key] for key in ("status", "ok", "failed", "skipped", "left")} == {
-        "status": "finished",
-        "ok": 1,
-        "failed": 0,
-        "skipped": 0,
-        "left": 0,
-    }
+    counts = {"ok": 1, "failed": 0, "skipped": 0, "left": 0}
+    assert found.items() >= {"status": "finished", **counts}.items()
     assert Path(found["results"]).is_file()
     assert found["command"].startswith("structgrad run bias")
     assert "1 cell ok" in result.stderr
@@ -292,24 +259,17 @@ def test_a_dry_run_estimates_time_and_memory() -> None:
     assert found["cells"] == sum(suite["cells"] for suite in found["suites"].values())
     assert 30 < found["seconds"] < 1000
     assert 2 * 0.4 < found["bytes"] / 2**30 < 2 * 2
-    shown = call("run", "--builtin", "--dry-run", "-j", "2").stdout
-    # Kernels may be there, or be to be compiled first.
-    assert re.search(r"with 2 workers, .*about 1\.\d GiB of memory", shown)
-    assert "structures to enumerate: about" in shown
 
 
-def test_a_dry_run_counts_what_is_still_to_be_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["-p", "subset_regimes", "--builtin"]
-    monkeypatch.setattr(
-        "structgrad.reports.verbs.run.dry_run.uncompiled", lambda structures: 100 * (structures == {"subset", "derivations"})
-    )
+def test_a_dry_run_counts_what_is_still_to_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    words, counted = ["-p", "subset_regimes", "--builtin"], "structgrad.reports.verbs.run.dry_run.uncompiled"
+    monkeypatch.setattr(counted, lambda structures: 100 * (structures == {"subset", "derivations"}))
     cold = dry(*words)
-    monkeypatch.setattr("structgrad.reports.verbs.run.dry_run.uncompiled", lambda structures: 0)
-    warm = dry(*words)
-    assert cold["seconds"] == pytest.approx(warm["seconds"] + cold["compiling"])
+    monkeypatch.setattr(counted, lambda structures: 0)
+    assert cold["seconds"] == pytest.approx(dry(*words)["seconds"] + cold["compiling"])
     assert cold["compiling"] == pytest.approx(100 * compiling.SECONDS)
     assert "of it to compile kernels" not in call("run", "--dry-run", *words).stdout
-    monkeypatch.setattr("structgrad.reports.verbs.run.dry_run.uncompiled", lambda structures: 200)
+    monkeypatch.setattr(counted, lambda structures: 200)
     assert "1 min 50 s of it to compile kernels, once per machine, about" in call("run", "--dry-run", *words).stdout
 
 
@@ -326,7 +286,6 @@ def test_compiling_while_planning_is_said_once(monkeypatch: pytest.MonkeyPatch) 
         return ordinary(*given)
 
     monkeypatch.setattr("structgrad.reports.verbs.run.dry_run.uncompiled", lambda structures: 0)
-
     monkeypatch.setattr(launch, "grid", compiling_twice)
     result = call("run", "--dry-run", "--json", *SMALL[1:])
     assert result.stderr == f"{terminal.COMPILING} ...\n"

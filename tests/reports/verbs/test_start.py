@@ -14,7 +14,7 @@ from structgrad.estimators import ESTIMATORS
 from structgrad.reports.cli import app
 from structgrad.reports.verbs.catalogue import KINDS, STAGES, registries
 from structgrad.suites.problems import stages_of
-from tests.reports.calling import FEW, SMALL
+from tests.reports.calling import FEW, SMALL, call
 
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "scipy", "scipy.stats", "numba", "matplotlib", "jinja2"}
 HEAVY |= {"structgrad.oracles", "structgrad.estimators", "structgrad.suites.measures"}
@@ -48,20 +48,20 @@ try: main()
 except SystemExit: pass
 print('\\nLOADED', *sys.modules)
 """
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+
+
+def ran(code: str, *words: str, **variables: str) -> str:
+    """The output of Python code in a process of its own."""
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env={**ENVIRONMENT, **variables})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def spied(*words: str, **variables: str) -> tuple[str, set[str]]:
     """The output of a command, and the modules that it loads."""
-    path = os.pathsep.join([os.getcwd(), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", SPY, *words],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": path, **variables},
-    )
-    output, _, modules = done.stdout.partition("\nLOADED ")
+    output, _, modules = ran(SPY, *words, **variables).partition("\nLOADED ")
     return output, set(modules.split())
 
 
@@ -92,16 +92,8 @@ def loads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     cache = {"XDG_CACHE_HOME": str(folder / "cache")}
     for first in (options, ["list"], ["init", str(folder / "new")]):
         assert CliRunner().invoke(app, first, env=cache).exit_code == 0
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS, json.dumps(list(map(words, LOADS)))],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]), **cache},
-    )
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [code for code, _ in answers] == [0] * len(LOADS), done.stderr
+    answers = [json.loads(line) for line in ran(FORKS, json.dumps(list(map(words, LOADS))), **cache).splitlines()]
+    assert [code for code, _ in answers] == [0] * len(LOADS)
     return {line: HEAVY & set(modules) for line, (_, modules) in zip(LOADS, answers, strict=True)}
 
 
@@ -124,9 +116,7 @@ def test_a_command_loads_what_it_needs_and_no_more(line: str, loads: dict[str, s
     ],
 )
 def test_names_are_completed_without_loading_anything_heavy(typed: str, offered: set[str]) -> None:
-    assert (
-        CliRunner().invoke(app, ["list", "presets"]).exit_code == 0
-    )  # the first completion after a change of the code reads the registries
+    assert call("list", "presets").exit_code == 0  # the first completion after a change of the code reads the registries
     output, modules = spied(COMP_WORDS=typed, COMP_CWORD=str(len(typed.split()) - 1), _STRUCTGRAD_COMPLETE="complete_bash")
     assert set(output.split()) == offered
     assert not modules & HEAVY
