@@ -152,9 +152,9 @@ def default_jobs(plan: Plan) -> int:
 _ONE, _OF_SEVERAL = r"cpu|cuda(:\d+)?", r"cuda:\d+"
 
 
-def _check_names(device: str) -> None:
+def _check_names(device: str, *, alone: bool = False) -> None:
     names = device.split(",")
-    if len(names) == 1:
+    if alone or len(names) == 1:
         _require(bool(re.fullmatch(_ONE, device)), f"the plan got device={device!r}; expected cpu, cuda, or cuda:1 and so on")
         return
     right = all(re.fullmatch(_OF_SEVERAL, name) for name in names)
@@ -166,7 +166,7 @@ def _check_names(device: str) -> None:
 
 def check_device(name: str) -> None:
     """Raise ValueError if torch has no such device."""
-    _check_names(name)
+    _check_names(name, alone=True)
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
