@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -28,7 +28,7 @@ _SEED = re.compile(r"seed[-=](\d+)")
 
 @dataclass(frozen=True)
 class Learner:
-    """An estimator: what it declares, and the idea that it shares with others."""
+    """An estimator with its declarations, and the idea that it shares with others."""
 
     name: str
     family: str
@@ -80,11 +80,11 @@ class Study:
 
     def outcome(self, metric: str) -> Array:
         """An outcome; all NaN if it was not measured."""
-        return self.outcomes.get(metric, np.full((len(self.tasks), len(self.contenders), len(self.seeds)), np.nan))
+        return self.outcomes.get(metric, _empty(self))
 
     def predictor(self, metric: str, stage: str) -> Array:
         """A predictor; all NaN if it was not measured."""
-        return self.predictors.get((metric, stage), np.full((len(self.tasks), len(self.contenders), len(self.seeds)), np.nan))
+        return self.predictors.get((metric, stage), _empty(self))
 
     def of(
         self,
@@ -111,6 +111,10 @@ class Study:
         )
 
 
+def _empty(found: Study) -> Array:
+    return np.full((len(found.tasks), len(found.contenders), len(found.seeds)), np.nan)
+
+
 def study(rows: Iterable[Row]) -> Study:
     """The study of a run; rows of other problems, of curves and of failed cells are left out.
 
@@ -130,14 +134,14 @@ def study(rows: Iterable[Row]) -> Study:
         row.estimator: Learner(row.estimator, row.family, idea_of(row.family), row.objective, row.deterministic) for row in learning
     }
     seeds = tuple(sorted({seed for row in learning if (seed := seed_of(row)) is not None}))
-    axes = (tasks, tuple(contenders), seeds)
-    outcomes = {metric: _array(axes, part) for metric, part in _by(learning, lambda row: row.metric).items()}
-    stopped = _array(axes, [replace(row, value=float(_is_censored(row)), low=None) for row in learning if row.metric == STEPS]) == 1
-    censored = {STEPS: stopped} if STEPS in outcomes else {}
+    empty = Study(tasks, tuple(contenders.values()), seeds, {}, {}, {}, chosen)
+    outcomes = _arrays(empty, [(row.metric, row, row.low if _is_censored(row) else row.value) for row in learning])
+    stopped = _arrays(empty, [(True, row, float(_is_censored(row))) for row in learning if row.metric == STEPS])
+    censored = {STEPS: stopped[True] == 1} if stopped else {}
     if STEPS in outcomes and STEP_TIME in outcomes:
-        outcomes[SECONDS], censored[SECONDS] = outcomes[STEPS] * outcomes[STEP_TIME], stopped
-    predictors = {key: _array(axes, part) for key, part in _by(before, lambda row: (row.metric, row.stage)).items()}
-    return Study(tasks, tuple(contenders.values()), seeds, outcomes, censored, predictors, chosen)
+        outcomes[SECONDS], censored[SECONDS] = outcomes[STEPS] * outcomes[STEP_TIME], censored[STEPS]
+    predictors = _arrays(empty, [((row.metric, row.stage), row, row.value) for row in before])
+    return replace(empty, outcomes=outcomes, censored=censored, predictors=predictors)
 
 
 def seed_of(row: Row) -> int | None:
@@ -155,24 +159,17 @@ def _task(row: Row) -> str:
     return row.problem.partition(":")[2]
 
 
-def _by(rows: Iterable[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
-    found: dict[K, list[Row]] = defaultdict(list)
-    for row in rows:
-        found[key(row)].append(row)
-    return found
-
-
-def _array(axes: tuple[Sequence[str], Sequence[str], Sequence[int]], rows: Iterable[Row]) -> Array:
-    """Medians over the rows of an entry; a row without a seed counts for all seeds."""
-    tasks, estimators, seeds = ({item: position for position, item in enumerate(axis)} for axis in axes)
-    found: dict[tuple[int, int, int], list[float]] = defaultdict(list)
-    for row in rows:
-        task, estimator, seed = _task(row), row.estimator, seed_of(row)
-        value = row.low if _is_censored(row) else row.value
-        if task in tasks and estimator in estimators and value is not None:
+def _arrays(found: Study, numbers: Iterable[tuple[K, Row, float | None]]) -> dict[K, Array]:
+    """Medians over the numbers of each entry ``[task, estimator, seed]``, by key; a row without a seed counts for all seeds."""
+    tasks, estimators, seeds = ({item: i for i, item in enumerate(axis)} for axis in (found.tasks, found.names, found.seeds))
+    entries: dict[K, dict[tuple[int, int, int], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for key, row, value in numbers:
+        task, seed, several = _task(row), seed_of(row), entries[key]
+        if task in tasks and row.estimator in estimators and value is not None:
             for place in range(len(seeds)) if seed is None else (seeds[seed],) if seed in seeds else ():
-                found[tasks[task], estimators[estimator], place].append(value)
-    values = np.full((len(tasks), len(estimators), len(seeds)), np.nan)
-    for where, several in found.items():
-        values[where] = np.median(several)
-    return values
+                several[tasks[task], estimators[row.estimator], place].append(value)
+    arrays = {key: _empty(found) for key in entries}
+    for key, several in entries.items():
+        for where, values in several.items():
+            arrays[key][where] = np.median(values)
+    return arrays

@@ -11,7 +11,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
@@ -77,19 +77,17 @@ def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Seq
     if not within:
         fewest = int(known.sum(-1).max(initial=0))
         why = "all alike" if fewest >= FEWEST else f"expected at least {FEWEST}"
-        return Association(found.pooled, {}, fewest, 0, f"no correlation: {fewest} estimators, {why}")
+        return replace(found, estimators=fewest, ideas=0, note=f"no correlation: {fewest} estimators, {why}")
     value = float(np.mean(list(within.values())))
-    if resamples == 0:
-        return Association(Interval(value), within, found.estimators, found.ideas)
-    if found.ideas < FEWEST:
+    if resamples == 0 or found.ideas < FEWEST:
         note = f"no interval: {found.ideas} ideas behind {found.estimators} estimators; expected at least {FEWEST}"
-        return Association(Interval(value), within, found.estimators, found.ideas, note)
+        return replace(found, pooled=Interval(value), note=note if resamples != 0 else "")
     predictor = np.where(np.isfinite(whole)[:, None, None], predictor, np.nan)
     drawn = _drawn(predictor, outcome, ideas, RESAMPLES if resamples is None else resamples)
     half = float(scipy.special.stdtrit(found.ideas - 1, (1 + LEVEL) / 2) * np.arctanh(np.clip(drawn, -_LARGEST, _LARGEST)).std(ddof=1))
     middle = float(np.arctanh(np.clip(value, -_LARGEST, _LARGEST)))
     pooled = Interval(value, float(min(np.tanh(middle - half), value)), float(max(np.tanh(middle + half), value)), "bootstrap")
-    return Association(pooled, within, found.estimators, found.ideas)
+    return replace(found, pooled=pooled)
 
 
 def _drawn(predictor: Array, outcome: Array, ideas: Sequence[str], resamples: int) -> Array:
@@ -100,8 +98,9 @@ def _drawn(predictor: Array, outcome: Array, ideas: Sequence[str], resamples: in
     position = np.array([names.index(idea) if idea in names else 0 for idea in ideas])
     times = _times(random, len(names), resamples)[:, position] * known
     seeds = _times(random, predictor.shape[2], resamples)
-    pooled = _mean(_correlations(predictor, outcome, times, seeds), axis=0)
-    return np.asarray(pooled[np.isfinite(pooled)])
+    each = _correlations(predictor, outcome, times, seeds)
+    some = np.isfinite(each).any(0)
+    return np.asarray(np.nanmean(each[:, some], axis=0))
 
 
 def _times(random: np.random.Generator, count: int, resamples: int) -> Array:
@@ -144,9 +143,3 @@ def _weighted_correlation(x: Array, y: Array, weights: Array) -> Array:
     spread = (weights * x * x).sum(1) * (weights * y * y).sum(1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(spread > 1e-9, (weights * x * y).sum(1) / np.sqrt(spread), np.nan))
-
-
-def _mean(values: Array, axis: int) -> Array:
-    count = np.isfinite(values).sum(axis)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(count > 0, np.nansum(values, axis) / count, np.nan))

@@ -71,14 +71,14 @@ def association(study: Study, predictor: str, stage: str, outcome: str, *, resam
     return associate(competing.tasks, before, after, [one.idea for one in competing.contenders], resamples=resamples)
 
 
-def predictor_results(study: Study, *, by_objective: bool = False) -> list[PredictorResult]:
+def predictor_results(study: Study) -> list[PredictorResult]:
     """Every predictor that was measured, at every stage, with every outcome, for every kind of estimators."""
     return [
         predictor_result(study, predictor, stage, outcome, kind)
         for predictor, stage in measured(study)
         for outcome in OUTCOMES
         if outcome in study.outcomes
-        for kind in kinds(study, by_objective=by_objective)
+        for kind in KINDS
     ]
 
 

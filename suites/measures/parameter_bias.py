@@ -14,7 +14,7 @@ from ...estimators import ExactMarginalisation
 from ...estimators.base import Estimator
 from ..base import NonFiniteError, Problem
 from ..problems import TaskProblem
-from ..problems.learning import doubled, learner_of, within
+from ..problems.learning import learner_of, within
 from ..statistics.intervals import UNRESOLVED
 from ..statistics.metrics import Interval, estimated_against, estimated_metrics, exact_against, exact_metrics, single
 from ..statistics.moments import BATCHES, Moments
@@ -104,7 +104,7 @@ class ModelBatch:
         """The batch of a seed at the stage of a problem."""
         task = problem.task.at(seed)
         model = learnt_model(task, learner_of(problem.name, task), seed, problem.stage).double()
-        batch = doubled(task.batch("train", BatchOrder(task, seed, task.size("train"))()))
+        batch = task.batch("train", BatchOrder(task, seed, task.size("train"))()).double()
         theta = task.scores(model, batch)
         scores = theta.detach()
         regulariser, common = task.regulariser(model, batch), torch.zeros_like(scores)

@@ -148,7 +148,7 @@ def _task(name: str) -> Task:
 def _item(name: str, task: Task, model: LatentModel, split: str, number: int) -> Instance:
     """One item with a model: its scores and loss in double precision."""
     exact = model.double().requires_grad_(False)
-    batch = doubled(task.batch(split, torch.tensor([number])))  # type: ignore[arg-type]
+    batch = task.batch(split, torch.tensor([number])).double()  # type: ignore[arg-type]
     scores = task.scores(exact, batch)
     return Instance(name, scores[0], ItemLoss(within(task, batch, task.loss(exact, batch), scores), task.oracle.event_ndim))
 
@@ -158,16 +158,6 @@ def within(task: Task, batch: Batch, loss: TaskLoss, scores: Tensor) -> TaskLoss
     if batch.lengths is None:
         return loss
     return replace(loss, call=Inside(loss, task.oracle, batch.lengths, tuple(scores.shape[1:])))
-
-
-def doubled(batch: Batch) -> Batch:
-    """A batch in double precision."""
-
-    def double(part: Tensor) -> Tensor:
-        return part.double() if part.is_floating_point() else part
-
-    gold = None if batch.gold is None else double(batch.gold)
-    return Batch(tuple(map(double, batch.inputs)), double(batch.labels), batch.lengths, gold)
 
 
 class ItemLoss:

@@ -19,7 +19,7 @@ TASKS: dict[str, str] = {
     "listops": "language.listops:ListOps",
     "listops_frozen": "language.listops:ListOpsFrozen",
     "listops_generated": "language.listops:ListOpsGenerated",
-    "listops_parser": "language.listops_parser:ListOpsParser",
+    "listops_parser": "language.listops:ListOpsParser",
     "ner": "language.ner:NamedEntities",
     "parsing": "language.parsing:Parsing",
     "pipeline": "language.pipeline:Pipeline",
@@ -33,8 +33,7 @@ class _Modules(Mapping[str, type[Task]]):
 
     def __getitem__(self, name: str) -> type[Task]:
         module, _, attribute = TASKS[name].partition(":")
-        found: type[Task] = getattr(import_module(f".{module}", __name__), attribute)
-        return found
+        return getattr(import_module(f".{module}", __name__), attribute)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[str]:
         return iter(TASKS)
@@ -58,21 +57,14 @@ def make_task(name: str) -> Task:
     head, given = registry.parse(name)
     encoder = given.pop("encoder", None)
     plain = name if encoder is None else f"{head}[{','.join(map('='.join, given.items()))}]"
-    if ":" in head:
-        _refuse_oracle(name, head)
+    if ":" in head and isinstance(found := registry.imported(head, "task"), type) and issubclass(found, Oracle):
+        raise ValueError(
+            f"got {name!r}, an oracle; expected a task, which has data and an encoder too: `structgrad init --task` writes one, whose "
+            f"`oracle` may be {found.__name__}"
+        )
     task = registry.build(plain, _Modules(), "task")
     if not isinstance(task, Task):
         raise ValueError(f"got {name!r}, a {type(task).__name__}; expected a task")
     if not task.rates:
         raise ValueError(f"`{task.name}` got rates=(); expected at least one learning rate")
     return task if encoder is None else with_encoder(task, registry.imported(encoder, "encoder"))
-
-
-def _refuse_oracle(name: str, head: str) -> None:
-    """Refuse an oracle, which has no data and no encoder."""
-    found = registry.imported(head, "task")
-    if isinstance(found, type) and issubclass(found, Oracle):
-        raise ValueError(
-            f"got {name!r}, an oracle; expected a task, which has data and an encoder too: `structgrad init --task` writes one, whose "
-            f"`oracle` may be {found.__name__}"
-        )

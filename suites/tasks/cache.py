@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import io
 import os
 import pickle
 import tempfile
@@ -64,17 +63,10 @@ def sources() -> str:
 
 def write_whole(path: Path, state: object) -> None:
     """Write a state by torch; an interrupted write leaves the file as it was."""
-    stream = io.BytesIO()
-    torch.save(state, stream)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as stored:
-            stored.write(stream.getvalue())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder:
+        torch.save(state, Path(folder) / path.name)
+        os.replace(Path(folder) / path.name, path)
 
 
 def _on_one_thread(compute: Callable[[], _T]) -> _T:

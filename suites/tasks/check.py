@@ -34,29 +34,18 @@ def check_task(task: Task, *, trained: bool = True) -> list[str]:
         >>> check_task(make_task("clusters[train=500,heldout=200]"), trained=False)
         []
     """
-    reason = task.unavailable()
-    if reason is not None:
+    if (reason := task.unavailable()) is not None:
         return [f"{task.name} cannot be checked: {reason}"]
-    checks: list[Callable[[Task], Iterator[str]]] = [
-        _sizes,
-        _batches,
-        _scores,
-        _losses,
-        _padding,
-        _same_again,
-        _judged,
-        _parameters,
-        _precision,
-        _stacked,
-    ]
+    for split in get_args(Split):
+        if (size := task.size(split)) < ITEMS:
+            return [f"{task.name}: the split {split} has {size} items; expected at least {ITEMS}"]
+    checks: list[Callable[[Task], Iterator[str]]] = [_batches, _scores, _losses, _padding, _same_again, _judged, _parameters, _precision]
     found: list[str] = []
-    for check in [*checks, *([_bounds] if trained else [])]:
+    for check in [*checks, _stacked, *([_bounds] if trained else [])]:
         try:
             found += [f"{task.name}: {sentence}" for sentence in check(task)]
         except Exception as error:  # the task may raise anything
             found.append(f"{task.name}: {check.__name__.strip('_').replace('_', ' ')} failed with {type(error).__name__}: {error}")
-        if check is _sizes and found:
-            break
     return found
 
 
@@ -69,13 +58,6 @@ def _tensors(batch: Batch) -> dict[str, Tensor]:
     return named | {name: part for name in ("lengths", "gold") if (part := getattr(batch, name)) is not None}
 
 
-def _sizes(task: Task) -> Iterator[str]:
-    """Every split has enough items."""
-    for split in get_args(Split):
-        if (size := task.size(split)) < ITEMS:
-            yield f"the split {split} has {size} items; expected at least {ITEMS}"
-
-
 def _batches(task: Task) -> Iterator[str]:
     """Tensors of a batch have one row for each item."""
     for split in get_args(Split):
@@ -86,21 +68,21 @@ def _batches(task: Task) -> Iterator[str]:
 
 def _scores(task: Task) -> Iterator[str]:
     """Scores are ``[b, *event]`` of one event shape, each item's by itself."""
-    model, oracle, shapes = task.model(0), task.oracle, set()
+    model, batch, shapes = task.model(0), _first(task), set()
     for split in get_args(Split):
         scores = task.scores(model, _first(task, split))
         shapes.add(tuple(scores.shape[1:]))
-        if scores.ndim != 1 + oracle.event_ndim or len(scores) != ITEMS:
-            yield f"scores of {ITEMS} items have shape {tuple(scores.shape)}; expected [{ITEMS}, *event], an event of {oracle.event_ndim}"
+        if scores.ndim != 1 + task.oracle.event_ndim or len(scores) != ITEMS:
+            event = f"an event of {task.oracle.event_ndim}"
+            yield f"scores of {ITEMS} items have shape {tuple(scores.shape)}; expected [{ITEMS}, *event], {event}"
             return
         if scores.dtype != torch.float32 or not bool((scores < torch.inf).all()):
             yield f"scores are {scores.dtype}, with a largest of {float(scores.max()):g}; expected finite float32, or -inf where forbidden"
     if len(shapes) > 1:
         yield f"scores have the event shapes {sorted(shapes)}; expected one, padded by lengths where items differ"
-    batch = _first(task)
-    together, alone = task.scores(model, batch)[:1], task.scores(model, task.batch("train", torch.arange(1)))
     if batch.gold is not None and tuple(batch.gold.shape[1:]) not in shapes:
         yield f"gold structures have the event shape {tuple(batch.gold.shape[1:])}; expected {next(iter(shapes))}, as the scores"
+    together, alone = task.scores(model, batch)[:1], task.scores(model, task.batch("train", torch.arange(1)))
     if together.shape == alone.shape and not _close(together, alone):
         yield "the scores of an item depend on the other items of its batch; expected those of the item alone"
 
@@ -108,8 +90,7 @@ def _scores(task: Task) -> Iterator[str]:
 def _losses(task: Task) -> Iterator[str]:
     """One value per structure, independent of the others; soft and hard losses agree at a structure."""
     model, batch = task.model(0), _first(task)
-    loss = task.loss(model, batch)
-    structures = _structures(task, model, batch)
+    loss, structures = task.loss(model, batch), _structures(task, model, batch)
     values = loss(structures).detach()
     if values.shape != structures.shape[: structures.ndim - task.oracle.event_ndim]:
         yield (
@@ -126,8 +107,8 @@ def _losses(task: Task) -> Iterator[str]:
             yield f"the loss jumps by {jump:.3g} next to a structure; expected soft and hard losses that agree on structures"
     if loss.differentiable:
         point = structures[0].clone().requires_grad_()
-        slope = torch.autograd.grad(loss(point).sum(), point, allow_unused=True)[0] if loss(point).requires_grad else None
-        if slope is None:
+        value = loss(point).sum()
+        if not value.requires_grad or torch.autograd.grad(value, point, allow_unused=True)[0] is None:
             yield "the loss says that it is differentiable, and has no gradient in the structure; say differentiable=False"
 
 
@@ -139,20 +120,17 @@ def _structures(task: Task, model: LatentModel, batch: Batch) -> Tensor:
 
 
 def _padding(task: Task) -> Iterator[str]:
-    """Nothing depends on the padding: neither structures inside the lengths, nor losses, nor judgements."""
+    """Structures within the lengths, losses and judgements do not depend on the padding."""
     known = task.batch("train", torch.arange(min(SEARCHED, task.size("train")))).lengths
     if known is None:
         return
     size = known.flatten(1).sum(1) if known.ndim > 1 else known
-    batch = task.batch("train", size.argsort(stable=True)[:ITEMS])
+    batch, model, oracle = task.batch("train", size.argsort(stable=True)[:ITEMS]), task.model(0), task.oracle
     assert batch.lengths is not None
-    model = task.model(0)
-    scores, loss, oracle = task.scores(model, batch).detach(), task.loss(model, batch), task.oracle
+    scores, loss, structures = task.scores(model, batch).detach(), task.loss(model, batch), _structures(task, model, batch)
     event = tuple(scores.shape[1:])
     inside = oracle.length_mask(event, batch.lengths).expand(ITEMS, *event)
-    structures = _structures(task, model, batch)
-    best, within = oracle.argmax(scores), oracle.argmax(scores, lengths=batch.lengths)
-    if not torch.equal(best * inside, within * inside):
+    if not torch.equal(oracle.argmax(scores) * inside, oracle.argmax(scores, lengths=batch.lengths) * inside):
         yield "the best structures are others when the oracle gets lengths=; expected scores that `oracle.pad(scores, lengths)` has padded"
     changed = torch.where(inside, structures, 1 - structures)
     if not _close(loss(changed), loss(structures)):
@@ -164,22 +142,17 @@ def _padding(task: Task) -> Iterator[str]:
 
 
 def _same_again(task: Task) -> Iterator[str]:
-    """Seeds and sizes decide everything."""
-    one, two, other = task.model(0), task.model(0), task.model(1)
-    torch.randn(3)
-    if not _same(one, two):
+    """Models, batches and evaluations depend on seeds and sizes alone."""
+    one, two, other = (list(task.model(seed).parameters()) for seed in (0, 0, 1))
+    if not all(map(torch.equal, one, two)):
         yield "two models of one seed differ; expected parameters that follow from the seed alone"
-    if _same(one, other):
+    if all(map(torch.equal, one, other)):
         yield "the models of two seeds are equal; expected fresh parameters for every seed"
-    first, second = _tensors(_first(task)), _tensors(_first(task))
-    if any(not torch.equal(first[name], second[name]) for name in first):
+    if not all(map(torch.equal, _tensors(_first(task)).values(), _tensors(_first(task)).values())):
         yield "a batch is another one when it is asked for again; expected items that follow from their numbers"
-    if task.evaluate(one) != task.evaluate(one):
+    model = task.model(0)
+    if task.evaluate(model) != task.evaluate(model):
         yield "two evaluations of one model differ; expected no randomness, such as dropout"
-
-
-def _same(one: LatentModel, two: LatentModel) -> bool:
-    return all(torch.equal(left, right) for left, right in zip(one.parameters(), two.parameters(), strict=True))
 
 
 def _judged(task: Task) -> Iterator[str]:
@@ -209,13 +182,7 @@ def _parameters(task: Task) -> Iterator[str]:
 def _precision(task: Task) -> Iterator[str]:
     """Scores and losses also exist in double precision, in which gradients are measured."""
     model, batch = task.model(0), _first(task)
-    floats = task.scores(model, batch)
-    doubles = Batch(
-        tuple(part.double() if part.is_floating_point() else part for part in batch.inputs),
-        batch.labels.double() if batch.labels.is_floating_point() else batch.labels,
-        batch.lengths,
-        None if batch.gold is None else batch.gold.double(),
-    )
+    floats, doubles = task.scores(model, batch), batch.double()
     exact = task.scores(model.double(), doubles)
     values = task.loss(model, doubles)(task.oracle.argmax(exact))
     if exact.dtype != torch.float64 or values.dtype != torch.float64:
@@ -228,18 +195,15 @@ def _stacked(task: Task) -> Iterator[str]:
     """Scores and losses of stacked seeds equal those of single ones."""
     if not task.stackable or not task.loss(task.model(0), _first(task)).differentiable:
         return
-    jobs = [Job(seed, task.rates[0]) for seed in (0, 1)]
-    stacked = Training(task, StraightThrough(), jobs)
-    stacked.runs.load([draw() for draw in stacked.orders])
-    together = stacked.runs.scores()
-    for index, job in enumerate(jobs):
-        alone = Training(task, StraightThrough(), [job])
-        alone.runs.load([draw() for draw in alone.orders])
-        scores = alone.runs.scores()
-        losses = [run.runs.loss()(task.oracle.argmax(theta)) for run, theta in ((stacked, together), (alone, scores))]
-        if not _close(together[index], scores, 1e-3) or not _close(losses[0][index], losses[1], 1e-3):
-            yield "seeds side by side have other scores or losses than alone; expected the same, or stackable = False"
-            return
+    jobs, found = [Job(seed, task.rates[0]) for seed in (0, 1)], []
+    for some in (jobs, jobs[:1], jobs[1:]):
+        training = Training(task, StraightThrough(), some)
+        training.runs.load([draw() for draw in training.orders])
+        scores = training.runs.scores()
+        found.append((scores, training.runs.loss()(task.oracle.argmax(scores))))
+    together, *alone = found
+    if not all(_close(stacked[i], own[k], 1e-3) for k, stacked in enumerate(together) for i, own in enumerate(alone)):
+        yield "seeds side by side have other scores or losses than alone; expected the same, or stackable = False"
 
 
 def _bounds(task: Task) -> Iterator[str]:

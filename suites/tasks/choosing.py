@@ -9,36 +9,27 @@ from typing import Any
 from ...estimators.base import Estimator
 from .references import remembered
 from .task import Task
-from .training import Job, TrainingResult, train_all
+from .training import Job, train_all
 
 FIRST_TUNING_SEED = 1_000_000
 """Seeds that choose start here, so that no test uses them."""
 
 OPTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "imle": ("lambda_", (1.0, 10.0, 100.0)),
-    "blackbox": ("lambda_", (0.5, 5.0, 50.0)),
-    "spigot": ("step_size", (0.1, 1.0, 10.0)),
-    "spigot_steps": ("step_size", (0.02, 0.2, 2.0)),
-    "spigot_ce": ("step_size", (0.1, 1.0, 10.0)),
-    "spigot_eg": ("step_size", (0.1, 1.0, 10.0)),
-    "gumbel_softmax": ("temperature", (0.3, 1.0, 3.0)),
-    "st_gumbel": ("temperature", (0.3, 1.0, 3.0)),
-    "gumbel_rao": ("temperature", (0.3, 1.0, 3.0)),
-    "step_st_gumbel": ("temperature", (0.3, 1.0, 3.0)),
-    "gst": ("temperature", (0.3, 1.0, 3.0)),
-    "reinmax": ("temperature", (1.0, 2.0, 4.0)),
-    "gumbel_crf": ("temperature", (0.3, 1.0, 3.0)),
-    "gumbel_crf_st": ("temperature", (0.3, 1.0, 3.0)),
-    "relaxed_top_k": ("temperature", (0.1, 0.5, 2.0)),
-    "relaxed_top_k_st": ("temperature", (0.1, 0.5, 2.0)),
-    "stochastic_softmax": ("temperature", (0.3, 1.0, 3.0)),
-    "perturb_and_parse": ("temperature", (0.3, 1.0, 3.0)),
-    "perturbed_optimizer": ("sigma", (0.3, 1.0, 3.0)),
-    "perturbed_multiplicative": ("sigma", (0.3, 1.0, 3.0)),
-    "fusedmax": ("strength", (0.1, 1.0, 10.0)),
-    "oscarmax": ("strength", (0.1, 1.0, 10.0)),
-    "reinforce_ppo": ("step_size", (0.03, 0.1, 0.3)),
-    "step_ppo": ("step_size", (0.03, 0.1, 0.3)),
+    name: (option, values)
+    for option, values, names in (
+        ("lambda_", (1.0, 10.0, 100.0), ("imle",)),
+        ("lambda_", (0.5, 5.0, 50.0), ("blackbox",)),
+        ("step_size", (0.1, 1.0, 10.0), ("spigot", "spigot_ce", "spigot_eg")),
+        ("step_size", (0.02, 0.2, 2.0), ("spigot_steps",)),
+        ("step_size", (0.03, 0.1, 0.3), ("reinforce_ppo", "step_ppo")),
+        ("temperature", (0.3, 1.0, 3.0), ("gumbel_softmax", "st_gumbel", "gumbel_rao", "step_st_gumbel", "gst", "gumbel_crf")),
+        ("temperature", (0.3, 1.0, 3.0), ("gumbel_crf_st", "stochastic_softmax", "perturb_and_parse")),
+        ("temperature", (0.1, 0.5, 2.0), ("relaxed_top_k", "relaxed_top_k_st")),
+        ("temperature", (1.0, 2.0, 4.0), ("reinmax",)),
+        ("sigma", (0.3, 1.0, 3.0), ("perturbed_optimizer", "perturbed_multiplicative")),
+        ("strength", (0.1, 1.0, 10.0), ("fusedmax", "oscarmax")),
+    )
+    for name in names
 }
 """The main option of an estimator and the values that validation chooses from, if its name has no options in brackets."""
 
@@ -117,11 +108,11 @@ def _best(task: Task, estimator: Estimator[Any], rates: tuple[float, ...], tunin
     first = FIRST_TUNING_SEED + tuning.first
     jobs = [Job(seed, rate) for rate in rates for seed in range(first, first + tuning.seeds)]
     found = train_all(task, estimator, jobs, steps=tuning.steps, split="validation", points=1, scratch=scratch)
-    means = {rate: sum(_validated(one) for one in found if one.job.rate == rate) / tuning.seeds for rate in rates}
-    rate = max(rates, key=lambda rate: means[rate])
-    return ValidatedChoice(estimator, rate, means[rate])
 
+    def accuracy(rate: float) -> float:
+        """The mean over seeds; a run that diverged is the last choice."""
+        own = [one for one in found if one.job.rate == rate]
+        return sum(one.metrics["accuracy"] if one.diverged is None else -1.0 for one in own) / tuning.seeds
 
-def _validated(found: TrainingResult) -> float:
-    """The accuracy that a choice goes by; a run that diverged is the last choice."""
-    return found.metrics["accuracy"] if found.diverged is None else -1.0
+    best = max(rates, key=accuracy)
+    return ValidatedChoice(estimator, best, accuracy(best))

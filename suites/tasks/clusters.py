@@ -6,21 +6,19 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
+from torch.nn.functional import cross_entropy, one_hot
 
 from ...oracles import Categorical
 from ...oracles.options import Count, NonNegative
-from .task import EVALUATED, Batch, LatentModel, Rates, Split, Task, TaskLoss
-from .training import descend, fit
+from .task import EVALUATED, Batch, LatentModel, Rates, Split, Task, TaskLoss, label_loss, right, seeded
+from .training import descend, fit, fit_decoder
 
 PRETRAINED = 200
 """Steps over all labelled points."""
-
-SPLITS: dict[Split, int] = {"train": 0, "validation": 1, "test": 2}
 
 
 @dataclass(frozen=True)
@@ -71,36 +69,24 @@ class Clusters(Task):
     def oracle(self) -> Categorical:
         return Categorical()
 
-    def size(self, split: Split) -> int:
-        return self.train if split == "train" else self.heldout
+    def data(self, split: Split) -> Batch:
+        items, labelled = (self.train, self.labelled) if split == "train" else (self.heldout, 0)
+        return _drawn(self.clusters, self.features, items, labelled, split)
 
     def model(self, seed: int) -> LatentModel:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             model = LatentModel(nn.Linear(self.features, self.clusters), Experts(self.clusters, self.features))
         if self.start == "pretrained":
-            points, known = _points(self, "train"), min(self.labelled, self.train)
-            x, z = points.x[:known], points.z[:known]
+            points = self.data("train").take(torch.arange(min(self.labelled, self.train)))
+            x, z = points.inputs[0], points.true().argmax(-1)
             descend(model.encoder, lambda: cross_entropy(model.encoder(x), z), steps=PRETRAINED, rate=0.02)
         return model
 
-    def batch(self, split: Split, items: Tensor) -> Batch:
-        points = _points(self, split)
-        known = items < self.labelled if split == "train" else torch.zeros_like(items, dtype=torch.bool)
-        return Batch((points.x[items], known), points.y[items], None, one_hot(points.z[items], self.clusters).float())
-
     def scores(self, model: LatentModel, batch: Batch) -> Tensor:
-        scores: Tensor = model.encoder(batch.inputs[0])
-        return scores
+        return model.encoder(batch.inputs[0])  # type: ignore[no-any-return]
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        x, y = batch.inputs[0], batch.labels
-
-        def of_label(z: Tensor) -> Tensor:
-            logits = model.decoder(x, z)
-            return binary_cross_entropy_with_logits(logits, y.expand_as(logits), reduction="none")
-
-        return TaskLoss(of_label, "cross_entropy")
+        return TaskLoss(lambda z: label_loss(model.decoder(batch.inputs[0], z), batch.labels), "cross_entropy")
 
     def regulariser(self, model: LatentModel, batch: Batch) -> Callable[[Tensor], Tensor] | None:
         gold, weight = batch.gold, self.auxiliary * self.train / min(self.labelled, self.train)
@@ -109,42 +95,26 @@ class Clusters(Task):
         return lambda scores: -weight * torch.where(batch.inputs[1], (scores.log_softmax(-1) * gold).sum(-1), 0)
 
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        return {"accuracy": ((model.decoder(batch.inputs[0], structure) > 0) == (batch.labels > 0.5)).float()}
+        return {"accuracy": right(model.decoder(batch.inputs[0], structure), batch.labels)}
 
     @torch.no_grad()
     def evaluate(self, model: LatentModel, split: Split = "test") -> dict[str, float]:
-        points = _points(self, split)
-        found = torch.cat([model.encoder(part).argmax(-1) for part in points.x.split(EVALUATED)])
-        return super().evaluate(model, split) | {"structure_accuracy": v_measure(found, points.z)}
+        points = self.data(split)
+        found = torch.cat([model.encoder(part).argmax(-1) for part in points.inputs[0].split(EVALUATED)])
+        return super().evaluate(model, split) | {"structure_accuracy": v_measure(found, points.true().argmax(-1))}
 
     def floor(self, seed: int) -> Mapping[str, float]:
         """A linear classifier of the point."""
-        points = _points(self, "train")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            linear = nn.Linear(self.features, 1)
-        fit(
-            linear,
-            lambda items: binary_cross_entropy_with_logits(linear(points.x[items])[:, 0], points.y[items]),
-            self,
-            rate=0.01,
-            seed=seed,
-        )
-        test = _points(self, "test")
-        return {"accuracy": float(((linear(test.x)[:, 0] > 0) == (test.y > 0.5)).float().mean())}
+        (x, _), y = self.data("train")[:2]
+        test = self.data("test")
+        with seeded(seed):
+            linear = nn.Sequential(nn.Linear(self.features, 1), nn.Flatten(0))
+        fit(linear, lambda items: label_loss(linear(x[items]), y[items]).mean(), self, rate=0.01, seed=seed)
+        return {"accuracy": float(right(linear(test.inputs[0]), test.labels).mean())}
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
         """The decoder trained and tested on the true clusters."""
-        model, test = self.model(seed), self.batch("test", torch.arange(self.heldout))
-
-        def loss(items: Tensor) -> Tensor:
-            batch = self.batch("train", items)
-            assert batch.gold is not None
-            return self.loss(model, batch)(batch.gold).mean()
-
-        fit(model.decoder, loss, self, rate=0.02, seed=seed)
-        assert test.gold is not None
-        return {"accuracy": float(self.judge(model, test, test.gold)["accuracy"].mean()), "structure_accuracy": 1.0}
+        return fit_decoder(self, self.model(seed), Batch.true, rate=0.02, seed=seed) | {"structure_accuracy": 1.0}
 
 
 class Experts(nn.Module):
@@ -160,26 +130,15 @@ class Experts(nn.Module):
         return logits
 
 
-class Points(NamedTuple):
-    """``x [n, d]``, clusters ``z [n]``, and labels ``y [n]`` as 0 and 1."""
-
-    x: Tensor
-    z: Tensor
-    y: Tensor
-
-
-def _points(task: Clusters, split: Split) -> Points:
-    return _drawn(task.clusters, task.features, task.size(split), split)
-
-
 @functools.lru_cache(maxsize=12)
-def _drawn(clusters: int, features: int, size: int, split: Split) -> Points:
-    """Points of a split; all splits share centres and classifiers."""
-    world, generator = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1 + SPLITS[split])
+def _drawn(clusters: int, features: int, items: int, labelled: int, split: Split) -> Batch:
+    """Points of a split, and whether their clusters are known; all splits share centres and classifiers."""
+    world, generator = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1 + get_args(Split).index(split))
     centres, weights = torch.randn(clusters, features, generator=world), torch.randn(clusters, features, generator=world)
-    z = torch.randint(clusters, (size,), generator=generator)
-    x = centres[z] + torch.randn(size, features, generator=generator)
-    return Points(x, z, ((weights[z] * (x - centres[z])).sum(-1) > 0).float())
+    z = torch.randint(clusters, (items,), generator=generator)
+    x = centres[z] + torch.randn(items, features, generator=generator)
+    labels = ((weights[z] * (x - centres[z])).sum(-1) > 0).float()
+    return Batch((x, torch.arange(items) < labelled), labels, None, one_hot(z, clusters).float())
 
 
 def v_measure(found: Tensor, true: Tensor) -> float:

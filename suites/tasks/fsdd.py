@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,11 +15,8 @@ from torch import Tensor, nn
 
 from ...oracles import Subset
 from ...oracles.options import Count
-from .real_data import absence, cross_entropy, present
-from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
-from .training import fit, train
-
-SERIES = "timeseries/fsdd_mfcc13.npz"
+from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss, label_loss, right, seeded
+from .training import fit_decoder, train
 
 
 @dataclass(frozen=True)
@@ -48,6 +45,7 @@ class SpokenDigits(Task):
     batch_size: Count = 40
 
     name: ClassVar[str] = "fsdd"
+    files: ClassVar[tuple[str, ...]] = ("timeseries/fsdd_mfcc13.npz",)
     summary: ClassVar[str] = "spoken digits by a few segments of a recording"
 
     def __post_init__(self) -> None:
@@ -59,53 +57,33 @@ class SpokenDigits(Task):
     def oracle(self) -> Subset:
         return Subset(self.chosen)
 
-    def unavailable(self) -> str | None:
-        return absence(self.name, SERIES)
-
     def at(self, seed: int) -> SpokenDigits:
         return replace(self, fold=seed)
 
-    def size(self, split: Split) -> int:
-        return len(_recordings(self)[split].digit)
+    def data(self, split: Split) -> Batch:
+        return _split(*self.paths(), self.segments, (self.tested, self.validated), self.fold)[split]
 
     def model(self, seed: int) -> LatentModel:
-        features = _recordings(self)["train"].x.shape[-1]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        features = self.data("train").inputs[0].shape[-1]
+        with seeded(seed):
             encoder = nn.Sequential(nn.Linear(features, self.hidden), nn.Tanh(), nn.Linear(self.hidden, 1), nn.Flatten(-2))
             return LatentModel(encoder, Chosen(self.chosen, features, self.hidden))
 
-    def batch(self, split: Split, items: Tensor) -> Batch:
-        recordings = _recordings(self)[split]
-        return Batch((recordings.x[items],), recordings.digit[items])
-
-    def scores(self, model: LatentModel, batch: Batch) -> Tensor:
-        scores: Tensor = model.encoder(*batch.inputs)
-        return scores
-
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        return TaskLoss(lambda z: cross_entropy(model.decoder(*batch.inputs, z), batch.labels), "cross_entropy")
+        return TaskLoss(lambda z: label_loss(model.decoder(*batch.inputs, z), batch.labels), "cross_entropy")
 
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        return {"accuracy": (model.decoder(*batch.inputs, structure).argmax(-1) == batch.labels).float()}
+        return {"accuracy": right(model.decoder(*batch.inputs, structure), batch.labels)}
 
     def floor(self, seed: int) -> Mapping[str, float]:
-        """The decoder trained and tested on segments that are drawn at random."""
-        task = self.at(seed)
-        model, generator = task.model(seed), torch.Generator().manual_seed(seed)
+        """The decoder trained on random segments, and tested on 100 draws of them."""
+        task, generator = self.at(seed), torch.Generator().manual_seed(seed)
 
         def drawn(batch: Batch, samples: int) -> Tensor:
-            flat = torch.zeros(len(batch.labels), self.segments)
-            return self.oracle.sample(flat, samples, generator=generator)
+            return self.oracle.sample(torch.zeros(len(batch.labels), self.segments), samples, generator=generator)
 
-        def loss(items: Tensor) -> Tensor:
-            batch = task.batch("train", items)
-            return task.loss(model, batch)(drawn(batch, 1)[0]).mean()
-
-        fit(model.decoder, loss, task, rate=0.01, seed=seed)
-        test = task.batch("test", torch.arange(task.size("test")))
-        with torch.no_grad():
-            return {"accuracy": float(task.judge(model, test, drawn(test, 100))["accuracy"].mean())}
+        one, many = (lambda batch: drawn(batch, 1)[0]), (lambda batch: drawn(batch, 100))
+        return fit_decoder(task, task.model(seed), one, tested=many, rate=0.01, seed=seed)
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
         """Trained by the exact gradient."""
@@ -127,38 +105,26 @@ class Chosen(nn.Module):
         return logits
 
 
-class Recordings(NamedTuple):
-    """Segments ``x [b, n, d + n]``, coefficients and place, and ``digit [b]``."""
-
-    x: Tensor
-    digit: Tensor
-
-
-def _recordings(task: SpokenDigits) -> Mapping[Split, Recordings]:
-    return _split(present(task.name, SERIES), task.segments, (task.tested, task.validated), task.fold)
-
-
 @functools.lru_cache(maxsize=32)
-def _split(path: Path, segments: int, kept: tuple[int, int], fold: int) -> Mapping[Split, Recordings]:
+def _split(path: Path, segments: int, kept: tuple[int, int], fold: int) -> Mapping[Split, Batch]:
     """A share of each digit for every split."""
     every = _read(path, segments)
     generator = torch.Generator().manual_seed(fold)
     shares: list[tuple[Tensor, ...]] = []
     for digit in range(10):
-        items = (every.digit == digit).nonzero()[:, 0]
+        items = (every.labels == digit).nonzero()[:, 0]
         if sum(kept) >= len(items):
             asked = f"tested={kept[0]}, validated={kept[1]}"
             raise ValueError(f"`fsdd` got {asked} of {len(items)} recordings of each digit; expected some that are left to train with")
         items = items[torch.randperm(len(items), generator=generator)]
         shares.append(items.split([*kept, len(items) - sum(kept)]))
     test, validation, left = (torch.cat(parts) for parts in zip(*shares, strict=True))
-    chosen: dict[Split, Tensor] = {"train": left, "validation": validation, "test": test}
-    return {split: Recordings(every.x[items], every.digit[items]) for split, items in chosen.items()}
+    return {"train": every.take(left), "validation": every.take(validation), "test": every.take(test)}
 
 
 @functools.lru_cache(maxsize=2)
-def _read(path: Path, segments: int) -> Recordings:
-    """All recordings, of coefficients with mean 0 and standard deviation 1 over all frames."""
+def _read(path: Path, segments: int) -> Batch:
+    """All recordings: coefficients of segments, with mean 0 and standard deviation 1 over all frames, and positions, ``[b, n, d + n]``."""
     with np.load(path) as archive:
         frames, offsets, digit = (archive[key] for key in ("features", "offsets", "digit"))
     if segments > (shortest := int(np.diff(offsets).min())):
@@ -167,4 +133,4 @@ def _read(path: Path, segments: int) -> Recordings:
     cuts = [np.array_split(frames[begin:end], segments) for begin, end in itertools.pairwise(offsets)]
     means = torch.tensor(np.array([[part.mean(0) for part in parts] for parts in cuts]), dtype=torch.float32)
     place = torch.eye(segments).expand(len(means), segments, segments)
-    return Recordings(torch.cat([means, place], -1), torch.tensor(digit).long())
+    return Batch((torch.cat([means, place], -1),), torch.tensor(digit).long())

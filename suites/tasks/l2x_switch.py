@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ...oracles import Subset
 from ...oracles.options import Count
-from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
-from .training import fit
+from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss, label_loss, right, seeded
+from .training import fit_decoder
 
 FEATURES, CHOSEN = 10, 5
 RELEVANT = ((0, 1, 2, 3, 9), (4, 5, 6, 7, 9))
@@ -58,62 +57,32 @@ class L2XSwitch(Task):
     def oracle(self) -> Subset:
         return Subset(CHOSEN)
 
-    def size(self, split: Split) -> int:
-        return self.train if split == "train" else self.heldout
+    def data(self, split: Split) -> Batch:
+        return _drawn(self.train if split == "train" else self.heldout, split)
 
     def model(self, seed: int) -> LatentModel:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             return LatentModel(_perceptron(FEATURES, self.hidden, FEATURES), Explained(self.hidden))
 
-    def batch(self, split: Split, items: Tensor) -> Batch:
-        data = _drawn(replace(self, hidden=1, steps=1, rates=(), batch_size=1), split)
-        return Batch((data.x[items],), data.y[items], None, data.relevant[items])
-
-    def scores(self, model: LatentModel, batch: Batch) -> Tensor:
-        scores: Tensor = model.encoder(*batch.inputs)
-        return scores
-
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        (x,), y = batch.inputs, batch.labels
-
-        def cross_entropy(z: Tensor) -> Tensor:
-            logits = model.decoder(x, z)
-            return binary_cross_entropy_with_logits(logits, y.expand_as(logits), reduction="none")
-
-        return TaskLoss(cross_entropy, "cross_entropy")
+        return TaskLoss(lambda z: label_loss(model.decoder(*batch.inputs, z), batch.labels), "cross_entropy")
 
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        assert batch.gold is not None
-        right = (model.decoder(*batch.inputs, structure) > 0) == (batch.labels > 0.5)
-        return {"accuracy": right.float(), "structure_accuracy": (structure * batch.gold).sum(-1) / CHOSEN}
+        precision = (structure * batch.true()).sum(-1) / CHOSEN
+        return {"accuracy": right(model.decoder(*batch.inputs, structure), batch.labels), "structure_accuracy": precision}
 
     def floor(self, seed: int) -> Mapping[str, float]:
         """The decoder trained and tested on subsets that are drawn uniformly."""
         generator = torch.Generator().manual_seed(seed)
-        return self._decoded(seed, lambda batch: self.oracle.argmax(torch.rand(batch.inputs[0].shape, generator=generator)))
+
+        def drawn(batch: Batch) -> Tensor:
+            return self.oracle.argmax(torch.rand(batch.inputs[0].shape, generator=generator))
+
+        return fit_decoder(self, self.model(seed), drawn, rate=0.003, seed=seed)
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
-        """The decoder trained and tested on the features that the label hangs on."""
-
-        def relevant(batch: Batch) -> Tensor:
-            assert batch.gold is not None
-            return batch.gold
-
-        return self._decoded(seed, relevant)
-
-    def _decoded(self, seed: int, structures: Callable[[Batch], Tensor]) -> dict[str, float]:
-        """The means over the test set of a decoder that was trained on given structures."""
-        model = self.model(seed)
-
-        def loss(items: Tensor) -> Tensor:
-            batch = self.batch("train", items)
-            return self.loss(model, batch)(structures(batch)).mean()
-
-        fit(model.decoder, loss, self, rate=0.003, seed=seed)
-        with torch.no_grad():
-            test = self.batch("test", torch.arange(self.heldout))
-            return {metric: float(values.mean()) for metric, values in self.judge(model, test, structures(test)).items()}
+        """The decoder trained and tested on the relevant features."""
+        return fit_decoder(self, self.model(seed), Batch.true, rate=0.003, seed=seed)
 
 
 class Explained(nn.Module):
@@ -133,17 +102,9 @@ def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
 
-class Explainable(NamedTuple):
-    """Features ``x [n, 10]``, labels ``y [n]`` as 0 and 1, and the features that the label hangs on, ``[n, 10]``."""
-
-    x: Tensor
-    y: Tensor
-    relevant: Tensor
-
-
 @functools.lru_cache(maxsize=12)
-def _drawn(task: L2XSwitch, split: Split) -> Explainable:
-    items, generator = task.size(split), torch.Generator().manual_seed(get_args(Split).index(split))
+def _drawn(items: int, split: Split) -> Batch:
+    generator = torch.Generator().manual_seed(get_args(Split).index(split))
     x = torch.randn(items, FEATURES, generator=generator)
     switch = torch.rand(items, generator=generator) < 0.5
     x[:, -1] += torch.where(switch, 3.0, -3.0)
@@ -152,4 +113,4 @@ def _drawn(task: L2XSwitch, split: Split) -> Explainable:
     additive = 100 * (0.2 * first).sin() - second.abs() - third - (-fourth).exp() + 2.4
     y = torch.rand(items, generator=generator) < torch.where(switch, orange, additive).sigmoid()
     masks = torch.zeros(2, FEATURES).scatter_(1, torch.tensor(RELEVANT), 1.0)
-    return Explainable(x, y.float(), masks[(~switch).long()])
+    return Batch((x,), y.float(), None, masks[(~switch).long()])

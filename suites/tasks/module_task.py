@@ -18,8 +18,8 @@ from torch.utils.data import Dataset, default_collate
 from ...oracles.capabilities import Oracle
 from ...oracles.options import Count
 from ...oracles.sources import digest_of, source_of
-from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
-from .training import fit, train
+from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss, seeded
+from .training import fit_decoder, train
 
 PerItem = Callable[[Tensor, Tensor], Tensor]
 """Of predictions ``[n, ...]`` and labels ``[n, ...]``: ``[n]``."""
@@ -77,7 +77,7 @@ class ModuleTask(Task):
     @property
     def structured(self) -> str:  # type: ignore[override]
         """The quality of structures, if the true ones are known."""
-        return "" if self._tensors[2] is None else "share of the parts of the true structure that are found"
+        return "" if self._whole.gold is None else "share of the parts of the true structure that are found"
 
     @property
     def oracle(self) -> Oracle:
@@ -96,8 +96,8 @@ class ModuleTask(Task):
         return [self.dataset[int(i)] for i in torch.randperm(count, generator=torch.Generator().manual_seed(0))]
 
     @functools.cached_property
-    def _tensors(self) -> tuple[tuple[Tensor, ...], Tensor, Tensor | None, Tensor | None]:
-        """Inputs, labels, structures and lengths of all items, padded; no lengths if all items have one shape."""
+    def _whole(self) -> Batch:
+        """All items, padded; no lengths if all have one shape."""
         if len({len(item) for item in self._items}) != 1 or len(self._items[0]) not in (2, 3):
             sizes = sorted({len(item) for item in self._items})
             raise ValueError(f"`ModuleTask` got items of {sizes} entries; expected (input, label) or (input, label, structure)")
@@ -105,32 +105,23 @@ class ModuleTask(Task):
         inputs: list[Sequence[Any]] = [*zip(*given, strict=True)] if isinstance(given[0], list | tuple) else [given]
         shapes = {tuple(part.shape) for part in inputs[0]} if isinstance(inputs[0][0], Tensor) else set()
         lengths = torch.tensor([len(part) for part in inputs[0]]) if len(shapes) > 1 else None
-        return tuple(map(_padded, inputs)), default_collate(list(labels)), _padded(gold[0]) if gold else None, lengths
+        return Batch(tuple(map(_padded, inputs)), default_collate(list(labels)), lengths, _padded(gold[0]).float() if gold else None)
 
-    def size(self, split: Split) -> int:
-        first, last = (round(share * len(self._items)) for share in _SHARES[split])
-        return last - first
+    @functools.cached_property
+    def _splits(self) -> dict[Split, Batch]:
+        ends = {split: [round(share * len(self._items)) for share in shares] for split, shares in _SHARES.items()}
+        return {split: self._whole.take(torch.arange(*pair)) for split, pair in ends.items()}
+
+    def data(self, split: Split) -> Batch:
+        return self._splits[split]
 
     def model(self, seed: int) -> LatentModel:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             return LatentModel(self.encoder(), self.decoder())
-
-    def batch(self, split: Split, items: Tensor) -> Batch:
-        places = items + round(_SHARES[split][0] * len(self._items))
-        inputs, labels, gold, lengths = self._tensors
-        return Batch(
-            tuple(part[places] for part in inputs),
-            labels[places],
-            None if lengths is None else lengths[places],
-            None if gold is None else gold[places].float(),
-        )
 
     def scores(self, model: LatentModel, batch: Batch) -> Tensor:
         scores: Tensor = model.encoder(*batch.inputs)
-        if batch.lengths is None:
-            return scores
-        padded = self.oracle.pad(scores, batch.lengths)
+        padded = scores if batch.lengths is None else self.oracle.pad(scores, batch.lengths)
         if padded.shape != scores.shape:
             raise ValueError(
                 f"`ModuleTask` got items of different lengths for {self.oracle.name}, which pads into a larger event; write a `Task`"
@@ -170,31 +161,21 @@ class ModuleTask(Task):
 
     def floor(self, seed: int) -> Mapping[str, float]:
         """The decoder trained and tested without any part."""
-        return {"accuracy": self._reached(seed, lambda batch, empty: empty)["accuracy"]}
+        model = self.model(seed)
+        reached = fit_decoder(self, model, lambda batch: torch.zeros_like(self.scores(model, batch)), rate=self._rate, seed=seed)
+        return {"accuracy": reached["accuracy"]}
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
         """The decoder trained and tested on the true structures, or the exact gradient if they are unknown."""
-        if self._tensors[2] is not None:
-            return self._reached(seed, lambda batch, empty: empty if batch.gold is None else batch.gold)
+        if self._whole.gold is not None:
+            return fit_decoder(self, self.model(seed), Batch.true, rate=self._rate, seed=seed)
         from .references import reference_estimator
 
-        trained = train(self, reference_estimator(self, training=True), rate=self.rates[len(self.rates) // 2], seed=seed)
-        return self.evaluate(trained)
+        return self.evaluate(train(self, reference_estimator(self, training=True), rate=self._rate, seed=seed))
 
-    def _reached(self, seed: int, seen: Callable[[Batch, Tensor], Tensor]) -> dict[str, float]:
-        model = self.model(seed)
-
-        def structure(batch: Batch) -> Tensor:
-            return seen(batch, torch.zeros_like(self.scores(model, batch)))
-
-        def loss(items: Tensor) -> Tensor:
-            batch = self.batch("train", items)
-            return self.loss(model, batch)(structure(batch).detach()).mean()
-
-        fit(model.decoder, loss, self, rate=self.rates[len(self.rates) // 2], seed=seed)
-        test = self.batch("test", torch.arange(self.size("test")))
-        with torch.no_grad():
-            return {metric: float(values.mean()) for metric, values in self.judge(model, test, structure(test)).items()}
+    @property
+    def _rate(self) -> float:
+        return self.rates[len(self.rates) // 2]
 
 
 def _padded(parts: Sequence[Any]) -> Tensor:
@@ -246,8 +227,7 @@ def _with_encoder(kind: type[Any], encoder: Callable[[Task], nn.Module]) -> type
 
     def model(self: Task, seed: int) -> LatentModel:
         own = kind.model(self, seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             return LatentModel(encoder(self), own.decoder)
 
     name = f"{kind.__qualname__}[encoder={_identity(encoder)}]"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.options import Configured, Count, Positive, Within
+from ..score_folders import TASK_FOLDERS, TASK_VARIABLE, task_file
 
 Split = Literal["train", "validation", "test"]
 """A part of the items of a task."""
@@ -37,6 +41,32 @@ class Batch(NamedTuple):
     labels: Tensor
     lengths: Tensor | None = None
     gold: Tensor | None = None
+
+    def take(self, items: Tensor) -> Batch:
+        """Some of the items, by number ``[b]``."""
+        lengths, gold = (None if part is None else part[items] for part in (self.lengths, self.gold))
+        return Batch(tuple(part[items] for part in self.inputs), self.labels[items], lengths, gold)
+
+    def true(self) -> Tensor:
+        """The true structures of a task that has them."""
+        assert self.gold is not None
+        return self.gold
+
+    def mean(self, values: Tensor) -> Tensor:
+        """``[..., b, n] -> [..., b]``: means within the lengths."""
+        assert self.lengths is not None
+        inside = torch.arange(values.shape[-1]) < self.lengths.unsqueeze(-1)
+        return (values * inside).sum(-1) / self.lengths
+
+    def double(self) -> Batch:
+        """The batch in double precision."""
+        return Batch(
+            tuple(map(_double, self.inputs)), _double(self.labels), self.lengths, None if self.gold is None else _double(self.gold)
+        )
+
+
+def _double(part: Tensor) -> Tensor:
+    return part.double() if part.is_floating_point() else part
 
 
 class LatentModel(nn.Module):
@@ -86,6 +116,7 @@ class Task(Configured, abc.ABC):
         name: registry name. ``summary``: one line. ``references``: BibTeX keys. ``version``: raised when numbers change.
         steps: steps of training. ``rates``: learning rates of Adam that validation chooses among. ``batch_size``: items of a step.
         clip: largest norm of the gradient of a step.
+        files: files of the data, below the folders of `task_file`; empty for generated data.
         scored: meaning of ``accuracy``, such as ``right labels`` or ``span F1``.
         structured: meaning of ``structure_accuracy``, such as ``bracket recall`` or ``V-measure``; empty if `judge` returns none.
         stackable: whether ``torch.func.vmap`` can map `scores`, `loss` and `regulariser` over stacked models and batches. They must not
@@ -97,6 +128,7 @@ class Task(Configured, abc.ABC):
     summary: ClassVar[str]
     references: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = 1
+    files: ClassVar[tuple[str, ...]] = ()
     scored: ClassVar[str] = "right labels"
     structured: ClassVar[str] = ""
     stackable: ClassVar[bool] = False
@@ -115,17 +147,22 @@ class Task(Configured, abc.ABC):
     def model(self, seed: int) -> LatentModel:
         """A model with fresh parameters, float32; a pretrained or frozen decoder is already that."""
 
-    @abc.abstractmethod
+    def data(self, split: Split) -> Batch:
+        """All items of a split, the same object at every call; a task that cannot hold them defines `size` and `batch` instead."""
+        raise NotImplementedError(f"`{self.name}` defines neither `data` nor `size` and `batch`")
+
     def size(self, split: Split) -> int:
         """Number of items of a split."""
+        return len(self.data(split).labels)
 
-    @abc.abstractmethod
     def batch(self, split: Split, items: Tensor) -> Batch:
         """Items of a split by number ``[b]``; all batches of a task have the same event shape."""
+        return self.data(split).take(items)
 
-    @abc.abstractmethod
     def scores(self, model: LatentModel, batch: Batch) -> Tensor:
-        """Scores ``[b, *event]``, padded by ``lengths`` if items have them."""
+        """Scores ``[b, *event]`` by the encoder, padded by ``lengths`` if items have them."""
+        scores: Tensor = model.encoder(*batch.inputs)
+        return scores if batch.lengths is None else self.oracle.pad(scores, batch.lengths)
 
     @abc.abstractmethod
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
@@ -145,7 +182,24 @@ class Task(Configured, abc.ABC):
 
     def unavailable(self) -> str | None:
         """Why the task cannot be run here, as one sentence, such as missing data; None if it can."""
-        return None
+        missing = [name for name in self.files if task_file(name) is None]
+        if not missing:
+            return None
+        return (
+            f"`{self.name}` needs the file {missing[0]}, which is in none of {', '.join(TASK_FOLDERS)}; "
+            f"set {TASK_VARIABLE} to the folder that holds {missing[0].partition('/')[0]}/"
+        )
+
+    def paths(self) -> tuple[Path, ...]:
+        """The paths of ``files``.
+
+        Raises:
+            ValueError: one is missing, see `unavailable`.
+        """
+        found = [path for name in self.files if (path := task_file(name)) is not None]
+        if len(found) < len(self.files):
+            raise ValueError(self.unavailable())
+        return tuple(found)
 
     def at(self, seed: int) -> Task:
         """The task of a seed: itself, or with another split if there are few items."""
@@ -179,3 +233,31 @@ class Task(Configured, abc.ABC):
 
 EVALUATED = 500
 """Items that are evaluated together."""
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw parameters by a seed, and leave the global generator as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Minus the log-probability of every label.
+
+    Args:
+        logits: ``[..., *labels, C]`` for classes, ``[..., *labels]`` for labels 0 and 1.
+        labels: integers for classes, else floating-point numbers.
+
+    Returns:
+        ``[..., *labels]``.
+    """
+    if labels.is_floating_point():
+        return binary_cross_entropy_with_logits(logits, labels.expand_as(logits), reduction="none")
+    return -logits.log_softmax(-1).gather(-1, labels.expand(logits.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+
+
+def right(logits: Tensor, labels: Tensor) -> Tensor:
+    """Whether the most probable label is the true one, as 0 and 1; shapes as in `label_loss`."""
+    return (((logits > 0) == (labels > 0.5)) if labels.is_floating_point() else logits.argmax(-1) == labels).float()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import functools
 import hashlib
@@ -117,7 +116,7 @@ class Training:
         seeds = [job.seed for job in jobs]
         self.layer = _layer(task, estimator, _key("estimator", task.name, *seeds))
         self.tasks = [task.at(seed) for seed in seeds]
-        self.runs = _StackedRuns(self.tasks, self.jobs) if len(jobs) > 1 else _SingleRun(self.tasks[0], jobs[0])
+        self.runs = (_StackedRuns if len(jobs) > 1 else _Runs)(self.tasks, self.jobs)
         own = [{"params": list(self.layer.parameters()), "lr": jobs[0].rate}] if list(self.layer.parameters()) else []
         self.optimiser = torch.optim.Adam([*self.runs.groups(), *own], fused=True)
         self.optimiser.register_step_pre_hook(self._clip)
@@ -159,14 +158,8 @@ class Training:
         if None in self.diverged:
             self.runs.load([draw() for draw in self.orders])
             with contextlib.suppress(_LostError):
-                train_step(
-                    self.layer,
-                    self.optimiser,
-                    self._scores,
-                    self.runs.loss(),
-                    lengths=self.runs.lengths(),
-                    regulariser=self.runs.regulariser(),
-                )
+                more: dict[str, Any] = {"lengths": self.runs.lengths, "regulariser": self.runs.regulariser()}
+                train_step(self.layer, self.optimiser, self._scores, self.runs.loss(), **more)
         self.step += 1
 
     def _scores(self) -> Tensor:
@@ -193,7 +186,7 @@ class Training:
         theta, event = self.shown, self.task.oracle.event_ndim
         if theta.grad is None:
             return
-        lengths = self.runs.lengths()
+        lengths = self.runs.lengths
         oracle = self.task.oracle if lengths is None else of_lengths(self.task.oracle, lengths)
         with torch.no_grad():
             losses = self.runs.loss()(oracle.argmax(theta.detach()))
@@ -253,57 +246,26 @@ class _LostError(Exception):
 # One model, or several as one.
 
 
-class _Runs(abc.ABC):
-    """Models of the jobs, the scores and losses of their batches, and the clipping of their gradients.
+class _Runs:
+    """The model of one job: scores and loss of its batches, and the clipping of its gradient.
 
     Attributes:
         models: one per job.
     """
 
-    models: list[LatentModel]
-
-    @abc.abstractmethod
-    def groups(self) -> list[dict[str, Any]]:
-        """Groups of the optimiser."""
-
-    @abc.abstractmethod
-    def load(self, items: list[Tensor]) -> None:
-        """Load the next batch of each job, by the numbers of its items."""
-
-    @abc.abstractmethod
-    def scores(self) -> Tensor: ...
-
-    @abc.abstractmethod
-    def loss(self) -> TaskLoss: ...
-
-    @abc.abstractmethod
-    def lengths(self) -> Tensor | None: ...
-
-    @abc.abstractmethod
-    def regulariser(self) -> Callable[[Tensor], Tensor] | None: ...
-
-    @abc.abstractmethod
-    def clip(self, longest: float) -> Tensor:
-        """Clip the gradients and return their norms ``[S]``; gradients that are not finite are dropped."""
-
-    @abc.abstractmethod
-    def reset(self, index: int) -> None:
-        """Restore the initial weights of a model."""
-
-
-class _SingleRun(_Runs):
-    """One job."""
-
-    def __init__(self, task: Task, job: Job) -> None:
-        self.task, self.job = task, job
-        self.models = [task.model(job.seed)]
+    def __init__(self, tasks: Sequence[Task], jobs: Sequence[Job]) -> None:
+        self.task, self.tasks, self.jobs = tasks[0], tasks, jobs
+        self.models = [task.model(job.seed) for task, job in zip(tasks, jobs, strict=True)]
         self.trained = [parameter for parameter in self.models[0].parameters() if parameter.requires_grad]
 
     def groups(self) -> list[dict[str, Any]]:
-        return self.task.parameter_groups(self.models[0], self.job.rate)
+        """Groups of the optimiser."""
+        return self.task.parameter_groups(self.models[0], self.jobs[0].rate)
 
     def load(self, items: list[Tensor]) -> None:
+        """Load the next batch of each job, by the numbers of its items."""
         self.batch = self.task.batch("train", items[0])
+        self.lengths = self.batch.lengths
 
     def scores(self) -> Tensor:
         return self.task.scores(self.models[0], self.batch)
@@ -311,13 +273,11 @@ class _SingleRun(_Runs):
     def loss(self) -> TaskLoss:
         return self.task.loss(self.models[0], self.batch)
 
-    def lengths(self) -> Tensor | None:
-        return self.batch.lengths
-
     def regulariser(self) -> Callable[[Tensor], Tensor] | None:
         return self.task.regulariser(self.models[0], self.batch)
 
     def clip(self, longest: float) -> Tensor:
+        """Clip the gradients and return their norms ``[S]``; gradients that are not finite are dropped."""
         norm = nn.utils.clip_grad_norm_(self.trained, longest)
         if not bool(norm.isfinite()):
             for parameter in self.trained:
@@ -325,7 +285,8 @@ class _SingleRun(_Runs):
         return norm.reshape(1)
 
     def reset(self, index: int) -> None:
-        self.models[0].load_state_dict(self.task.model(self.job.seed).state_dict())
+        """Restore the initial weights of a model."""
+        self.models[index].load_state_dict(self.tasks[index].model(self.jobs[index].seed).state_dict())
 
 
 class _StackedRuns(_Runs):
@@ -335,8 +296,7 @@ class _StackedRuns(_Runs):
     """
 
     def __init__(self, tasks: Sequence[Task], jobs: Sequence[Job]) -> None:
-        self.task, self.tasks, self.jobs = tasks[0], tasks, jobs
-        self.models = [task.model(job.seed) for task, job in zip(tasks, jobs, strict=True)]
+        super().__init__(tasks, jobs)
         self.template = self.task.model(jobs[0].seed)
         trained = [name for name, parameter in self.models[0].named_parameters() if parameter.requires_grad]
         runs = [(rate, [index for index, _ in run]) for rate, run in itertools.groupby(enumerate(jobs), lambda item: item[1].rate)]
@@ -368,26 +328,19 @@ class _StackedRuns(_Runs):
         else:
             found = [_parts(task.batch("train", own)) for task, own in zip(self.tasks, items, strict=True)]
             self.rebuild, self.parts = found[0][1], tuple(map(torch.stack, zip(*(parts for parts, _ in found), strict=True)))
+        self.lengths = self.rebuild(self.parts).lengths
 
     def scores(self) -> Tensor:
-        return self._map(lambda model, batch: self.task.scores(model, batch))
+        return self._map(self.task.scores)
 
     def loss(self) -> TaskLoss:
         def call(structure: Tensor) -> Tensor:
             at = structure.ndim - self.task.oracle.event_ndim - 2
             return self._map(lambda model, batch, z: self.task.loss(model, batch)(z), structure, at)
 
-        def true(model: LatentModel, batch: Batch) -> Tensor:
-            gold = self.task.loss(model, batch).gold
-            assert gold is not None
-            return gold
-
         declared = self._declared[0]
-        gold = None if declared.gold is None else self._map(true)
+        gold = None if declared.gold is None else self._map(lambda model, batch: self.task.loss(model, batch).gold)  # type: ignore[arg-type,return-value]
         return replace(declared, call=call, gold=gold)
-
-    def lengths(self) -> Tensor | None:
-        return self.rebuild(self.parts).lengths
 
     def regulariser(self) -> Callable[[Tensor], Tensor] | None:
         if not self._declared[1]:
@@ -436,9 +389,6 @@ class _StackedRuns(_Runs):
                 gradient.nan_to_num_(0.0, 0.0, 0.0).mul_(shrink.reshape(-1, *[1] * (gradient.ndim - 1)))
             norms.append(norm)
         return torch.cat(norms)
-
-    def reset(self, index: int) -> None:
-        self.models[index].load_state_dict(self.tasks[index].model(self.jobs[index].seed).state_dict())
 
 
 def _place(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
@@ -509,9 +459,8 @@ def train_all(  # noqa: PLR0913
         (21, None, ['accuracy', 'relaxed_accuracy', 'structure_accuracy'])
     """
     (made,) = check_call("train_all", estimator=estimator)
-    whole = [tuple(jobs)] if stackable(task, made) else [(job,) for job in jobs]
     found: list[TrainingResult] = []
-    for some in whole:
+    for some in [tuple(jobs)] if stackable(task, made) else [(job,) for job in jobs]:
         training = Training(task, made, some, steps=steps, split=split, points=points)
         training.run(scratch=scratch)
         found += training.results()
@@ -520,14 +469,46 @@ def train_all(  # noqa: PLR0913
 
 def train(task: Task, estimator: Estimator[Any] | str, *, rate: float, seed: int, steps: int | None = None) -> LatentModel:
     """A model after one run of training with Adam."""
-    [found] = train_all(task, estimator, [Job(seed, rate)], steps=steps)
-    return found.model
+    return train_all(task, estimator, [Job(seed, rate)], steps=steps)[0].model
 
 
 def fit(module: nn.Module, loss: Callable[[Tensor], Tensor], task: Task, *, rate: float, seed: int) -> None:
     """Train a module without latent structure on a task's data for the task's steps; the loss gets the numbers of the items of a batch."""
     draw = BatchOrder(task, seed, task.size("train"))
     descend(module, lambda: loss(draw()), steps=task.steps, rate=rate, clip=task.clip)
+
+
+Structures = Callable[[Batch], Tensor]
+"""Structures ``[..., b, *event]`` for the items of a batch."""
+
+
+def fit_decoder(  # noqa: PLR0913
+    task: Task, model: LatentModel, trained: Structures, *, rate: float, seed: int, tested: Structures | None = None
+) -> dict[str, float]:
+    """Train a decoder on given structures for the task's steps; return the means of `Task.judge` over the test split.
+
+    Args:
+        task: the task.
+        model: its model.
+        trained: structures of the training items.
+        rate: learning rate.
+        seed: of the order of the data.
+        tested: structures of the test items; None for ``trained``.
+    """
+
+    def loss(items: Tensor) -> Tensor:
+        batch = task.batch("train", items)
+        return task.loss(model, batch)(trained(batch)).mean()
+
+    fit(model.decoder, loss, task, rate=rate, seed=seed)
+    return judged(task, model, tested or trained)
+
+
+@torch.no_grad()
+def judged(task: Task, model: LatentModel, structures: Structures) -> dict[str, float]:
+    """Means of `Task.judge` over the test split, at given structures."""
+    test = task.batch("test", torch.arange(task.size("test")))
+    return {metric: float(values.mean()) for metric, values in task.judge(model, test, structures(test)).items()}
 
 
 @torch.enable_grad()  # models may be built under no_grad

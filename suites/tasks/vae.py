@@ -16,11 +16,9 @@ from torch import Tensor, nn
 from ...estimators.enumeration import expected_loss
 from ...oracles import IndependentCategoricals
 from ...oracles.options import Count, NonNegative
-from ..score_folders import task_file
-from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
+from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss, seeded
 from .training import train
 
-SERIES = "timeseries/fsdd_mfcc13.npz"
 TEST_RECORDING, VALIDATED = 0, 6
 """The recordings of this number are the test set, and of the others every sixth is kept for validation."""
 
@@ -60,6 +58,7 @@ class AutoEncoder(Task):
     name: ClassVar[str] = "vae"
     summary: ClassVar[str] = "moments of spoken digits coded by four categories, by the evidence lower bound"
     scored: ClassVar[str] = "explained share of the variance"
+    files: ClassVar[tuple[str, ...]] = ("timeseries/fsdd_mfcc13.npz",)
     references: ClassVar[tuple[str, ...]] = ("jang2017categorical", "maddison2017concrete")
     stackable: ClassVar[bool] = True
 
@@ -68,37 +67,23 @@ class AutoEncoder(Task):
         return IndependentCategoricals()
 
     def unavailable(self) -> str | None:
-        if self.generated or task_file(SERIES) is not None:
-            return None
-        return f"there is no {SERIES} among the data of tasks"
+        reason = None if self.generated else super().unavailable()
+        return reason and f"{reason}, or generate data by {self.name}[generated=True]"
 
-    def windows(self, split: Split) -> Tensor:
-        """``[m, d]``, standardised by the windows to learn from."""
-        if self.generated:
-            return _generated(self.drawn, self.categories, self.parts)[split]
-        path = task_file(SERIES)
-        if path is None:
-            raise ValueError(f"{self.unavailable()}; set STRUCTGRAD_TASK_DATA to the folder that holds it, or choose generated windows")
-        return _read(path, self.frames, self.hop)[split]
-
-    def size(self, split: Split) -> int:
-        return len(self.windows(split))
+    def data(self, split: Split) -> Batch:
+        """Windows ``[m, d]``, standardised by those for training."""
+        windows = _generated(self.drawn, self.categories, self.parts) if self.generated else _read(*self.paths(), self.frames, self.hop)
+        return windows[split]
 
     def model(self, seed: int) -> LatentModel:
-        size, code = self.windows("train").shape[-1], self.categories * self.parts
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        size, code = self.data("train").labels.shape[-1], self.categories * self.parts
+        with seeded(seed):
             encoder = nn.Sequential(nn.Linear(size, self.hidden), nn.ReLU(), nn.Linear(self.hidden, code))
             decoder = nn.Sequential(nn.Linear(code, self.hidden), nn.ReLU(), nn.Linear(self.hidden, size))
             return LatentModel(encoder, decoder)
 
-    def batch(self, split: Split, items: Tensor) -> Batch:
-        x = self.windows(split)[items]
-        return Batch((x,), x)
-
     def scores(self, model: LatentModel, batch: Batch) -> Tensor:
-        scores: Tensor = model.encoder(*batch.inputs).unflatten(-1, (self.categories, self.parts))
-        return scores
+        return super().scores(model, batch).unflatten(-1, (self.categories, self.parts))  # type: ignore[no-any-return]
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
         return TaskLoss(lambda z: self._error(model, batch, z) / (2 * self.noise), "negative_log_likelihood")
@@ -121,14 +106,14 @@ class AutoEncoder(Task):
     @torch.no_grad()
     def evaluate(self, model: LatentModel, split: Split = "test") -> dict[str, float]:
         oracle: Any = self.oracle
-        batch = self.batch(split, torch.arange(self.size(split)))
+        batch = self.data(split)
         scores = self.scores(model, batch)
         cost = expected_loss(self.loss(model, batch), oracle, scores, 64) + self.regulariser(model, batch)(scores)
         return super().evaluate(model, split) | {"elbo": -float(cost.mean())}
 
     def floor(self, seed: int) -> Mapping[str, float]:
         """The mean of the windows to learn from, which is 0."""
-        return {"accuracy": 0.0, "elbo": -float(self.windows("test").square().sum(-1).mean()) / (2 * self.noise)}
+        return {"accuracy": 0.0, "elbo": -float(self.data("test").labels.square().sum(-1).mean()) / (2 * self.noise)}
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
         """Trained by the exact gradient."""
@@ -137,7 +122,7 @@ class AutoEncoder(Task):
 
 
 @functools.lru_cache(maxsize=4)
-def _read(path: Path, frames: int, hop: int) -> dict[Split, Tensor]:
+def _read(path: Path, frames: int, hop: int) -> dict[Split, Batch]:
     with np.load(path) as data:
         features, offsets, recording = (data[key] for key in ("features", "offsets", "recording"))
     if frames > (shortest := int(np.diff(offsets).min())):
@@ -152,7 +137,7 @@ def _read(path: Path, frames: int, hop: int) -> dict[Split, Tensor]:
 
 
 @functools.lru_cache(maxsize=4)
-def _generated(items: int, categories: int, parts: int, size: int = 40) -> dict[Split, Tensor]:
+def _generated(items: int, categories: int, parts: int, size: int = 40) -> dict[Split, Batch]:
     """Uniform codes through a random perceptron, with noise of a third of the variance."""
     generator = torch.Generator().manual_seed(0)
     places = torch.randn(categories, parts, size, generator=generator)
@@ -165,6 +150,6 @@ def _generated(items: int, categories: int, parts: int, size: int = 40) -> dict[
     return _standardised(found)
 
 
-def _standardised(windows: dict[Split, Tensor]) -> dict[Split, Tensor]:
+def _standardised(windows: dict[Split, Tensor]) -> dict[Split, Batch]:
     mean, scale = windows["train"].mean(0), windows["train"].std(0)
-    return {split: (x - mean) / scale for split, x in windows.items()}
+    return {split: Batch((x := (windows[split] - mean) / scale,), x) for split in windows}

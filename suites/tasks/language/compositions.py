@@ -43,8 +43,7 @@ class Composition(nn.Module):
     def finished(self, pairs: Tensor) -> Tensor:
         """``[..., size]``."""
         residual, hidden = pairs[..., : self.size], pairs[..., self.size :]
-        result: Tensor = self.norm(residual + self.outer(hidden))
-        return result
+        return self.norm(residual + self.outer(hidden))  # type: ignore[no-any-return]
 
 
 class TreeDecoder(nn.Module):
@@ -67,8 +66,7 @@ class TreeDecoder(nn.Module):
     def forward(self, tokens: Tensor, lengths: Tensor, z: Tensor) -> Tensor:
         """``[b, n], [b], [..., b, *event] -> [..., b, classes]``: logits of the first l tokens."""
         leaves, forest = self.leaves(tokens), None if z.requires_grad or transforming() else self._forest(z)
-        logits: Tensor = self.top(self._roots(leaves, lengths, z) if forest is None else self._shared_roots(leaves, lengths, forest))
-        return logits
+        return self.top(self._roots(leaves, lengths, z) if forest is None else self._shared_roots(leaves, lengths, forest))  # type: ignore[no-any-return]
 
     @abc.abstractmethod
     def spans(self, structures: Tensor) -> Tensor:
@@ -120,8 +118,8 @@ class ChartDecoder(TreeDecoder):
 
     def _roots(self, leaves: Tensor, lengths: Tensor, z: Tensor) -> Tensor:
         length, compose = z.shape[-1], self.composition
-        cuts = _cuts(length, z.device)
-        products = (z[..., cuts.first, cuts.cut] * z[..., cuts.cut + 1, cuts.last]).clamp(min=0)
+        first, cut, last = _cuts(length, z.device)
+        products = (z[..., first, cut] * z[..., cut + 1, last]).clamp(min=0)
         begins = [leaves[..., 0, :].expand(*z.shape[:-2], -1)]
         lefts, rights = ([side] for side in compose.sides(leaves))
         for w, weights in enumerate(products.split([w * (length - w) for w in range(1, length)], -1), 1):
@@ -227,18 +225,12 @@ def _relative(weights: Tensor) -> Tensor:
     return torch.where(known, weights / torch.where(known, total, 1), 1 / weights.shape[-1])
 
 
-class Cuts(NamedTuple):
-    """All ways to cut spans of n tokens in two, by width, first token and cut: first and last tokens, and the last one before the cut."""
-
-    first: Tensor
-    cut: Tensor
-    last: Tensor
-
-
 @functools.lru_cache(maxsize=32)
-def _cuts(length: int, device: torch.device) -> Cuts:
+def _cuts(length: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """First tokens, last tokens before the cut, and last tokens of all cuts of spans in two, by width, first token and cut."""
     places = [(i, i + k, i + w) for w in range(1, length) for i in range(length - w) for k in range(w)]
-    return Cuts(*torch.tensor(places, device=device).reshape(-1, 3).unbind(-1))
+    first, cut, last = torch.tensor(places, device=device).reshape(-1, 3).unbind(-1)
+    return first, cut, last
 
 
 class CompositionForest(NamedTuple):

@@ -5,14 +5,11 @@ from __future__ import annotations
 import functools
 import random
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from ...score_folders import task_file
 from ...trust import text_of
-from ..task import Split
+from ..task import Batch, Split
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM", "[FIRST", "[LAST")
 TOKENS = (*OPERATORS, *map(str, range(10)), "]")
@@ -33,35 +30,9 @@ Tree = str | tuple["Tree", "Tree"]
 """A token, or two subtrees."""
 
 
-class ListLines(NamedTuple):
-    """``tokens [m, n]``, ``lengths [m]``, values ``labels [m]``, and the trees of the padded lines as spans, ``gold [m, n, n]``."""
-
-    tokens: Tensor
-    lengths: Tensor
-    labels: Tensor
-    gold: Tensor
-
-
-def unavailable() -> str | None:
-    """Why the real lines cannot be read, as one sentence; None if they can."""
-    absent = [name for name in (TRAINING_FILE, TEST_FILE) if task_file(name) is None]
-    return f"there is no {' and no '.join(absent)} among the data of tasks" if absent else None
-
-
-def read(split: Split, shortest: int, longest: int, most: int) -> ListLines:
-    """The first real lines of a split, with two operators or more and so many tokens.
-
-    Raises:
-        ValueError: there is no such file.
-    """
-    path = task_file(TEST_FILE if split == "test" else TRAINING_FILE)
-    if path is None:
-        raise ValueError(f"{unavailable()}; set STRUCTGRAD_TASK_DATA to the folder that holds it, or choose generated lines")
-    return _read(path, split, shortest, longest, most)
-
-
 @functools.lru_cache(maxsize=12)
-def _read(path: Path, split: Split, shortest: int, longest: int, most: int) -> ListLines:
+def read(path: Path, split: Split, shortest: int, longest: int, most: int) -> Batch:
+    """The first real lines of a split, with two operators or more and ``shortest`` to ``longest`` tokens."""
     trees = [parsed(line.partition("\t")[2]) for line in text_of(path).splitlines()]
     fitting = [tree for tree in trees if _fits(tree, shortest, longest)]
     kept = {"train": fitting[:-VALIDATION], "validation": fitting[-VALIDATION:], "test": fitting}[split]
@@ -76,8 +47,8 @@ PATIENCE = 100_000
 
 
 @functools.lru_cache(maxsize=12)
-def generate(split: Split, shortest: int, longest: int, train: int, heldout: int) -> ListLines:
-    """Lines by the authors' grammar, with two operators or more and so many tokens; no line is there twice, in any split."""
+def generate(split: Split, shortest: int, longest: int, train: int, heldout: int) -> Batch:
+    """Lines by the authors' grammar, with two operators or more and ``shortest`` to ``longest`` tokens, all distinct over all splits."""
     source, trees, wanted, in_vain = random.Random(0), dict[Tree, None](), 2 * heldout + train, 0
     while len(trees) < wanted:
         tree, known = _grown(source, longest), len(trees)
@@ -168,8 +139,11 @@ def _applied(operator: str, values: list[int]) -> int:
     }[operator]
 
 
-def encoded(trees: list[Tree], longest: int) -> ListLines:
-    """Lines as tensors. Beyond the length of a line its tree is the left part of every wider span, as the oracle pads."""
+def encoded(trees: list[Tree], longest: int) -> Batch:
+    """Lines as tokens ``[m, n]`` with values ``[m]`` and trees as spans ``[m, n, n]``.
+
+    Beyond the length of a line its tree is the left part of every wider span, as the oracle pads.
+    """
     tokens = torch.full((len(trees), longest), PADDING)
     gold = torch.eye(longest).repeat(len(trees), 1, 1)
     for place, tree in enumerate(trees):
@@ -179,7 +153,7 @@ def encoded(trees: list[Tree], longest: int) -> ListLines:
         for first, last in spans(tree):
             gold[place, first, last] = 1
     lengths = (tokens != PADDING).sum(-1)
-    return ListLines(tokens, lengths, torch.tensor([value_of(leaves(tree)) for tree in trees]), gold)
+    return Batch((tokens,), torch.tensor([value_of(leaves(tree)) for tree in trees]), lengths, gold)
 
 
 def spans(tree: Tree, start: int = 0) -> list[tuple[int, int]]:

@@ -1,11 +1,10 @@
-"""ListOps: the value of nested list operations, by composition along a latent binary tree."""
+"""ListOps: the value of nested list operations, by composition along a latent binary tree, scored by spans or by a parser."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -13,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ....oracles import Constituency
+from ....oracles import Constituency, Oracle, ShiftReduce
 from ....oracles.options import Count
 from ..cache import cached
-from ..task import Batch, LatentModel, Rates, Split, Steps, Task, TaskLoss
-from ..training import fit
+from ..task import Batch, LatentModel, Rates, Split, Steps, Task, TaskLoss, label_loss, right, seeded
+from ..training import fit_decoder, judged
 from . import list_operations
-from .compositions import ChartDecoder
-from .list_operations import PADDING, ListLines
+from .compositions import ChartDecoder, StackDecoder, derivations_of, spans_of
+from .list_operations import PADDING
 
 VALUES = 10
 """Labels."""
@@ -30,8 +29,8 @@ VALUES = 10
 class LineTask(Task):
     """Lines of ListOps with at least two operators; labels are their values, structures are binary trees over the tokens.
 
-    A subclass defines how trees are scored and composed. The quality of trees is bracket recall, see `bracket_recall`. The true tree is
-    left-branching within each list.
+    Trees are scored span by span and composed along a chart, unless a subclass has other structures. Their quality is `bracket_recall`.
+    The true tree is left-branching within each list.
 
     Args:
         shortest, longest: tokens of a line.
@@ -54,6 +53,7 @@ class LineTask(Task):
     rates: Rates = (0.003, 0.01, 0.03)
     batch_size: Count = 32
 
+    files: ClassVar[tuple[str, ...]] = (list_operations.TRAINING_FILE, list_operations.TEST_FILE)
     references: ClassVar[tuple[str, ...]] = ("nangia2018listops",)
     structured: ClassVar[str] = "bracket recall"
 
@@ -65,38 +65,40 @@ class LineTask(Task):
                 f"{list_operations.SHORTEST}, the tokens of the shortest line with two operators"
             )
 
-    def unavailable(self) -> str | None:
-        return None if self.generated else list_operations.unavailable()
+    @property
+    def oracle(self) -> Oracle:
+        return Constituency()
 
-    def lines(self, split: Split) -> ListLines:
-        """All lines of a split."""
+    def unavailable(self) -> str | None:
+        reason = None if self.generated else super().unavailable()
+        return reason and f"{reason}, or generate data by {self.name}[generated=True]"
+
+    def data(self, split: Split) -> Batch:
+        """All lines of a split, with trees as spans."""
         if self.generated:
             return list_operations.generate(split, self.shortest, self.longest, self.train, self.heldout)
-        return list_operations.read(split, self.shortest, self.longest, self.train if split == "train" else self.heldout)
+        most = self.train if split == "train" else self.heldout
+        return list_operations.read(self.paths()[split == "test"], split, self.shortest, self.longest, most)
 
-    def size(self, split: Split) -> int:
-        return len(self.lines(split).tokens)
+    def model(self, seed: int) -> LatentModel:
+        with seeded(seed):
+            return LatentModel(SpanScorer(PADDING + 1, 16, 32), ChartDecoder(PADDING + 1, self.dimension, self.hidden, VALUES))
 
     def batch(self, split: Split, items: Tensor) -> Batch:
-        lines = self.lines(split)
-        return Batch((lines.tokens[items],), lines.labels[items], lines.lengths[items], self.structures(lines.gold[items]))
+        lines = super().batch(split, items)
+        return lines._replace(gold=self.structures(lines.true()))
 
-    @abstractmethod
     def structures(self, spans: Tensor) -> Tensor:
-        """Trees ``[b, n, n]``, as the oracle has them."""
+        """The oracle's structures of trees, given as spans ``[b, n, n]``."""
+        return spans
 
-    @abstractmethod
     def spans(self, structures: Tensor) -> Tensor:
         """The inverse of `structures`."""
-
-    def scores(self, model: LatentModel, batch: Batch) -> Tensor:
-        assert batch.lengths is not None
-        return self.oracle.pad(model.encoder(*batch.inputs), batch.lengths)
+        return structures
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
         def cross_entropy(z: Tensor) -> Tensor:
-            log_probs: Tensor = model.decoder(*batch.inputs, batch.lengths, self._cut(batch, z)).log_softmax(-1)
-            return -log_probs.gather(-1, batch.labels.expand(log_probs.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+            return label_loss(model.decoder(*batch.inputs, batch.lengths, self._cut(batch, z)), batch.labels)
 
         return TaskLoss(cross_entropy, "cross_entropy")
 
@@ -107,56 +109,33 @@ class LineTask(Task):
 
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
         assert batch.lengths is not None
-        assert batch.gold is not None
         structure = self._cut(batch, structure)
-        right = model.decoder(*batch.inputs, batch.lengths, structure).argmax(-1) == batch.labels
-        recall = bracket_recall(self.spans(structure), self.spans(batch.gold), batch.lengths)
-        return {"accuracy": right.float(), "structure_accuracy": recall}
+        accuracy = right(model.decoder(*batch.inputs, batch.lengths, structure), batch.labels)
+        recall = bracket_recall(self.spans(structure), self.spans(batch.true()), batch.lengths)
+        return {"accuracy": accuracy, "structure_accuracy": recall}
 
     def parameter_groups(self, model: LatentModel, rate: float) -> list[dict[str, object]]:
         return [{"params": list(model.encoder.parameters()), "lr": rate}, {"params": list(model.decoder.parameters()), "lr": 0.3 * rate}]
 
     def floor(self, seed: int) -> Mapping[str, float]:
         """The most frequent value of the training lines, and the decoder trained on left-branching trees."""
-        branching = self.taught(self.model(seed), self.left_branching, rate=0.003, seed=seed)
+        branching = fit_decoder(self, self.model(seed), self.left_branching, rate=0.003, seed=seed)
         return {"accuracy": self.majority(), **{f"left_branching_{metric}": value for metric, value in branching.items()}}
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
         """The decoder trained and tested on the true trees."""
-        return self.taught(self.model(seed), gold, rate=0.003, seed=seed)
+        return fit_decoder(self, self.model(seed), Batch.true, rate=0.003, seed=seed)
 
     def majority(self) -> float:
         """The accuracy of the most frequent value of the training lines."""
-        most = self.lines("train").labels.bincount(minlength=VALUES).argmax()
-        return float((self.lines("test").labels == most).float().mean())
-
-    def taught(self, model: LatentModel, trees: Callable[[Batch], Tensor], *, rate: float, seed: int) -> dict[str, float]:
-        """Means over the test set of a decoder that is trained and tested on given trees."""
-
-        def loss(items: Tensor) -> Tensor:
-            batch = self.batch("train", items)
-            return self.loss(model, batch)(trees(batch)).mean()
-
-        fit(model.decoder, loss, self, rate=rate, seed=seed)
-        return self.tested(model, trees)
-
-    @torch.no_grad()
-    def tested(self, model: LatentModel, trees: Callable[[Batch], Tensor]) -> dict[str, float]:
-        """Means over the test set with given trees."""
-        test = self.batch("test", torch.arange(self.size("test")))
-        return {metric: float(values.mean()) for metric, values in self.judge(model, test, trees(test)).items()}
+        most = self.data("train").labels.bincount(minlength=VALUES).argmax()
+        return float((self.data("test").labels == most).float().mean())
 
     def left_branching(self, batch: Batch) -> Tensor:
         """The tree of the spans that begin with the first token, for all lines."""
         spans = torch.eye(self.longest)
         spans[0] = 1
         return self.structures(spans.expand(len(batch.labels), -1, -1))
-
-
-def gold(batch: Batch) -> Tensor:
-    """The true trees."""
-    assert batch.gold is not None
-    return batch.gold
 
 
 def bracket_recall(found: Tensor, true: Tensor, lengths: Tensor) -> Tensor:
@@ -176,27 +155,7 @@ def bracket_recall(found: Tensor, true: Tensor, lengths: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SpanTask(LineTask):
-    """Trees scored span by span, and composed along a chart."""
-
-    @property
-    def oracle(self) -> Constituency:
-        return Constituency()
-
-    def structures(self, spans: Tensor) -> Tensor:
-        return spans
-
-    def spans(self, structures: Tensor) -> Tensor:
-        return structures
-
-    def model(self, seed: int) -> LatentModel:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return LatentModel(SpanScorer(PADDING + 1, 16, 32), ChartDecoder(PADDING + 1, self.dimension, self.hidden, VALUES))
-
-
-@dataclass(frozen=True)
-class ListOps(SpanTask):
+class ListOps(LineTask):
     """Values of lines, with encoder and decoder of trees trained jointly from the values alone.
 
     Encoder and decoder agree early on other trees than the true ones. So predictions are better than trees: by `floor`, left-branching
@@ -210,7 +169,7 @@ class ListOps(SpanTask):
 
 
 @dataclass(frozen=True)
-class ListOpsFrozen(SpanTask):
+class ListOpsFrozen(LineTask):
     """Values of lines, with trees for a frozen decoder that was trained on the true trees.
 
     Args:
@@ -237,7 +196,7 @@ class ListOpsFrozen(SpanTask):
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
         """The true trees."""
-        return self.tested(self.model(seed), gold)
+        return judged(self, self.model(seed), Batch.true)
 
 
 @dataclass(frozen=True)
@@ -250,17 +209,50 @@ class ListOpsGenerated(ListOpsFrozen):
     summary: ClassVar[str] = "values of generated nested lists, for a decoder that was trained on the true trees"
 
 
+@dataclass(frozen=True)
+class ListOpsParser(LineTask):
+    """A shift-reduce parser and the composition along its actions, trained jointly from the values of lines.
+
+    Every state has its own policy. The scores of its actions depend on the tokens before and behind the last shift, the sum of those
+    before, and the depth of the stack. `floor` also has left-branching trees.
+
+    References:
+        Havrylov, Kruszewski & Joulin 2019, "Cooperative learning of disjoint syntax and semantics".
+    """
+
+    steps: Count = 400
+
+    name: ClassVar[str] = "listops_parser"
+    summary: ClassVar[str] = "values of nested lists, by a shift-reduce parser and composition trained jointly"
+    references: ClassVar[tuple[str, ...]] = ("nangia2018listops", "havrylov2019cooperative", "joulin2015inferring")
+
+    @property
+    def oracle(self) -> ShiftReduce:
+        return ShiftReduce("local")
+
+    def structures(self, spans: Tensor) -> Tensor:
+        return derivations_of(spans)
+
+    def spans(self, structures: Tensor) -> Tensor:
+        return spans_of(structures).to(structures.dtype)
+
+    def model(self, seed: int) -> LatentModel:
+        with seeded(seed):
+            scorer = StateScorer(PADDING + 1, self.longest, 16, 32)
+            return LatentModel(scorer, StackDecoder(PADDING + 1, self.dimension, self.hidden, VALUES))
+
+
 @functools.lru_cache(maxsize=4)
 def _pretrained(task: ListOpsFrozen) -> dict[str, Tensor]:
     """The state of the decoder."""
 
     def train() -> dict[str, Tensor]:
-        model = SpanTask.model(task, 0)
+        model = LineTask.model(task, 0)
         if task.pretraining:
-            replace(task, steps=task.pretraining).taught(model, gold, rate=0.003, seed=0)
+            fit_decoder(replace(task, steps=task.pretraining), model, Batch.true, rate=0.003, seed=0)
         return model.decoder.state_dict()
 
-    data = hashlib.blake2b(repr([task.lines("train").tokens.tolist()]).encode(), digest_size=8).hexdigest()
+    data = hashlib.blake2b(repr([task.data("train").inputs[0].tolist()]).encode(), digest_size=8).hexdigest()
     return cached((task, data), train)
 
 
@@ -286,4 +278,26 @@ class SpanScorer(nn.Module):
         starting = self.first(here) - self.bag(before[..., :-2, :])
         ending = self.last(here) + self.next(behind) + self.bag(before[..., 1:-1, :])
         scores: Tensor = self.score((starting.unsqueeze(-2) + ending.unsqueeze(-3)).relu()).squeeze(-1)
+        return scores
+
+
+class StateScorer(nn.Module):
+    """Scores of both actions after i shifts at depth d, by token i, the next one, the sum of the first i, and d.
+
+    Args:
+        tokens: how many kinds there are, the last for the ends of a line. ``length``: of lines, padded.
+        dimension, hidden: of embeddings, and units.
+    """
+
+    def __init__(self, tokens: int, length: int, dimension: int, hidden: int) -> None:
+        super().__init__()
+        self.end, self.tokens, self.depths = tokens - 1, nn.Embedding(tokens, dimension), nn.Embedding(length + 1, hidden)
+        self.state, self.score = nn.Linear(3 * dimension, hidden), nn.Linear(hidden, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """``[b, n] -> [b, n + 1, n + 1, 2]``."""
+        known = self.tokens(pad(tokens, (1, 1), value=self.end))
+        sums = pad(known[..., 1:-1, :].cumsum(-2), (0, 0, 1, 0))
+        states = self.state(torch.cat([known[..., :-1, :], known[..., 1:, :], sums], -1))
+        scores: Tensor = self.score((states.unsqueeze(-2) + self.depths.weight).relu())
         return scores

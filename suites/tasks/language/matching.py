@@ -18,17 +18,13 @@ import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ....oracles import Assignment
 from ....oracles.options import Count
 from ...trust import text_of
-from ..real_data import absence, present
-from ..task import Batch, LatentModel, Rates, Split, Task, TaskLoss
-from ..training import descend, fit
+from ..task import Batch, LatentModel, Rates, Split, Task, TaskLoss, label_loss, right, seeded
+from ..training import descend, fit_decoder
 
-ALIGNED = "alignment/alibi_fr-en.tsv"
-PARALLEL = "alignment/transread_novels_fr-en.tsv.gz"
 STORIES: dict[Split, tuple[str, ...]] = {"validation": ("ChatBotte_MasterCat",), "test": ("LaVision_TheVision",)}
 """Stories of validation and test; blocks of all others are for training."""
 
@@ -57,63 +53,35 @@ class Matching(Task):
     name: ClassVar[str] = "matching"
     summary: ClassVar[str] = "shuffled translations by a latent alignment of their words"
     structured: ClassVar[str] = "matched words"
+    files: ClassVar[tuple[str, ...]] = ("alignment/alibi_fr-en.tsv", "alignment/transread_novels_fr-en.tsv.gz")
 
     @property
     def oracle(self) -> Assignment:
         return Assignment()
 
-    def unavailable(self) -> str | None:
-        return absence(self.name, ALIGNED, PARALLEL)
-
-    def size(self, split: Split) -> int:
-        return len(_blocks(self)[split].label)
+    def data(self, split: Split) -> Batch:
+        return _read(*self.paths(), self.longest)[split]
 
     def model(self, seed: int) -> LatentModel:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             encoder = nn.Sequential(nn.Linear(FEATURES, self.hidden), nn.Tanh(), nn.Linear(self.hidden, 1), nn.Flatten(-2))
         return LatentModel(encoder, copy.deepcopy(_sorter(self.hidden, self.longest, seed)))
 
-    def batch(self, split: Split, items: Tensor) -> Batch:
-        blocks = _blocks(self)[split]
-        return Batch((blocks.pairs[items],), blocks.label[items], blocks.lengths[items], blocks.gold[items])
-
-    def scores(self, model: LatentModel, batch: Batch) -> Tensor:
-        assert batch.lengths is not None
-        return self.oracle.pad(model.encoder(*batch.inputs), batch.lengths)
-
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        def cross_entropy(z: Tensor) -> Tensor:
-            logits = model.decoder(batch.lengths, z)
-            return binary_cross_entropy_with_logits(logits, batch.labels.expand_as(logits), reduction="none")
-
-        return TaskLoss(cross_entropy, "cross_entropy")
+        return TaskLoss(lambda z: label_loss(model.decoder(batch.lengths, z), batch.labels), "cross_entropy")
 
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        assert batch.lengths is not None
-        assert batch.gold is not None
-        inside = torch.arange(self.longest) < batch.lengths.unsqueeze(-1)
-        right = ((structure * batch.gold).sum(-1) * inside).sum(-1) / batch.lengths
-        said = (model.decoder(batch.lengths, structure) > 0) == (batch.labels > 0.5)
-        return {"accuracy": said.float(), "structure_accuracy": right}
+        matched = batch.mean((structure * batch.true()).sum(-1))
+        return {"accuracy": right(model.decoder(batch.lengths, structure), batch.labels), "structure_accuracy": matched}
 
     def floor(self, seed: int) -> Mapping[str, float]:
         """The more frequent answer."""
-        test = _blocks(self)["test"].label
+        test = self.data("test").labels
         return {"accuracy": max(float(test.mean()), 1 - float(test.mean()))}
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
         """The decoder trained and tested on the annotators' matchings."""
-        model, test = self.model(seed), self.batch("test", torch.arange(self.size("test")))
-        assert test.gold is not None
-
-        def loss(items: Tensor) -> Tensor:
-            batch = self.batch("train", items)
-            assert batch.gold is not None
-            return self.loss(model, batch)(batch.gold).mean()
-
-        fit(model.decoder, loss, self, rate=0.01, seed=seed)
-        return {metric: float(values.mean()) for metric, values in self.judge(model, test, test.gold).items()}
+        return fit_decoder(self, self.model(seed), Batch.true, rate=0.01, seed=seed)
 
 
 class Order(nn.Module):
@@ -135,8 +103,7 @@ class Order(nn.Module):
 def _sorter(hidden: int, longest: int, seed: int) -> Order:
     """A decoder that tells matchings in order from others, by examples without words."""
     generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         order = Order(hidden)
     place = torch.arange(longest)
 
@@ -146,19 +113,10 @@ def _sorter(hidden: int, longest: int, seed: int) -> Order:
         moved = shuffled.unsqueeze(-1) & (place < lengths.unsqueeze(-1))
         keys = torch.where(moved, torch.rand(64, longest, generator=generator), place.float())
         matching = nn.functional.one_hot(keys.argsort(-1), longest).float()
-        return binary_cross_entropy_with_logits(order(lengths, matching), shuffled.float())
+        return label_loss(order(lengths, matching), shuffled.float()).mean()
 
     descend(order, loss, steps=200, rate=0.01, clip=math.inf)
     return order
-
-
-class SentenceBlocks(NamedTuple):
-    """Features of pairs ``[b, n, n, f]``, ``label [b]``, 1 where shuffled, ``lengths [b]``, and the annotators' ``gold [b, n, n]``."""
-
-    pairs: Tensor
-    label: Tensor
-    lengths: Tensor
-    gold: Tensor
 
 
 class MatchingSentence(NamedTuple):
@@ -170,12 +128,8 @@ class MatchingSentence(NamedTuple):
     links: Sequence[tuple[int, int]]
 
 
-def _blocks(task: Matching) -> Mapping[Split, SentenceBlocks]:
-    return _read(present(task.name, ALIGNED), present(task.name, PARALLEL), task.longest)
-
-
 @functools.lru_cache(maxsize=4)
-def _read(aligned: Path, parallel: Path, longest: int) -> Mapping[Split, SentenceBlocks]:
+def _read(aligned: Path, parallel: Path, longest: int) -> Mapping[Split, Batch]:
     sentences = list(read_links(text_of(aligned)))
     table = [(_words(line["fr"]), _words(line["en"])) for line in _lines(text_of(parallel))]
     together = CoOccurrence([*((one.french, one.english) for one in sentences), *table])
@@ -215,8 +169,8 @@ def blocks_of(sentence: MatchingSentence, together: CoOccurrence, longest: int) 
         yield together.features(french, english), torch.tensor([columns.index(j) for _, j in block])
 
 
-def _padded(blocks: Sequence[tuple[Tensor, Tensor]], longest: int) -> SentenceBlocks:
-    """Each block as it was, and with its columns in another order."""
+def _padded(blocks: Sequence[tuple[Tensor, Tensor]], longest: int) -> Batch:
+    """Features ``[b, n, n, f]`` of each block in its order, label 0, and with its columns in another order, label 1."""
     generator = torch.Generator().manual_seed(0)
     pairs, gold = torch.zeros(2 * len(blocks), longest, longest, FEATURES), torch.eye(longest).repeat(2 * len(blocks), 1, 1)
     for item, (features, columns) in enumerate(blocks):
@@ -226,7 +180,7 @@ def _padded(blocks: Sequence[tuple[Tensor, Tensor]], longest: int) -> SentenceBl
             pairs[place, :size, :size] = features[:, order]
             gold[place, :size, :size] = torch.eye(size)[columns][:, order]
     lengths = torch.tensor([len(columns) for _, columns in blocks]).repeat_interleave(2)
-    return SentenceBlocks(pairs, torch.tensor([0.0, 1.0]).repeat(len(blocks)), lengths, gold)
+    return Batch((pairs,), torch.tensor([0.0, 1.0]).repeat(len(blocks)), lengths, gold)
 
 
 def _shuffle(size: int, generator: torch.Generator) -> Tensor:

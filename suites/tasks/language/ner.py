@@ -16,13 +16,9 @@ from torch import Tensor, nn
 from ....oracles import LinearChain
 from ....oracles.options import Count
 from ...trust import text_of
-from ..real_data import absence, present
-from ..task import EVALUATED, Batch, LatentModel, Rates, Split, Task, TaskLoss
+from ..task import EVALUATED, Batch, LatentModel, Rates, Split, Task, TaskLoss, seeded
 from ..training import train
-from .treebank import bucket
-
-TRAINED = "ner/en_ewt-uner-dev.iob2.gz"
-TESTED = "ner/en_ewt-uner-test.iob2"
+from .treebank import bucket, sentence_rows
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
 BUCKETS = 20_000
@@ -55,31 +51,22 @@ class NamedEntities(Task):
     scored: ClassVar[str] = "span F1"
     references: ClassVar[tuple[str, ...]] = ("mensch2018differentiable",)
     structured: ClassVar[str] = "right tags"
+    files: ClassVar[tuple[str, ...]] = ("ner/en_ewt-uner-dev.iob2.gz", "ner/en_ewt-uner-test.iob2")
 
     @property
     def oracle(self) -> LinearChain:
         return LinearChain()
 
-    def unavailable(self) -> str | None:
-        return absence(self.name, TRAINED, TESTED)
+    def data(self, split: Split) -> Batch:
+        return self.corpus()[split][1]
 
-    def size(self, split: Split) -> int:
-        return len(_sentences(self)[split].lengths)
+    def corpus(self) -> Mapping[Split, tuple[list[Tagged], Batch]]:
+        """Sentences by split, as words and as tensors."""
+        return _read(*self.paths(), self.shortest, self.longest)
 
     def model(self, seed: int) -> LatentModel:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             return LatentModel(Tagger(self.hidden), nn.Identity())
-
-    def batch(self, split: Split, items: Tensor) -> Batch:
-        sentences = _sentences(self)[split]
-        tags = sentences.tags[items]
-        gold = LinearChain.structure(tags, len(TAGS), torch.float32)
-        return Batch((sentences.features[items],), tags, sentences.lengths[items], gold)
-
-    def scores(self, model: LatentModel, batch: Batch) -> Tensor:
-        assert batch.lengths is not None
-        return self.oracle.pad(model.encoder(*batch.inputs), batch.lengths)
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
         return TaskLoss(lambda z: 1 - _right(batch, z.sum(-2)), "wrong_tags", vertex_degree=1, extension="linear", gold=batch.gold)
@@ -106,13 +93,12 @@ class NamedEntities(Task):
 
     def floor(self, seed: int) -> Mapping[str, float]:
         """Every word gets its most frequent tag in the training sentences; other words are no entities."""
-        words = _words(self)
         seen: dict[str, Counter[str]] = {}
-        for sentence in words["train"]:
+        for sentence in self.corpus()["train"][0]:
             for word, tag in zip(*sentence, strict=True):
                 seen.setdefault(word, Counter())[tag] += 1
         usual = {word: found.most_common(1)[0][0] for word, found in seen.items()}
-        return {"accuracy": f1(counts_of(tags, [usual.get(word, "O") for word in read]) for read, tags in words["test"])}
+        return {"accuracy": f1(counts_of(tags, [usual.get(word, "O") for word in read]) for read, tags in self.corpus()["test"][0])}
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
         """A conditional random field."""
@@ -142,50 +128,29 @@ class Tagged(NamedTuple):
     tags: Sequence[str]
 
 
-class Sentences(NamedTuple):
-    """Features ``[b, n, f]``, tags by number ``[b, n]``, 0 in padding as the oracle completes them, and ``lengths [b]``."""
-
-    features: Tensor
-    tags: Tensor
-    lengths: Tensor
-
-
-def _words(task: NamedEntities) -> Mapping[Split, list[Tagged]]:
-    return _read(present(task.name, TRAINED), present(task.name, TESTED), task.shortest, task.longest)
-
-
-def _sentences(task: NamedEntities) -> Mapping[Split, Sentences]:
-    return _hashed(present(task.name, TRAINED), present(task.name, TESTED), task.shortest, task.longest)
-
-
 @functools.lru_cache(maxsize=4)
-def _read(trained: Path, tested: Path, shortest: int, longest: int) -> Mapping[Split, list[Tagged]]:
+def _read(trained: Path, tested: Path, shortest: int, longest: int) -> Mapping[Split, tuple[list[Tagged], Batch]]:
     """Sentences by split, with ``shortest`` to ``longest`` words; a tenth of the training file is for validation."""
     every, test = ([one for one in read_iob(text_of(path)) if shortest <= len(one.words) <= longest] for path in (trained, tested))
-    return {"train": [one for number, one in enumerate(every) if number % 10], "validation": every[::10], "test": test}
+    parts: dict[Split, list[Tagged]] = {"train": [one for i, one in enumerate(every) if i % 10], "validation": every[::10], "test": test}
+    return {split: (sentences, tensors(sentences, longest)) for split, sentences in parts.items()}
 
 
 def read_iob(text: str) -> Iterator[Tagged]:
     """The sentences of a file whose rows are number, word and tag, separated by tabs."""
-    for block in text.split("\n\n"):
-        rows = [line.split("\t") for line in block.splitlines() if line and not line.startswith("#")]
-        if rows:
-            yield Tagged([row[1] for row in rows], [row[2] for row in rows])
+    for rows in sentence_rows(text):
+        yield Tagged([row[1] for row in rows], [row[2] for row in rows])
 
 
-@functools.lru_cache(maxsize=4)
-def _hashed(trained: Path, tested: Path, shortest: int, longest: int) -> Mapping[Split, Sentences]:
-    return {split: tensors(sentences, longest) for split, sentences in _read(trained, tested, shortest, longest).items()}
-
-
-def tensors(sentences: Sequence[Tagged], longest: int) -> Sentences:
-    """Sentences padded to the longest."""
+def tensors(sentences: Sequence[Tagged], longest: int) -> Batch:
+    """Features ``[b, n, f]`` and tags by number ``[b, n]``, 0 in padding as the oracle completes them."""
     features = torch.zeros(len(sentences), longest, FEATURES, dtype=torch.long)
     tags = torch.zeros(len(sentences), longest, dtype=torch.long)
     for item, (words, names) in enumerate(sentences):
         features[item, : len(words)] = torch.tensor([[bucket(each, BUCKETS) for each in row] for row in features_of(words)])
         tags[item, : len(words)] = torch.tensor([TAGS.index(name) for name in names])
-    return Sentences(features, tags, torch.tensor([len(sentence.words) for sentence in sentences]))
+    lengths = torch.tensor([len(sentence.words) for sentence in sentences])
+    return Batch((features,), tags, lengths, LinearChain.structure(tags, len(TAGS), torch.float32))
 
 
 def features_of(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -218,10 +183,7 @@ def shape(word: str) -> str:
 
 def _right(batch: Batch, tags: Tensor) -> Tensor:
     """``[..., b, n, t] -> [..., b]``: the share of words whose tag is the true one, linear in the weights of tags."""
-    assert batch.lengths is not None
-    inside = torch.arange(tags.shape[-2]) < batch.lengths.unsqueeze(-1)
-    true = nn.functional.one_hot(batch.labels, len(TAGS))
-    return ((tags * true).sum(-1) * inside).sum(-1) / batch.lengths
+    return batch.mean((tags * nn.functional.one_hot(batch.labels, len(TAGS))).sum(-1))
 
 
 class Counts(NamedTuple):

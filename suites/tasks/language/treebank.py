@@ -5,19 +5,17 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ....oracles import ProjectiveTree
+from ....oracles.options import Count
 from ...trust import text_of
-from ..real_data import present
-from ..task import Split
-
-TRAINED = "conllu/en_ewt-train-5000.conllu.gz"
-HELD_OUT = "conllu/en_ewt-heldout.conllu"
+from ..task import Batch, Split, Task
 
 BUCKETS = 1000
 """Embeddings that the features of words share."""
@@ -34,25 +32,49 @@ class Sentence(NamedTuple):
     relations: Sequence[str]
 
 
-class Trees(NamedTuple):
-    """Features ``[b, n + 1, f]`` of root and words, ``lengths [b]``, ``heads [b, n]``, in padding too, ``relations [b, n]`` by number."""
-
-    features: Tensor
-    lengths: Tensor
-    heads: Tensor
-    relations: Tensor
-
-
 class Treebank(NamedTuple):
-    """The sentences of every split, and the names of relations, of which the last stands for all that were not seen."""
+    """The sentences of every split.
 
-    trees: dict[Split, Trees]
-    relations: tuple[str, ...]
+    Attributes:
+        trees: features ``[b, n + 1, f]`` of root and words, and heads ``[b, n]`` as labels.
+        relations: numbers ``[b, n]``. ``names``: names of relations, of which the last stands for all that were not seen.
+    """
+
+    trees: dict[Split, Batch]
+    relations: dict[Split, Tensor]
+    names: tuple[str, ...]
 
 
-def treebank(task: str, shortest: int, longest: int) -> Treebank:
-    """Sentences of so many words; a tenth of those to learn from is for validation."""
-    return _read(present(task, TRAINED), present(task, HELD_OUT), shortest, longest)
+@dataclass(frozen=True)
+class TreebankTask(Task):
+    """A task on short English sentences, whose structures are their dependency trees.
+
+    Args:
+        shortest, longest: words of a sentence.
+    """
+
+    shortest: Count = 4
+    longest: Count = 7
+
+    files: ClassVar[tuple[str, ...]] = ("conllu/en_ewt-train-5000.conllu.gz", "conllu/en_ewt-heldout.conllu")
+
+    @property
+    def oracle(self) -> ProjectiveTree:
+        return ProjectiveTree()
+
+    def treebank(self) -> Treebank:
+        """The sentences; a tenth of those for training is for validation."""
+        return _read(*self.paths(), self.shortest, self.longest)
+
+    def data(self, split: Split) -> Batch:
+        return self.treebank().trees[split]
+
+
+def attachment(batch: Batch, z: Tensor) -> Tensor:
+    """``[..., b, n + 1, n + 1] -> [..., b]``: the share of words whose head is the true one, linear in z."""
+    assert batch.lengths is not None
+    inside = torch.arange(z.shape[-1]) <= batch.lengths.unsqueeze(-1)
+    return ((z * batch.true()).sum(-2) * inside).sum(-1) / batch.lengths
 
 
 @functools.lru_cache(maxsize=4)
@@ -64,13 +86,13 @@ def _read(trained: Path, held_out: Path, shortest: int, longest: int) -> Treeban
         "test": every[1],
     }
     names = (*sorted({name for one in parts["train"] for name in one.relations}), "unseen")
-    return Treebank({split: tensors(sentences, longest, names) for split, sentences in parts.items()}, names)
+    found = {split: tensors(sentences, longest, names) for split, sentences in parts.items()}
+    return Treebank({split: trees for split, (trees, _) in found.items()}, {split: numbers for split, (_, numbers) in found.items()}, names)
 
 
 def read_conllu(text: str) -> Iterator[Sentence]:
     """The sentences of a CoNLL-U file; of its rows those that are words: neither ranges nor empty nodes."""
-    for block in text.split("\n\n"):
-        rows = [line.split("\t") for line in block.splitlines() if line and not line.startswith("#")]
+    for rows in sentence_rows(text):
         words = [row for row in rows if row[0].isdigit()]
         if words:
             yield Sentence(
@@ -81,16 +103,23 @@ def read_conllu(text: str) -> Iterator[Sentence]:
             )
 
 
+def sentence_rows(text: str) -> Iterator[list[list[str]]]:
+    """The rows of every sentence of a file whose columns are separated by tabs, and whose sentences are separated by empty lines."""
+    for block in text.split("\n\n"):
+        if rows := [line.split("\t") for line in block.splitlines() if line and not line.startswith("#")]:
+            yield rows
+
+
 def usable(sentence: Sentence, shortest: int, longest: int) -> bool:
-    """Whether a sentence has so many words, one that the root heads, and no arcs that cross."""
+    """Whether a sentence has ``shortest`` to ``longest`` words, one of them headed by the root, and no crossing arcs."""
     if not shortest <= len(sentence.words) <= longest or list(sentence.heads).count(0) != 1:
         return False
     arcs = [(min(head, word), max(head, word)) for word, head in enumerate(sentence.heads, 1)]
     return not any(first < begin < last < end for first, last in arcs for begin, end in arcs)
 
 
-def tensors(sentences: Sequence[Sentence], longest: int, relations: Sequence[str]) -> Trees:
-    """Sentences padded to the longest; in padding every word is headed by the one before, as the oracle completes trees."""
+def tensors(sentences: Sequence[Sentence], longest: int, relations: Sequence[str]) -> tuple[Batch, Tensor]:
+    """Trees and relations, padded to the longest; in padding every word is headed by the one before, as the oracle completes trees."""
     features = torch.zeros(len(sentences), longest + 1, FEATURES, dtype=torch.long)
     heads = torch.arange(longest).repeat(len(sentences), 1)
     numbers = torch.zeros(len(sentences), longest, dtype=torch.long)
@@ -100,7 +129,8 @@ def tensors(sentences: Sequence[Sentence], longest: int, relations: Sequence[str
         features[item, : size + 1] = torch.tensor([_hashed("", "ROOT"), *map(_hashed, sentence.words, sentence.tags)])
         heads[item, :size] = torch.tensor(sentence.heads)
         numbers[item, :size] = torch.tensor([known.get(name, len(relations) - 1) for name in sentence.relations])
-    return Trees(features, torch.tensor([len(sentence.words) for sentence in sentences]), heads, numbers)
+    lengths = torch.tensor([len(sentence.words) for sentence in sentences])
+    return Batch((features,), heads, lengths, structure_of(heads)), numbers
 
 
 def _hashed(word: str, tag: str) -> list[int]:
@@ -130,8 +160,7 @@ class Words(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """``[b, n, f] -> [b, n, size]``."""
-        summed: Tensor = self.table(features).sum(-2)
-        return summed
+        return self.table(features).sum(-2)  # type: ignore[no-any-return]
 
 
 class Apart(nn.Module):
@@ -171,5 +200,4 @@ class ArcScorer(nn.Module):
         pad = torch.zeros_like(embedded[..., :1, :])
         around = torch.cat([embedded, torch.cat([pad, embedded[..., :-1, :]], -2), torch.cat([embedded[..., 1:, :], pad], -2)], -1)
         hidden = self.head(around).unsqueeze(-2) + self.modifier(around).unsqueeze(-3) + self.apart()
-        scores: Tensor = self.out(hidden.tanh()).squeeze(-1)
-        return scores
+        return self.out(hidden.tanh()).squeeze(-1)  # type: ignore[no-any-return]

@@ -13,7 +13,6 @@ from structgrad.suites.measures.cost.wall_clock import StepTime
 from structgrad.suites.measures.parameter_bias import METRIC, ParameterBias
 from structgrad.suites.measures.suite import EFFORTS, Context
 from structgrad.suites.problems import load
-from structgrad.suites.problems.learning import doubled
 from structgrad.suites.running import derived
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
@@ -38,7 +37,7 @@ def test_stages_are_those_of_the_exact_run():
     stages = {stage: load(LEARNT, stage, instances=3, data=None) for stage in ("init", "early", "final")}
     assert [item.name for item in stages["init"].instances] == ["item-16", "item-50", "item-83"]
     for stage, model in (("init", TASK.model(0)), ("final", references.learnt_model(TASK, ExactMarginalisation(), 0, "final"))):
-        batch = doubled(TASK.batch("test", torch.tensor([50])))
+        batch = TASK.batch("test", torch.tensor([50])).double()
         item = stages[stage].instances[1]
         scores = TASK.scores(model.double(), batch)[0]
         torch.testing.assert_close(item.scores, scores.detach(), rtol=1e-12, atol=1e-12)
@@ -90,7 +89,7 @@ def felt(_own_cache: object) -> dict:
 def test_the_exact_gradient_is_that_of_autograd_through_the_encoder(monkeypatch, felt):
     """Against the expectation written out, differentiated by the parameters at once."""
     model = references.learnt_model(TASK, ExactMarginalisation(), 1, "early").double()
-    batch = doubled(TASK.batch("train", BatchOrder(TASK, 1, TASK.size("train"))()))
+    batch = TASK.batch("train", BatchOrder(TASK, 1, TASK.size("train"))()).double()
     values = TASK.loss(model, batch)(torch.eye(3, dtype=torch.float64).unsqueeze(1).expand(3, 128, 3))
     expected = (TASK.scores(model, batch).softmax(-1) * values.T).sum(-1).mean()
     true = torch.cat([part.flatten() for part in torch.autograd.grad(expected, list(model.encoder.parameters()))])

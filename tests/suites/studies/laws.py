@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,47 +171,53 @@ def law(estimator: Estimator[EnumerableOracle], space: str, deviation: float) ->
     return EstimateLaw.of(estimator, instance(space, deviation))
 
 
-NAMES = ("scale", "own sample in the baseline", "one part", "sign of the smallest part", "temperature", "two structures swapped")
+def _flipped(law: EstimateLaw) -> EstimateLaw:
+    """The sign of the smallest part of those whose sign matters by 1 %."""
+    estimates, size = law.estimates.clone(), law.gradient.abs()
+    relevant = torch.where(2 * size >= 0.01 * law.gradient.norm(), size, torch.inf)
+    estimates[:, int(relevant.argmin())] *= -1
+    return law.changed(estimates)
+
+
+def _longer_part(law: EstimateLaw) -> EstimateLaw:
+    """1 % of ‖g‖ is added to the part of the greatest gradient."""
+    estimates = law.estimates.clone()
+    estimates[:, int(law.gradient.abs().argmax())] += 0.01 * law.gradient.norm()
+    return law.changed(estimates)
+
+
+def _swapped(law: EstimateLaw) -> EstimateLaw:
+    """The sampler exchanges the two most probable structures."""
+    weights = law.probabilities.copy()
+    first, second = np.argsort(weights)[-2:]
+    weights[[first, second]] = weights[[second, first]]
+    return law.changed(probabilities=weights)
+
+
+ERRORS: dict[str, Callable[[EstimateLaw], EstimateLaw]] = {
+    "scale": lambda law: law.changed(1.01 * law.estimates),
+    "own sample in the baseline": lambda law: law.changed(63 / 64 * law.estimates),  # the mean effect at 64 samples
+    "one part": _longer_part,
+    "sign of the smallest part": _flipped,
+    "temperature": lambda law: law.changed(probabilities=law.probabilities ** (1 / 1.01)),
+    "two structures swapped": _swapped,
+}
+"""Errors of about 1 %, planted in the law of an unbiased estimator."""
 
 NOTHING = 1e-9
 """A bias below this share of the standard deviation is none."""
 
 
-def with_error(law: EstimateLaw, name: str, size: float = 0.01) -> EstimateLaw:
-    """The law of an unbiased estimator with an error in it.
+def needed_replicates(law: EstimateLaw, truth: Truth) -> int:
+    """Replicates at which one of the three tests, which share the level, applies and finds the law's bias with power 0.9.
 
-    ``scale``: estimates too long by 1 %. ``own sample in the baseline``: too short by 1/64, the mean effect at 64 samples. ``one part``:
-    1 % of ‖g‖ is added to the part of the greatest gradient. ``sign of the smallest part``: flipped, of those parts where that matters by
-    1 %. ``temperature``: samples at 1.01. ``two structures swapped``: the sampler exchanges the two most probable ones.
-
-    Args:
-        law: of an unbiased estimator.
-        name: one of `NAMES`.
-        size: of the errors that are given as 1 % here.
+    A t-test finds an error δ at ``N = (z_{1−α/2} + z_power)² σ²/δ²``; the joint one by the noncentrality of its χ² distribution.
     """
-    estimates, weights, gradient = law.estimates.clone(), law.probabilities.copy(), law.gradient
-    if name == "scale":
-        estimates *= 1 + size
-    elif name == "own sample in the baseline":
-        estimates *= 63 / 64
-    elif name == "one part":
-        estimates[:, int(gradient.abs().argmax())] += size * gradient.norm()
-    elif name == "sign of the smallest part":
-        relevant = torch.where(2 * gradient.abs() >= size * gradient.norm(), gradient.abs(), torch.inf)
-        estimates[:, int(relevant.argmin())] *= -1
-    elif name == "temperature":
-        weights = weights ** (1 / (1 + size))
-    elif name == "two structures swapped":
-        first, second = np.argsort(weights)[-2:]
-        weights[[first, second]] = weights[[second, first]]
-    else:
-        raise ValueError(f"`with_error` got {name!r}; expected one of {', '.join(NAMES)}")
-    return law.changed(estimates, weights)
 
+    def of_t_test(ratio: float, tests: int) -> float:
+        return (float(stats.norm.isf(ALPHA / 2 / tests) + stats.norm.ppf(0.9)) / max(ratio, NOTHING)) ** 2
 
-def needed_replicates(law: EstimateLaw, truth: Truth) -> dict[str, int]:
-    """Replicates at which each of the three tests, which share the level, applies and finds the law's bias with power 0.9."""
-    along, deviation = float(law.bias @ law.direction), float((law.direction @ law.covariance @ law.direction).sqrt())
+    along = abs(float(law.bias @ law.direction)) / float((law.direction @ law.covariance @ law.direction).sqrt())
     spread = law.covariance.diagonal().sqrt()
     varying = spread > 1e-9 * spread.max()
     ratios, kurtosis = (law.bias[varying] / spread[varying]).abs(), truth.kurtosis.flatten()[varying]
@@ -218,30 +225,12 @@ def needed_replicates(law: EstimateLaw, truth: Truth) -> dict[str, int]:
     values, vectors = torch.linalg.eigh(law.covariance)
     kept = values > 1e-10 * values[-1]
     distance = float(((vectors.mT @ law.bias)[kept].square() / values[kept]).sum())
-    needed = {
-        "along": predicted_replicates(deviation, max(abs(along), NOTHING * deviation), tests=3),
-        "parts": predicted_replicates(1.0, max(float(ratios[best]), NOTHING), tests=3 * len(ratios)),
-        "joint": math.ceil(_noncentrality(int(kept.sum())) / max(distance, NOTHING**2)),
-    }
-    least = {"along": FILTER * truth.kurtosis_along, "parts": FILTER * float(kurtosis[best]), "joint": FLAT * float(kurtosis.max())}
-    return {name: max(count, math.ceil(least[name])) for name, count in needed.items()}
-
-
-def _noncentrality(rank: int) -> float:
-    """Noncentrality of the χ² distribution that exceeds the critical value with probability 0.9."""
+    rank = int(kept.sum())
     critical = float(stats.chi2.isf(ALPHA / 3, rank))
-    return float(optimize.brentq(lambda distance: stats.ncx2.sf(critical, rank, distance) - 0.9, 1e-3, 1e4))
-
-
-def predicted_replicates(deviation: float, error: float, *, alpha: float = ALPHA, power: float = 0.9, tests: int = 1) -> int:
-    """Replicates at which a t-test finds an error with the given power: ``N = (z_{1−α/2} + z_power)² σ²/δ²``, 20.9 σ²/δ² by default.
-
-    Args:
-        deviation: σ, standard deviation of one estimate in the direction that is tested.
-        error: δ, the error in that direction.
-        alpha: level.
-        power: wanted probability of finding it.
-        tests: how many tests share the level.
-    """
-    quantiles = float(stats.norm.isf(alpha / 2 / tests) + stats.norm.ppf(power))
-    return math.ceil((quantiles * deviation / error) ** 2)
+    noncentrality = float(optimize.brentq(lambda shift: stats.ncx2.sf(critical, rank, shift) - 0.9, 1e-3, 1e4))
+    needed = (
+        max(of_t_test(along, 3), FILTER * truth.kurtosis_along),
+        max(of_t_test(float(ratios[best]), 3 * len(ratios)), FILTER * float(kurtosis[best])),
+        max(noncentrality / max(distance, NOTHING**2), FLAT * float(kurtosis.max())),
+    )
+    return math.ceil(min(needed))

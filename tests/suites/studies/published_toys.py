@@ -1,14 +1,11 @@
 """Toys of the papers on bits and categories.
 
-* One bit of logit φ and the loss ``(b − t)²`` with t close to ½, where both values of the bit cost almost the same: the toy of REBAR,
-  RELAX, ARM and DisARM. The quantity is the natural logarithm of the variance of the estimate of φ's gradient; REBAR and RELAX are
-  trained on the variance first. The relaxed loss tells nothing about the discrete one here, and REBAR is no better than REINFORCE.
-* A quadratic loss of three classes: Gumbel-Rao keeps the mean of straight-through Gumbel-softmax (ST-GS), and loses variance as K grows.
-* Bits with the loss ``|b − .45|^p``, the polynomial toy of ReinMax; bits are independent and the loss is a sum, so that one bit tells all.
-  The quantity is the relative bias.
+* REBAR, RELAX, ARM and DisARM: one bit of logit φ and the loss ``(b − t)²`` with t close to ½. The quantity is the natural logarithm of
+  the variance of the gradient in φ. REBAR and RELAX are tuned first. Both bits cost almost the same, so that the relaxed loss is no help.
+* Gumbel-Rao: a quadratic loss of three classes. It keeps the mean of straight-through Gumbel-softmax, and loses variance as K grows.
+* ReinMax: independent bits with the loss ``|b − .45|^p``, a sum, so that one bit suffices. The quantity is the relative bias.
 
-The papers show curves for most of this, and these are no numbers: a dash stands in the column ``published``. ``exact`` is by
-enumeration or in closed form.
+The papers show curves, and print no numbers. The column ``exact`` is by enumeration or in closed form.
 
 References:
     Tucker et al. 2017 (REBAR), section 5; Grathwohl et al. 2018 (RELAX), section 5.1; Yin & Zhou 2019 (ARM), section 4; Dong, Mnih & Tucker
@@ -34,15 +31,13 @@ from structgrad.suites.truth import exact_truth
 REPLICATES = 20_000
 TUNING_STEPS, TUNING_ROWS = 200, 64
 
-Row = dict[str, Any]
+Row = tuple[str, str, str, float, float | None]
 
 
 def reproduce() -> pd.DataFrame:
-    """One row per estimator and setting: the published number, the measured one, and the exact value if there is one."""
+    """One row per estimator and setting: the measured number, and the exact value if there is one."""
     rows = [*bit_rows(0.45), *bit_rows(0.499), *gumbel_rao_rows(), *reinmax_rows()]
-    return pd.DataFrame(rows, columns=["setting", "estimator", "quantity", "published", "measured", "exact"]).astype(
-        {"published": float, "measured": float, "exact": float}
-    )
+    return pd.DataFrame(rows, columns=["setting", "estimator", "quantity", "measured", "exact"]).astype({"measured": float, "exact": float})
 
 
 def bit_rows(target: float, logit: float = 1.0) -> list[Row]:
@@ -71,7 +66,7 @@ def bit_rows(target: float, logit: float = 1.0) -> list[Row]:
         "relax, tuned": tuned(Relax(control=network())),
     }
     setting = f"(b − {target})², φ = {logit:g}"
-    return [row(setting, name, "log variance", log_variance(estimator), exact.get(name)) for name, estimator in estimators.items()]
+    return [(setting, name, "log variance", log_variance(estimator), exact.get(name)) for name, estimator in estimators.items()]
 
 
 def log_variances_of_a_bit(target: float, logit: float) -> dict[str, float]:
@@ -99,10 +94,10 @@ def network() -> nn.Module:
 
 def gumbel_rao_rows() -> list[Row]:
     """The mean on two classes of equal scores, and the variance relative to ST-GS on a quadratic loss of three."""
-    rows = []
+    rows: list[Row] = []
     for name, estimator in (("st_gumbel", StraightThroughGumbel()), ("gumbel_rao, K = 10", GumbelRao())):
         found = _estimates(estimator, lambda z: z[..., 0], torch.zeros(2, dtype=torch.float64))
-        rows.append(row("L = z_0, θ = (0, 0), τ = 1", name, "mean", float(found[:, 0].mean()), 1 / 6))
+        rows.append(("L = z_0, θ = (0, 0), τ = 1", name, "mean", float(found[:, 0].mean()), 1 / 6))
     stream = generator(0, "published_toys", "quadratic")
     matrix = torch.randn(3, 3, generator=stream, dtype=torch.float64)
 
@@ -114,13 +109,13 @@ def gumbel_rao_rows() -> list[Row]:
     for count in (1, 10, 100):
         ratio = float(_estimates(GumbelRao(0.1, count), loss, scores).var(0).sum()) / straight
         exact = 1.0 if count == 1 else None
-        rows.append(row("‖Q(z − ⅓)‖², θ = 0, τ = 0.1", f"gumbel_rao, K = {count}", "variance / that of ST-GS", ratio, exact))
+        rows.append(("‖Q(z − ⅓)‖², θ = 0, τ = 0.1", f"gumbel_rao, K = {count}", "variance / that of ST-GS", ratio, exact))
     return rows
 
 
 def reinmax_rows() -> list[Row]:
     """Relative biases on the polynomial toy."""
-    rows = []
+    rows: list[Row] = []
     for power in (1.5, 2.0, 3.0):
 
         def loss(z: Tensor, power: float = power) -> Tensor:
@@ -132,20 +127,8 @@ def reinmax_rows() -> list[Row]:
             found = measure(estimator, Categorical(), loss, scores, truth=truth)
             exact = found.metrics["relative_bias"].value
             error = _estimates(estimator, loss, scores).mean(0) - truth.gradient
-            rows.append(row(f"|b − .45|^{power:g}, φ = 0.5", name, "relative bias", float(error.norm() / truth.gradient.norm()), exact))
+            rows.append((f"|b − .45|^{power:g}, φ = 0.5", name, "relative bias", float(error.norm() / truth.gradient.norm()), exact))
     return rows
-
-
-def row(setting: str, estimator: str, quantity: str, measured: float, exact: float | None) -> Row:
-    """A row without a published number: none of these papers prints one."""
-    return {
-        "setting": setting,
-        "estimator": estimator,
-        "quantity": quantity,
-        "published": None,
-        "measured": measured,
-        "exact": exact,
-    }
 
 
 def _estimates(estimator: Estimator[Any], loss: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:

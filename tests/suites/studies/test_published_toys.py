@@ -58,7 +58,3 @@ def test_reinmax_is_exact_for_the_quadratic_alone(table: pd.DataFrame) -> None:
     for power in ("1.5", "3"):
         reinmax, simple = (value(table, f"|b − .45|^{power},", name, "exact") for name in ("reinmax", "simple"))
         assert 0.1 < reinmax < simple
-
-
-def test_no_number_is_given_as_published(table: pd.DataFrame) -> None:
-    assert bool(table["published"].isna().all())

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import Constituency, ShiftReduce
-from structgrad.suites.tasks.language.compositions import ChartDecoder, StackDecoder, derivations_of, spans_of
+from structgrad.suites.tasks.language.compositions import ChartDecoder, StackDecoder, TreeDecoder, derivations_of, spans_of
 
 
-def decoder() -> ChartDecoder:
+def decoder(kind: type[TreeDecoder] = ChartDecoder) -> TreeDecoder:
     torch.manual_seed(0)
-    return ChartDecoder(6, 4, 5, 3).double()
+    return kind(6, 4, 5, 3).double()
 
 
 TOKENS, LENGTHS = torch.tensor([[0, 1, 2, 3, 4], [3, 3, 1, 0, 5]]), torch.tensor([5, 4])
@@ -21,7 +21,7 @@ FITTING = TREES[:, 0, 3] > 0
 """Trees that a line of 4 tokens may have."""
 
 
-def by_chart(model: ChartDecoder, z: Tensor) -> Tensor:
+def by_chart(model: TreeDecoder, z: Tensor) -> Tensor:
     return model(TOKENS, LENGTHS, z.detach().requires_grad_())
 
 
@@ -42,7 +42,7 @@ def test_a_tree_by_hand() -> None:
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_distinct_subtrees_give_what_the_chart_gives(same: bool) -> None:
+def test_distinct_subtrees_equal_the_chart(same: bool) -> None:
     """Values, and gradients in the parameters; a line of 4 tokens reads no tree that it may not have."""
     model = decoder()
     z = TREES.unsqueeze(1).expand(-1, 2, -1, -1)
@@ -69,19 +69,16 @@ def test_subtrees_that_trees_share_are_composed_once() -> None:
     assert [pairs.shape[1] for pairs in rows.pairs] == [2] * 7
 
 
-def test_what_is_no_tree_goes_through_the_chart() -> None:
+def test_points_that_are_no_trees_are_composed_by_the_chart() -> None:
     model, crossing = decoder(), TREES[0].clone()
     for wrong in (crossing + TREES[-1], 0.5 * (crossing + TREES[-1]), crossing * (torch.arange(5) != 4)):
         z = wrong.clamp(max=1).expand(2, 5, 5)
         assert decoder()._forest(z) is None
         assert torch.equal(model(TOKENS, LENGTHS, z), by_chart(model, z))
+    assert model(TOKENS, LENGTHS, torch.zeros(0, 2, 5, 5, dtype=torch.float64)).shape == (0, 2, 3)
 
 
-def test_no_structures() -> None:
-    assert decoder()(TOKENS, LENGTHS, torch.zeros(0, 2, 5, 5, dtype=torch.float64)).shape == (0, 2, 3)
-
-
-def test_the_gradient_says_what_a_rotation_changes() -> None:
+def test_the_gradient_is_the_change_by_a_rotation() -> None:
     """More weight for the span of a rotation moves the logits of a tree towards those of the rotated tree."""
     model = decoder()
     tree = torch.eye(5, dtype=torch.float64)
@@ -105,22 +102,11 @@ def test_gradients_are_finite_wherever_weights_vanish() -> None:
         assert bool(gradient.isfinite().all())
 
 
-def test_under_vmap() -> None:
-    model = decoder()
-    z = torch.stack([TREES[0], TREES[FITTING][0]]).expand(3, 2, 5, 5)
-    assert torch.allclose(torch.func.vmap(lambda one: model(TOKENS, LENGTHS, one))(z), model(TOKENS, LENGTHS, z))
-
-
-def stack_decoder() -> StackDecoder:
-    torch.manual_seed(0)
-    return StackDecoder(6, 4, 5, 3).double()
-
-
 DERIVATIONS = ShiftReduce().enumerate((6, 6, 2), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("length", [2, 3, 5])
-def test_derivations_and_spans_are_one_and_the_same(length: int) -> None:
+def test_derivations_and_spans_convert_both_ways(length: int) -> None:
     derivations = ShiftReduce().enumerate((length + 1, length + 1, 2))
     spans = spans_of(derivations).float()
     assert torch.equal(derivations_of(spans), derivations)
@@ -128,9 +114,9 @@ def test_derivations_and_spans_are_one_and_the_same(length: int) -> None:
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_a_stack_composes_what_the_chart_composes(same: bool) -> None:
+def test_a_stack_equals_the_chart(same: bool) -> None:
     """Distinct subtrees and the stack give the same values and gradients in the parameters."""
-    model, chart = stack_decoder(), decoder()
+    model, chart = decoder(StackDecoder), decoder()
     z = DERIVATIONS.unsqueeze(1).expand(-1, 2, -1, -1, -1)
     z = z if same else torch.stack([DERIVATIONS, DERIVATIONS.flip(0)], 1)
     trees = spans_of(z).double()
@@ -146,7 +132,7 @@ def test_a_stack_composes_what_the_chart_composes(same: bool) -> None:
 
 def test_the_gradient_of_an_action_that_was_not_taken() -> None:
     """A reduction in place of a shift: the later actions continue from the other stack."""
-    model = stack_decoder()
+    model = decoder(StackDecoder)
     z = ShiftReduce.structure(torch.tensor([0, 0, 0, 1, 1, 0, 1, 0, 1]), dtype=torch.float64).unsqueeze(0).requires_grad_()
     (gradient,) = torch.autograd.grad(model(TOKENS[:1], LENGTHS[:1], z)[0, 0], z)
     assert gradient[0, 2, 2, 1] != 0
@@ -154,7 +140,9 @@ def test_the_gradient_of_an_action_that_was_not_taken() -> None:
     assert gradient[0, 5, 5, 0] == 0
 
 
-def test_a_stack_under_vmap() -> None:
-    model, z = stack_decoder(), torch.stack([DERIVATIONS[0], DERIVATIONS[3]]).expand(3, 2, 6, 6, 2)
-    mapped = torch.func.vmap(lambda one: model(TOKENS, torch.tensor([5, 5]), one))(z)
-    assert torch.allclose(mapped, model(TOKENS, torch.tensor([5, 5]), z))
+@pytest.mark.parametrize("kind", [ChartDecoder, StackDecoder])
+def test_under_vmap(kind: type[TreeDecoder]) -> None:
+    model, structures = decoder(kind), TREES if kind is ChartDecoder else DERIVATIONS
+    z = structures[[0, 3]].expand(3, 2, *structures.shape[1:])
+    lengths = torch.tensor([5, 5])
+    assert torch.allclose(torch.func.vmap(lambda one: model(TOKENS, lengths, one))(z), model(TOKENS, lengths, z))

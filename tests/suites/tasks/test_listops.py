@@ -1,32 +1,84 @@
-"""Tasks on lines of ListOps: structures, their quality, and a decoder that is trained once."""
+"""Tasks on lines of ListOps: values, trees, generated lines, and decoders that are trained once."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from structgrad.estimators import make_estimator
-from structgrad.suites.tasks import make_task
+from structgrad.oracles import ShiftReduce
+from structgrad.suites.score_folders import task_file
 from structgrad.suites.tasks.language import list_operations, listops
-from structgrad.suites.tasks.language.listops import ListOps, ListOpsFrozen, ListOpsGenerated, bracket_recall, gold
+from structgrad.suites.tasks.language.list_operations import PADDING, TOKENS, TRAINING_FILE, encoded, generate, leaves, parsed, value_of
+from structgrad.suites.tasks.language.listops import LineTask, ListOps, ListOpsGenerated, ListOpsParser, bracket_recall
 from structgrad.suites.tasks.training import train
 
 SIZES: dict[str, Any] = {"shortest": 7, "longest": 7, "train": 300, "heldout": 60, "dimension": 12, "hidden": 16}
 TINY = ListOpsGenerated(**SIZES, pretraining=150, steps=40)
 JOINT = ListOps(**SIZES, generated=True, steps=100)
+PARSER = ListOpsParser(longest=8, train=60, heldout=20, generated=True, dimension=8, hidden=8, steps=2, batch_size=8)
+
+POLICIES = (
+    *("reinforce", "reinforce_constant", "reinforce_running_mean", "reinforce_greedy", "reinforce_sampled", "reinforce_optimal"),
+    *("reinforce_learned", "reinforce_conditional_mean", "reinforce_normalised", "reinforce_ppo[inner_steps=15]", "rloo[num_samples=4]"),
+    *("step_reinforce", "step_greedy", "step_sampled", "step_conditional_mean", "step_optimal", "step_learned", "step_leave_one_out"),
+    *("step_ppo[inner_steps=15]", "step_ste", "step_st_gumbel"),
+)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("[MIN 4 2 9 ]", 2),
+        ("[MAX 4 2 9 ]", 9),
+        ("[MED 4 2 9 ]", 4),
+        ("[MED 4 7 1 9 ]", 5),
+        ("[SM 4 2 9 ]", 5),
+        ("[FIRST 4 2 9 ]", 4),
+        ("[LAST 4 2 9 ]", 9),
+        ("[LAST 4 [MIN 3 [MAX 2 8 ] ] ]", 3),
+    ],
+)
+def test_values(line: str, value: int) -> None:
+    assert value_of(line.split()) == value
 
 
-@pytest.mark.parametrize("name", ["listops", "listops_frozen", "listops_generated"])
-def test_by_name(name: str) -> None:
-    assert make_task(name).name == name
+def test_a_line_as_tensors() -> None:
+    lines = encoded([parsed("( ( ( [MAX 2 ) 9 ) ] )"), parsed("( ( ( [MIN ( ( [FIRST 3 ) ] ) ) 1 ) ] )")], 7)
+    assert [[TOKENS[token] for token in row if token != PADDING] for row in lines.inputs[0].tolist()] == [
+        ["[MAX", "2", "9", "]"],
+        ["[MIN", "[FIRST", "3", "]", "1", "]"],
+    ]
+    assert lines.lengths.tolist() == [4, 6]
+    assert lines.labels.tolist() == [9, 1]
+    wide = [[(i, j) for i in range(7) for j in range(i + 1, 7) if tree[i, j]] for tree in lines.gold]
+    assert wide == [[(0, j) for j in range(1, 7)], [(0, 3), (0, 4), (0, 5), (0, 6), (1, 2), (1, 3)]]
+
+
+def test_generated_lines_are_distinct_and_fit() -> None:
+    splits = [generate(split, 7, 8, 60, 20) for split in ("train", "validation", "test")]
+    generate.cache_clear()
+    assert torch.equal(generate("train", 7, 8, 60, 20).inputs[0], splits[0].inputs[0])
+    tokens = [tuple(row) for lines in splits for row in lines.inputs[0].tolist()]
+    assert len(set(tokens)) == len(tokens) == 100
+    assert set(splits[0].lengths.tolist()) == {7, 8}
+    assert bool(((splits[0].inputs[0] < 6).sum(-1) >= 2).all())
+
+
+def test_more_lines_than_exist_are_refused(monkeypatch):
+    monkeypatch.setattr(list_operations, "PATIENCE", 30)
+    with pytest.raises(ValueError, match=r"^`generate` found \d+ lines of 7 to 7 tokens; expected 200200: ask for fewer, or longer ones$"):
+        generate("train", 7, 7, 200_000, 100)
+
+
+@pytest.mark.skipif(task_file(TRAINING_FILE) is None, reason="the real lines are not here")
+def test_values_of_real_lines() -> None:
+    path = task_file(TRAINING_FILE)
+    assert path is not None
+    for line in path.read_text().splitlines()[:200]:
+        value, _, bracketing = line.partition("\t")
+        assert value_of(leaves(parsed(bracketing))) == int(value)
 
 
 def test_recall_counts_the_spans_of_the_line_alone() -> None:
@@ -40,14 +92,11 @@ def test_recall_counts_the_spans_of_the_line_alone() -> None:
     assert recall.tolist() == pytest.approx([2 / 4, 1 / 3, 1])
 
 
-@pytest.mark.parametrize("task", [TINY, JOINT])
-def test_true_trees_are_judged_right_and_are_structures(task: listops.SpanTask) -> None:
+@pytest.mark.parametrize("task", [TINY, JOINT, PARSER])
+def test_true_trees_are_structures_with_full_recall(task: LineTask) -> None:
     batch, model = task.batch("train", torch.arange(8)), task.model(0)
-    scores = task.scores(model, batch)
-    assert bool((task.oracle.rank(gold(batch)) >= 0).all())
-    assert bool(task.oracle.log_prob(gold(batch), scores).isfinite().all())
-    assert task.judge(model, batch, gold(batch))["structure_accuracy"].tolist() == [1] * 8
-    assert task.loss(model, batch)(torch.stack([gold(batch), task.oracle.argmax(scores)])).shape == (2, 8)
+    assert bool(task.oracle.log_prob(batch.true(), task.scores(model, batch)).isfinite().all())
+    assert task.judge(model, batch, batch.true())["structure_accuracy"].tolist() == [1] * 8
 
 
 def test_losses_of_trees_agree_between_both_ways_to_evaluate_them() -> None:
@@ -58,8 +107,8 @@ def test_losses_of_trees_agree_between_both_ways_to_evaluate_them() -> None:
     assert torch.allclose(loss(trees), loss(trees.clone().requires_grad_()), atol=1e-5)
 
 
-def test_a_frozen_decoder_is_the_same_for_all_seeds_and_stays_as_it_is() -> None:
-    models = [TINY.model(0), TINY.model(1), train(TINY, make_estimator("ste"), rate=0.01, seed=0, steps=2)]
+def test_a_frozen_decoder_is_the_same_for_all_seeds_and_is_not_trained() -> None:
+    models = [TINY.model(0), TINY.model(1), train(TINY, "ste", rate=0.01, seed=0, steps=2)]
     states = [torch.cat([parameter.flatten() for parameter in model.decoder.parameters()]) for model in models]
     assert torch.equal(states[0], states[1])
     assert torch.equal(states[0], states[2])
@@ -67,44 +116,56 @@ def test_a_frozen_decoder_is_the_same_for_all_seeds_and_stays_as_it_is() -> None
     assert not torch.equal(models[0].encoder.tokens.weight, models[1].encoder.tokens.weight)
 
 
-def test_a_frozen_decoder_is_kept_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_decoder_is_cached_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     first = TINY.model(0).decoder.state_dict()
     listops._pretrained.cache_clear()
-    monkeypatch.setattr(listops, "fit", lambda *args, **named: pytest.fail("trained again"))
+    monkeypatch.setattr(listops, "fit_decoder", lambda *args, **named: pytest.fail("trained again"))
     assert all(torch.equal(value, first[name]) for name, value in TINY.model(0).decoder.state_dict().items())
 
 
-def test_true_trees_beat_the_most_frequent_value() -> None:
-    assert TINY.floor(0)["accuracy"] + 0.2 < TINY.ceiling(0)["accuracy"]
-
-
-def test_learning_the_exact_gradient_finds_trees() -> None:
-    before, after = TINY.model(0), train(TINY, make_estimator("exact"), rate=0.03, seed=0)
+def test_the_exact_gradient_finds_trees() -> None:
+    before, after = TINY.model(0), train(TINY, "exact", rate=0.03, seed=0)
     found = [TINY.evaluate(model)["structure_accuracy"] for model in (before, after)]
     assert found[0] + 0.3 < found[1]
 
 
-def test_left_branching_is_beside_the_floor_of_learning_both() -> None:
+def test_the_floor_also_has_left_branching_trees() -> None:
     floor, ceiling = JOINT.floor(0), JOINT.ceiling(0)
     assert floor["accuracy"] < floor["left_branching_accuracy"] < ceiling["accuracy"]
     assert 0 < floor["left_branching_structure_accuracy"] < 1 == ceiling["structure_accuracy"]
 
 
-def test_both_have_rates_of_their_own() -> None:
+def test_the_decoder_has_a_smaller_rate() -> None:
     model = JOINT.model(0)
     encoder, decoder = JOINT.parameter_groups(model, 0.01)
     assert (encoder["lr"], decoder["lr"]) == (0.01, pytest.approx(0.003))
-    assert encoder["params"] == list(model.encoder.parameters())
-    assert decoder["params"] == list(model.decoder.parameters())
+    assert (encoder["params"], decoder["params"]) == (list(model.encoder.parameters()), list(model.decoder.parameters()))
 
 
-def test_without_the_real_lines_a_reason_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert ListOpsFrozen().unavailable() == list_operations.unavailable() is not None
-    assert ListOpsGenerated().unavailable() is None
+def test_the_actions_of_a_line() -> None:
+    """After an operator SHIFT, after an argument REDUCE, after the end of a list that is an argument REDUCE twice."""
+    batch = PARSER.batch("train", torch.arange(60))
+    assert batch.lengths is not None
+    derivations = ShiftReduce.actions(batch.true())
+    for tokens, length, actions in zip(batch.inputs[0].tolist(), batch.lengths.tolist(), derivations.tolist(), strict=True):
+        expected: list[int] = []
+        open_ = 0
+        for token in tokens[:length]:
+            expected.append(0)
+            if token < 6:
+                open_ += 1
+            else:
+                expected.append(1)
+            if token == 16:
+                open_ -= 1
+                expected.extend([1] * (open_ > 0))
+        assert actions[: 2 * length - 1] == expected
 
 
-@pytest.mark.skipif(list_operations.unavailable() is not None, reason=str(list_operations.unavailable()))
-def test_real_lines_make_batches_of_one_shape() -> None:
-    batch = ListOpsFrozen().batch("test", torch.arange(5))
-    assert (batch.inputs[0].shape, gold(batch).shape) == ((5, 8), (5, 8, 8))
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_estimator_of_policies_trains_the_parser(name: str) -> None:
+    before, after = PARSER.model(0), train(PARSER, name, rate=0.01, seed=0)
+    for part in ("encoder", "decoder"):
+        pairs = zip(getattr(before, part).parameters(), getattr(after, part).parameters(), strict=True)
+        assert any(not torch.equal(one, other) for one, other in pairs), part
+    assert all(bool(parameter.isfinite().all()) for parameter in after.parameters())

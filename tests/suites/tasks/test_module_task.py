@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from structgrad.estimators import make_estimator
 from structgrad.oracles import Assignment, Subset
 from structgrad.reports.verbs.run.command import with_encoder as named
 from structgrad.suites.tasks import ModuleTask, make_task, with_encoder
@@ -46,7 +45,7 @@ def test_a_task_of_two_modules_keeps_the_contract(data):
     assert check_task(own(*data), trained=False) == []
 
 
-def test_true_structures_are_worth_something():
+def test_true_structures_help():
     task = own(X, Y, GOLD, steps=200)
     ceiling, floor = task.ceiling(0), task.floor(0)
     assert ceiling["accuracy"] > 0.95
@@ -57,17 +56,15 @@ def test_true_structures_are_worth_something():
 def test_without_true_structures_the_ceiling_is_the_exact_gradient():
     task = own(X, Y)
     assert "structure_accuracy" not in task.ceiling(0)
-    model = train(task, make_estimator("exact"), rate=0.05, seed=0)
-    assert task.ceiling(0)["accuracy"] == task.evaluate(model)["accuracy"]
+    assert task.ceiling(0)["accuracy"] == task.evaluate(train(task, "exact", rate=0.05, seed=0))["accuracy"]
 
 
-def test_splits_share_no_item():
-    task = own(torch.arange(500.0).unsqueeze(1).expand(-1, 4).contiguous(), Y)
-    seen = [task.batch(split, torch.arange(task.size(split))).inputs[0][:, 0].tolist() for split in ("train", "validation", "test")]
-    assert [len(items) for items in seen] == [300, 100, 100]
-    assert len({item for items in seen for item in items}) == 500
-    again = own(torch.arange(500.0).unsqueeze(1).expand(-1, 4).contiguous(), Y)
-    assert again.batch("train", torch.arange(300)).inputs[0][:, 0].tolist() == seen[0]
+def test_splits_share_no_item_and_are_the_same_again():
+    one, again = (own(torch.arange(500.0).unsqueeze(1).expand(-1, 4), Y) for _ in range(2))
+    splits = [[task.data(split).inputs[0][:, 0].tolist() for split in ("train", "validation", "test")] for task in (one, again)]
+    assert [len(items) for items in splits[0]] == [300, 100, 100]
+    assert len({item for items in splits[0] for item in items}) == 500
+    assert splits[0] == splits[1]
 
 
 def test_several_inputs_reach_both_modules():
@@ -100,7 +97,7 @@ def test_items_of_different_lengths_are_padded():
     mask = Assignment().length_mask((5, 5), batch.lengths)
     assert torch.equal(best * mask, within)
     assert torch.equal(batch.gold.sum((-2, -1)), batch.lengths.float())
-    learnt = train(ModuleTask(scorer, Sized, Assignment(), [(x, 0) for x in items], steps=2), make_estimator("rloo"), rate=0.01, seed=0)
+    learnt = train(ModuleTask(scorer, Sized, Assignment(), [(x, 0) for x in items], steps=2), "rloo", rate=0.01, seed=0)
     assert all(bool(parameter.isfinite().all()) for parameter in learnt.parameters())
 
 
@@ -112,7 +109,7 @@ class Sized(nn.Module):
         return torch.stack([z[..., 0, 0], -z[..., 0, 0]], -1)
 
 
-def test_it_is_called_the_same_in_every_process():
+def test_the_text_of_a_task_is_the_same_in_every_process():
     code = "from tests.suites.tasks.test_module_task import *; print(repr(own(X, Y, loss_per_item=nn.CrossEntropyLoss(reduction='none'))))"
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert there == repr(own(X, Y, loss_per_item=nn.CrossEntropyLoss(reduction="none")))
@@ -120,20 +117,13 @@ def test_it_is_called_the_same_in_every_process():
     assert repr(dataclasses.replace(own(X, Y), decoder=encoder)) != repr(own(X, Y))
 
 
-@pytest.mark.parametrize(
-    ("data", "options", "message"),
-    [
-        ((X,), {}, r"`ModuleTask` got items of \[1\] entries; expected \(input, label\) or \(input, label, structure\)"),
-        (
-            (X, Y),
-            {"loss_per_item": nn.CrossEntropyLoss()},
-            r"the loss_per_item of a `ModuleTask` gave \(\) for 3 items; expected one number",
-        ),
-    ],
-)
-def test_what_cannot_be_is_said(data, options, message):
-    task = own(*data, **options)
-    with pytest.raises(ValueError, match=message):
+def test_wrong_items_and_losses_are_refused():
+    with pytest.raises(
+        ValueError, match=r"`ModuleTask` got items of \[1\] entries; expected \(input, label\) or \(input, label, structure\)"
+    ):
+        own(X).batch("test", torch.arange(3))
+    task = own(X, Y, loss_per_item=nn.CrossEntropyLoss())
+    with pytest.raises(ValueError, match=r"the loss_per_item of a `ModuleTask` gave \(\) for 3 items; expected one number"):
         task.loss(task.model(0), task.batch("test", torch.arange(3)))(GOLD[:3])
 
 

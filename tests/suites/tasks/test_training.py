@@ -1,4 +1,4 @@
-"""Runs of training: paired, stopped and gone on with, side by side as alone."""
+"""Runs of training: paired, resumed, and batched."""
 
 import signal
 import subprocess
@@ -16,7 +16,8 @@ from structgrad.suites.tasks import make_task, training
 from structgrad.suites.tasks.clusters import Clusters
 from structgrad.suites.tasks.training import BatchOrder, Job, Training, stackable, train_all
 
-SMALL = Clusters(clusters=3, features=4, train=200, heldout=100, steps=20)
+SIZES = {"clusters": 3, "features": 4, "train": 200, "heldout": 100, "steps": 20}
+SMALL = Clusters(**SIZES)
 
 KILLED = """
 import os, signal
@@ -41,16 +42,16 @@ train_all(small, make_estimator({name!r}), [Job(0, 0.05), Job(1, 0.05)], scratch
 """
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
+def test_a_killed_run_continues_to_the_same_bits(tmp_path):
     jobs = [Job(0, 0.05), Job(1, 0.05)]
-    whole = train_all(SMALL, make_estimator("rloo"), jobs)
+    whole = train_all(SMALL, "rloo", jobs)
     program = KILLED.format(name="rloo", folder=str(tmp_path))
     killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     training_of = Training(SMALL, make_estimator("rloo"), jobs)
     training_of.run(until=0, scratch=tmp_path)
     assert training_of.step == 12
-    resumed = train_all(SMALL, make_estimator("rloo"), jobs, scratch=tmp_path)
+    resumed = train_all(SMALL, "rloo", jobs, scratch=tmp_path)
     assert [found.curve for found in resumed] == [found.curve for found in whole]
     assert [found.metrics for found in resumed] == [found.metrics for found in whole]
     for one, other in zip(resumed, whole, strict=True):
@@ -58,7 +59,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
 
 
 def test_the_checkpoint_of_other_jobs_is_left_alone(tmp_path):
-    train_all(SMALL, make_estimator("ste"), [Job(0, 0.05)], scratch=tmp_path)
+    train_all(SMALL, "ste", [Job(0, 0.05)], scratch=tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
     for other in ((SMALL, "ste", Job(0, 0.02)), (replace(SMALL, batch_size=100), "ste", Job(0, 0.05)), (SMALL, "rloo", Job(0, 0.05))):
         started = Training(other[0], make_estimator(other[1]), [other[2]])
@@ -66,15 +67,34 @@ def test_the_checkpoint_of_other_jobs_is_left_alone(tmp_path):
         assert started.step == 0
 
 
-@pytest.mark.parametrize("name", ["structured_attention", "ste", "exact"])
-def test_seeds_side_by_side_learn_what_they_learn_alone(name):
+@dataclass(frozen=True)
+class Folded(Clusters):
+    """Clusters whose items are numbered from the other end for every second seed."""
+
+    fold: int = 0
+
+    def at(self, seed):
+        return replace(self, fold=seed)
+
+    def batch(self, split, items):
+        return super().batch(split, self.size(split) - 1 - items if self.fold % 2 else items)
+
+
+def parameters_agree(one, other):
+    for left, right in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("task", "name"), [(SMALL, "structured_attention"), (SMALL, "ste"), (SMALL, "exact"), (Folded(**SIZES), "structured_attention")]
+)
+def test_seeds_in_one_batch_learn_as_alone(task, name):
+    """Each by its own data, rate and weights."""
     jobs = [Job(0, 0.02), Job(1, 0.02), Job(1, 0.05)]
-    together = train_all(SMALL, make_estimator(name), jobs)
-    for job, found in zip(jobs, together, strict=True):
-        [alone] = train_all(SMALL, make_estimator(name), [job])
+    for job, found in zip(jobs, train_all(task, name, jobs), strict=True):
+        [alone] = train_all(task, name, [job])
         assert found.job == job
-        for one, other in zip(found.model.parameters(), alone.model.parameters(), strict=True):
-            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+        parameters_agree(found, alone)
 
 
 @dataclass(frozen=True)
@@ -86,7 +106,7 @@ class Clipped(Clusters):
 
 def test_clipping_is_of_each_seed_alone():
     """Side by side, the long gradient of one seed shortens no other."""
-    task = Clipped(clusters=3, features=4, train=200, heldout=100, steps=20)
+    task = Clipped(**SIZES)
     jobs = [Job(0, 0.02), Job(1, 0.02)]
     side = Training(task, make_estimator("structured_attention"), jobs)
     side.run(until=1)
@@ -102,17 +122,23 @@ def test_clipping_is_of_each_seed_alone():
     assert norms.min() < 0.99 * task.clip
 
 
-def test_weights_and_order_of_data_are_those_of_the_seed():
+def test_weights_and_order_of_data_depend_on_the_seed():
     one, other = (Training(SMALL, make_estimator(name), [Job(3, 0.05)]) for name in ("ste", "rloo"))
     assert all(map(torch.equal, one.runs.models[0].parameters(), other.runs.models[0].parameters()))
     assert all(torch.equal(one.orders[0](), other.orders[0]()) for _ in range(5))
     assert not torch.equal(BatchOrder(SMALL, 3, 200)(), BatchOrder(SMALL, 4, 200)())
 
 
+def test_every_item_comes_at_most_once_in_an_epoch():
+    draw = BatchOrder(SMALL, 0, 400)
+    epoch = torch.cat([draw() for _ in range(3)])
+    assert len(epoch.unique()) == 3 * 128
+
+
 def test_a_run_that_diverges_ends_and_leaves_others_alone():
-    found = train_all(SMALL, make_estimator("structured_attention"), [Job(0, 0.05), Job(1, 1e30)])
-    [alone] = train_all(SMALL, make_estimator("structured_attention"), [Job(1, 1e30)])
-    [sane] = train_all(SMALL, make_estimator("structured_attention"), [Job(0, 0.05)])
+    found = train_all(SMALL, "structured_attention", [Job(0, 0.05), Job(1, 1e30)])
+    [alone] = train_all(SMALL, "structured_attention", [Job(1, 1e30)])
+    [sane] = train_all(SMALL, "structured_attention", [Job(0, 0.05)])
     assert (found[0].diverged, found[1].diverged, alone.diverged) == (None, 1, 1)
     assert len(found[1].curve) == len(alone.curve) == 21
     assert len({accuracy for step, accuracy in alone.curve if step > 1}) == 1
@@ -133,11 +159,11 @@ class Overflowing(Clusters):
 
 
 def test_a_gradient_that_is_not_finite_ends_its_run_alone():
-    task = Overflowing(clusters=3, features=4, train=200, heldout=100, steps=20)
-    lost, sane = train_all(task, make_estimator("structured_attention"), [Job(0, 0.05), Job(1, 0.05)])
+    task = Overflowing(**SIZES)
+    lost, sane = train_all(task, "structured_attention", [Job(0, 0.05), Job(1, 0.05)])
     assert (lost.diverged, sane.diverged) == (0, None)
-    [alone] = train_all(task, make_estimator("structured_attention"), [Job(1, 0.05)])
-    torch.testing.assert_close(sane.model.encoder.weight, alone.model.encoder.weight, atol=1e-4, rtol=1e-3)
+    [alone] = train_all(task, "structured_attention", [Job(1, 0.05)])
+    parameters_agree(sane, alone)
 
 
 def test_estimators_with_state_share_none_across_seeds():
@@ -147,36 +173,13 @@ def test_estimators_with_state_share_none_across_seeds():
 
 
 def test_curves_have_twenty_points_after_the_start():
-    [found] = train_all(replace(SMALL, steps=50), make_estimator("ste"), [Job(0, 0.05)])
+    [found] = train_all(replace(SMALL, steps=50), "ste", [Job(0, 0.05)])
     assert [step for step, _ in found.curve] == [round(2.5 * i) for i in range(training.EVALUATIONS + 1)]
     assert found.curve[-1][1] == found.metrics["accuracy"]
 
 
 @dataclass(frozen=True)
-class Folded(Clusters):
-    """Clusters whose items are numbered from the other end for every second seed."""
-
-    fold: int = 0
-
-    def at(self, seed):
-        return replace(self, fold=seed)
-
-    def batch(self, split, items):
-        return super().batch(split, self.size(split) - 1 - items if self.fold % 2 else items)
-
-
-def test_every_seed_has_the_data_that_it_sees():
-    task = Folded(clusters=3, features=4, train=200, heldout=100, steps=5)
-    jobs = [Job(0, 0.05), Job(1, 0.05)]
-    together = train_all(task, make_estimator("structured_attention"), jobs)
-    for job, found in zip(jobs, together, strict=True):
-        [alone] = train_all(task, make_estimator("structured_attention"), [job])
-        for one, other in zip(found.model.parameters(), alone.model.parameters(), strict=True):
-            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
-
-
-@dataclass(frozen=True)
-class Told(Clusters):
+class WithTruth(Clusters):
     """Clusters whose loss has the true ones as ``gold``."""
 
     def loss(self, model, batch):
@@ -184,8 +187,8 @@ class Told(Clusters):
 
 
 def test_true_structures_are_those_of_the_batch_of_every_seed():
-    task = Told(clusters=3, features=4, train=200, heldout=100, steps=20)
-    side = Training(task, make_estimator("ste"), [Job(0, 0.05), Job(1, 0.05)]).runs
+    task = WithTruth(**SIZES)
+    side = Training(task, "ste", [Job(0, 0.05), Job(1, 0.05)]).runs
     for _ in range(2):
         items = [torch.randperm(200)[:128] for _ in range(2)]
         side.load(items)
@@ -225,19 +228,19 @@ WATCHED = []
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_padding_is_left_out_of_training(seeds):
-    task = Ragged(clusters=3, features=4, train=200, heldout=100, steps=3)
+    task = Ragged(**SIZES | {"steps": 3})
     WATCHED.clear()
     run = Training(task, Watching(), [Job(seed, 0.05) for seed in range(seeds)])
     assert isinstance(run.runs, training._StackedRuns) == (seeds > 1)
     run.run(until=1)
     [(felt, inside)] = WATCHED
-    lengths = run.runs.lengths()
+    lengths = run.runs.lengths
     assert felt.shape == lengths.shape
     assert torch.equal(felt, lengths == 3)
     assert torch.equal(inside, lengths == 3)
 
 
-def test_what_ignores_padding_sees_shared_structures_as_they_are():
+def test_losses_that_ignore_padding_get_shared_structures_unchanged():
     task = make_task("listops_frozen[generated=True,train=50,heldout=20,pretraining=0]")
     model, batch = task.model(0), task.batch("train", torch.arange(4))
     structures = torch.ones(3, 1, 8, 8).expand(3, 4, 8, 8)
