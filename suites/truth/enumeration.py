@@ -280,15 +280,10 @@ class Enumeration:
 
     def _jacobian(self) -> Tensor | None:
         """The derivative of natural parameters, with the signs of deviations, in the scores: ``[p, p]``; None if both are the same."""
-        with torch.enable_grad():
-            leaf = self.scores.clone().requires_grad_()
-            potentials = self.oracle.natural_parameters(leaf)
-            if potentials is leaf:
-                return None
-            unit = torch.zeros(len(self._places), leaf.numel(), dtype=leaf.dtype, device=leaf.device)
-            unit.scatter_(1, self._places.unsqueeze(-1), self._signs.to(leaf).unsqueeze(-1))
-            (rows,) = torch.autograd.grad(potentials, leaf, unit.reshape(-1, *self.event), is_grads_batched=True)
-        return rows.flatten(1)[:, self._places]
+        unit = torch.zeros(len(self._places), self.scores.numel(), dtype=self.scores.dtype, device=self.scores.device)
+        unit.scatter_(1, self._places.unsqueeze(-1), self._signs.to(unit).unsqueeze(-1))
+        rows = _through_parameters(self.oracle, self.scores, unit.reshape(-1, *self.event))
+        return None if rows is None else rows.flatten(1)[:, self._places]
 
 
 def fitting_chunk(scores: Tensor) -> int:
@@ -307,10 +302,16 @@ def pulled_back(oracle: Oracle, scores: Tensor, gradient: Tensor, error: float) 
 
     The derivative of ``a − log Σ exp a`` at two actions has norm at most √2, and takes a handful of operations.
     """
+    found = _through_parameters(oracle, scores, gradient.unsqueeze(0))
+    return (gradient, error) if found is None else (found[0], 2 * error + 16 * ROUNDOFF * float(gradient.norm()))
+
+
+def _through_parameters(oracle: Oracle, scores: Tensor, gradients: Tensor) -> Tensor | None:
+    """Gradients ``[k, *event]`` in the natural parameters as gradients in the scores; None if both are the same."""
     with torch.enable_grad():
         leaf = scores.clone().requires_grad_()
         potentials = oracle.natural_parameters(leaf)
         if potentials is leaf:
-            return gradient, error
-        (result,) = torch.autograd.grad(potentials, leaf, gradient)
-    return result, 2 * error + 16 * ROUNDOFF * float(gradient.norm())
+            return None
+        (found,) = torch.autograd.grad(potentials, leaf, gradients, is_grads_batched=True)
+    return found

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from structgrad.oracles import SpanningTree
 from structgrad.suites.problems.score_files import Convention, ScoreFile, ScoreTables, read_arrays
 
 RANDOM = np.random.default_rng(0)
@@ -154,7 +155,16 @@ def test_gold_of_every_form(tmp_path: Path) -> None:
     subset = ScoreTables(ScoreFile(str(path), "subset[k=2]", gold="masks"))
     categorical = ScoreTables(ScoreFile(str(path), "categorical", gold="classes"))
     golds = [subset.gold(0), subset.gold(1), categorical.gold(0), categorical.gold(1)]
-    assert [None if gold is None else gold.tolist() for gold in golds] == [[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, 0]]
+    assert [gold.tolist() for gold in golds] == [[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, 0]]
+
+
+def test_gold_of_trees_may_be_heads_or_in_the_layout_of_this_package(tmp_path: Path) -> None:
+    heads = torch.tensor([[0, 1, 1], [2, 0, 2]])
+    trees = SpanningTree.structure(heads, torch.float64)
+    path = saved(tmp_path, scores=RANDOM.standard_normal((2, 3, 3)), heads=heads.numpy(), trees=trees.numpy())
+    for key in ("heads", "trees"):
+        tables = ScoreTables(ScoreFile(str(path), "spanning_tree", gold=key, convention=Convention(root="diagonal")))
+        assert torch.equal(torch.stack([tables.gold(0), tables.gold(1)]), trees)
 
 
 @pytest.mark.parametrize(
