@@ -31,7 +31,7 @@ from structgrad.suites.comparison.settings import load_settings
 from structgrad.suites.problems.score_files import ScoreFile, ScoreTables
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.replay_cell import plan_of_run
-from structgrad.suites.running.work import Cell, Grid
+from structgrad.suites.running.work import Cell, Grid, encode
 from structgrad.suites.trust import text_of
 from tests.reports import examples
 
@@ -93,7 +93,7 @@ def _run(folder: Path) -> None:
     with store.Store(folder, write=True) as found:
         found.freeze(Grid(CELLS, (replace(rows[0], status="skipped"),)))
         for cell in CELLS:
-            text = store.encode([replace(row, cell=cell.identity) for row in rows], 0.5)
+            text = encode([replace(row, cell=cell.identity) for row in rows], 0.5)
             found.keep(cell.identity, text)
     results.write_manifest(folder, {"status": "running", "plan": {"suites": ["bias"], "seed": 3}, "command": "structgrad run"})
 

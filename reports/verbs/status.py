@@ -76,7 +76,8 @@ def state(folder: Path, place: Path | str) -> dict[str, Any]:
     Raises:
         ValueError: a plan that is damaged or of another version.
     """
-    from ...suites.running.store import FAILED_KIND, Store, holds_run
+    from ...suites.running.store import Store, holds_run
+    from ...suites.running.work import FAILED_KIND
     from .. import results
 
     manifest = results.manifest_of(folder)

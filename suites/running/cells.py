@@ -27,8 +27,7 @@ from .planning.grid import first_skip
 from .planning.plan import Plan
 from .rows import RowWriter, skip_rows
 from .scores import load_problem, sample
-from .store import encode
-from .work import Cell
+from .work import Cell, encode
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "cannot allocate memory")
 _TRACEBACK = 8000
@@ -72,7 +71,7 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
         scratch: a folder for checkpoints of this cell, which need not exist.
 
     Returns:
-        Its rows, as `store.encode` writes them. An exception of the measured code becomes a row.
+        Its rows, as `encode` writes them. An exception of the measured code becomes a row.
     """
     plan = plan.at(0)
     torch.set_num_threads(plan.threads)

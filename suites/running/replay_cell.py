@@ -24,8 +24,8 @@ from .planning.grid import first_skip
 from .planning.plan import Plan
 from .remote import MANIFEST
 from .scores import load_problem
-from .store import Store, decode, first_error
-from .work import Cell
+from .store import Store
+from .work import Cell, decode, first_error
 
 _KEY = ("estimator", "instance", "metric", "setting", "reference")
 _COMPARED = [field.name for field in fields(Row) if field.name not in ("seconds", "traceback", "schema_version", "cell")]

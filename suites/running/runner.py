@@ -19,8 +19,8 @@ from .planning.presets import learning_plan
 from .progress import Busy, Progress, Snapshot, notebook_progress
 from .remote import Mirror, RemoteError, RemoteWarning, is_url, mirrored, reading
 from .results import Results
-from .store import DONE, FAILED_KIND, KnownCell, Store, WrongRowsError, check_writable, clear_scratch, locked, scratch_path
-from .work import Cell, Grid
+from .store import KnownCell, Store, check_writable, clear_scratch, locked, scratch_path
+from .work import DONE, FAILED_KIND, Cell, Grid, WrongRowsError
 
 __all__ = ["Machine", "Plan", "Results", "Scope", "collect", "learn", "measure", "run"]
 

@@ -15,17 +15,16 @@ import sqlite3
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from ..base import FAILED, SCHEMA_VERSION, Row
+from ..base import SCHEMA_VERSION, Row
 from ..trust import LARGEST_TEXT, check_identity, json_of
-from .work import Cell, Grid
+from .work import FAILED_KIND, ROW, Cell, Grid, StoredCell, as_json, decode, first_error, packed
 
 try:
     import fcntl
@@ -34,9 +33,6 @@ except ImportError:  # not on Windows
 
 FILE = "cells.sqlite"
 """The name of the database in the folder of a run."""
-
-DONE, FAILED_KIND, NONFINITE = "done", "failed", "nonfinite"
-"""Kinds of finished cells."""
 
 DURABLE_SECONDS = 0.1
 """Seconds. Cells that took longer are written to the disk at once, so that they survive a power failure."""
@@ -54,10 +50,6 @@ CREATE TABLE IF NOT EXISTS cells (number INTEGER PRIMARY KEY, identity TEXT UNIQ
 
 class LockedError(ValueError):
     """Another process is writing to the folder."""
-
-
-class WrongRowsError(ValueError):
-    """A text is anything but the rows of its cell."""
 
 
 class DamagedError(ValueError):
@@ -158,9 +150,7 @@ def locked(directory: Path) -> Iterator[None]:
         os.close(handle)
 
 
-# Cells as JSON.
-
-_DEFAULTS = {field.name: field.default for field in fields(Row) if field.default is not MISSING}
+# The database.
 
 
 class KnownCell(NamedTuple):
@@ -168,61 +158,6 @@ class KnownCell(NamedTuple):
 
     kind: str
     seconds: float
-
-
-@dataclass(frozen=True)
-class StoredCell:
-    """A finished cell with its rows."""
-
-    seconds: float
-    rows: list[Row]
-
-    @property
-    def kind(self) -> str:
-        """The kind of the cell."""
-        statuses = {row.status for row in self.rows}
-        return DONE if statuses.isdisjoint((*FAILED, "nonfinite")) else NONFINITE if statuses.isdisjoint(FAILED) else FAILED_KIND
-
-
-_STORED, _ROW = TypeAdapter(StoredCell), TypeAdapter(Row)
-
-
-def encode(rows: Sequence[Row], seconds: float) -> str:
-    """The rows of a cell as JSON, without default values; each row gets the seconds of its cell."""
-    return json.dumps({"seconds": seconds, "rows": [{**_packed(row), "seconds": seconds} for row in rows]})
-
-
-def decode(text: str | bytes, identity: str | None = None) -> StoredCell:
-    """The rows of an encoded cell, from a worker or a file.
-
-    Args:
-        text: as `encode` writes it.
-        identity: of the cell, which all rows must have.
-
-    Raises:
-        WrongRowsError: anything but the rows of a cell.
-    """
-    try:
-        cell = _STORED.validate_json(text, strict=True)
-    except ValidationError as error:
-        raise WrongRowsError(f"no rows of a cell ({first_error(error)})") from None
-    for row in cell.rows:
-        if identity not in (None, row.cell):
-            raise WrongRowsError(f"rows of another cell, {row.cell[:50]!r}")
-    return cell
-
-
-def first_error(error: ValidationError) -> str:
-    """The first error of a validation, with its place."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    return f"{first['msg']} at {'.'.join(map(str, first['loc']))}"[:100]
-
-
-def _packed(row: Row) -> dict[str, Any]:
-    return {name: value for name, value in vars(row).items() if value != _DEFAULTS.get(name, MISSING)}
-
-
-# The database.
 
 
 class Store:
@@ -288,7 +223,7 @@ class Store:
             cells = zip(work.places or range(len(work.cells)), work.cells, strict=True)
             lines = ((place, c.identity, c.suite, c.problem, c.stage, json.dumps(c.estimators), c.instances) for place, c in cells)
             self.base.executemany("INSERT INTO plan VALUES (?,?,?,?,?,?,?)", lines)
-            skips = ((row.problem, row.estimator, json.dumps(_packed(row))) for row in work.skips)
+            skips = ((row.problem, row.estimator, as_json(packed(row))) for row in work.skips)
             self.base.executemany("INSERT INTO skips VALUES (?,?,?)", skips)
 
     def keep(self, identity: str, text: str) -> StoredCell:
@@ -387,7 +322,7 @@ class Store:
     def _skips(self) -> Iterator[Row]:
         for (text,) in self._read("SELECT row FROM skips ORDER BY rowid"):
             try:
-                yield _ROW.validate_json(text, strict=True)
+                yield ROW.validate_json(text)
             except ValidationError as error:
                 raise self._damaged(ValueError(first_error(error))) from None
 

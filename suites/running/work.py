@@ -1,16 +1,23 @@
-"""Cells of a plan as values, without the code that measures them: enough to read results on disk."""
+"""Cells of a plan, and their rows as JSON, without the code that measures them: enough to read results on disk."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Any
 
-from ..base import Row
+from pydantic import TypeAdapter, ValidationError
+
+from ..base import FAILED, Row
 
 if TYPE_CHECKING:
     from ..measures.suite import Suite
+
+
+DONE, FAILED_KIND, NONFINITE = "done", "failed", "nonfinite"
+"""Kinds of finished cells."""
 
 
 @dataclass(frozen=True)
@@ -86,3 +93,71 @@ class Grid:
     def skipped_pairs(self) -> int:
         """The number of skipped pairs of estimator and problem."""
         return len({(row.problem, row.estimator) for row in self.skips})
+
+
+# Rows as JSON.
+
+
+class WrongRowsError(ValueError):
+    """A text is anything but the rows of its cell."""
+
+
+_DEFAULTS = {field.name: field.default for field in fields(Row) if field.default is not MISSING}
+
+
+@dataclass(frozen=True)
+class StoredCell:
+    """A finished cell with its rows."""
+
+    seconds: float
+    rows: list[Row]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the cell."""
+        statuses = {row.status for row in self.rows}
+        return DONE if statuses.isdisjoint((*FAILED, "nonfinite")) else NONFINITE if statuses.isdisjoint(FAILED) else FAILED_KIND
+
+
+_STORED, ROW = TypeAdapter(StoredCell), TypeAdapter(Row)
+
+
+def encode(rows: Sequence[Row], seconds: float) -> str:
+    """The rows of a cell as JSON, without default values; each row gets the seconds of its cell."""
+    return as_json({"seconds": seconds, "rows": [{**packed(row), "seconds": seconds} for row in rows]})
+
+
+def as_json(content: Any) -> str:
+    """JSON that is valid UTF-8: names of files in error messages may hold other bytes."""
+    return json.dumps(content, ensure_ascii=False).encode(errors="replace").decode()
+
+
+def decode(text: str | bytes, identity: str | None = None) -> StoredCell:
+    """The rows of an encoded cell, from a worker or a file.
+
+    Args:
+        text: as `encode` writes it.
+        identity: of the cell, which all rows must have.
+
+    Raises:
+        WrongRowsError: anything but the rows of a cell.
+    """
+    try:
+        cell = _STORED.validate_json(text)
+    except ValidationError as error:
+        raise WrongRowsError(f"no rows of a cell ({first_error(error)})") from None
+    for row in cell.rows:
+        if identity not in (None, row.cell):
+            raise WrongRowsError(f"rows of another cell, {row.cell[:50]!r}")
+    return cell
+
+
+def first_error(error: ValidationError) -> str:
+    """The first error of a validation, with its place."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{first['msg']} at {'.'.join(map(str, first['loc']))}"[:100]
+
+
+def packed(row: Row) -> dict[str, Any]:
+    """The columns of a row that have other values than the defaults."""
+    return {name: value for name, value in vars(row).items() if value != _DEFAULTS.get(name, MISSING)}

@@ -9,7 +9,8 @@ from pathlib import Path
 from structgrad.suites.base import Row
 from structgrad.suites.measures.suite import Effort
 from structgrad.suites.running.planning.plan import Machine, Plan
-from structgrad.suites.running.store import Store, encode, holds_run
+from structgrad.suites.running.store import Store, holds_run
+from structgrad.suites.running.work import encode
 
 HERE = Machine(jobs=0)
 FEW = Effort(replicates=256, most_replicates=256, rounds=7)

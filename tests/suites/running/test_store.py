@@ -23,8 +23,8 @@ from structgrad.suites.base import SCHEMA_VERSION, Row
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Plan
-from structgrad.suites.running.store import LockedError, NewerSchemaError, OtherSchemaError, Store, decode, encode, locked
-from structgrad.suites.running.work import Cell, Grid
+from structgrad.suites.running.store import LockedError, NewerSchemaError, OtherSchemaError, Store, locked
+from structgrad.suites.running.work import Cell, Grid, decode, encode
 from tests.suites.running_cases import HERE, SMALL, comparable, kept
 from tests.suites.simulated import simulated_plan
 
@@ -79,6 +79,10 @@ def test_rows_and_plans_come_back_as_they_were(tmp_path: Path) -> None:
 def test_anything_but_the_rows_of_the_cell_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode(text, "a")
+
+
+def test_bytes_that_are_no_text_cost_a_character_and_no_cell() -> None:
+    assert decode(encode([dataclasses.replace(ROW, reason="no file a\udc80b")], 0.5)).rows[0].reason == "no file a?b"
 
 
 def test_shards_become_one_run(tmp_path: Path) -> None:
