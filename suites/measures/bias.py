@@ -19,13 +19,12 @@ from ...oracles.capabilities import EnumerableOracle
 from ..base import Instance, NonFiniteError, Problem
 from ..statistics.adaptive import Budget, Checkpoint, sample_until
 from ..statistics.geometry import Geometry
-from ..statistics.intervals import UNRESOLVED
+from ..statistics.interval import Interval
+from ..statistics.intervals import UNRESOLVED, bias_interval
 from ..statistics.metrics import (
     UNDIRECTED,
-    Interval,
     NoisyGradient,
     Summary,
-    bias_interval,
     estimated_against,
     estimated_metrics,
     exact_against,

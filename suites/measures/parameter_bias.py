@@ -15,8 +15,9 @@ from ...estimators.base import Estimator
 from ..base import NonFiniteError, Problem
 from ..problems import TaskProblem
 from ..problems.learning import learner_of, within
+from ..statistics.interval import Interval
 from ..statistics.intervals import UNRESOLVED
-from ..statistics.metrics import Interval, estimated_against, estimated_metrics, exact_against, exact_metrics, single
+from ..statistics.metrics import estimated_against, estimated_metrics, exact_against, exact_metrics, single
 from ..statistics.moments import BATCHES, Moments
 from ..tasks.references import learnt_model, reference_estimator, remembered
 from ..tasks.task import Task

@@ -16,15 +16,13 @@ from torch import Tensor
 
 from ..metrics import METRICS
 from .geometry import Geometry
+from .interval import Interval
 from .intervals import (
-    LEVEL,
     NO_ANGLE,
     NO_VARIANCE,
     UNDIRECTED_MEAN,
     UNRESOLVED,
     Errors,
-    Interval,
-    bias_interval,
     clustered_wilson,
     enough_events,
     has_spread,
@@ -37,8 +35,6 @@ from .intervals import (
     wilson,
 )
 from .moments import BATCHES, Moments
-
-__all__ = ["LEVEL", "Interval", "bias_interval"]
 
 SAMPLES = 16
 """Estimates in an average, for the metrics of averages."""

@@ -13,7 +13,6 @@ from structgrad.estimators import (
     PerturbAndMAP,
     Reinforce,
     StructuredAttention,
-    make_estimator,
 )
 from structgrad.estimators.noise import Gumbel, SumOfGamma
 from structgrad.oracles import Subset
@@ -26,7 +25,6 @@ from structgrad.suites.measures.suite import Context, Effort
 from structgrad.suites.statistics.adaptive import WIDTHS, is_narrow
 from structgrad.suites.statistics.intervals import Interval, jackknife
 from structgrad.suites.statistics.moments import Moments
-from structgrad.suites.truth.references import own_reference
 from tests.suites.cases import quadratic, scores_of, target_of
 
 EFFORT = Effort(replicates=512, most_replicates=2048)
@@ -107,14 +105,6 @@ def test_a_reference_that_is_drawn_is_shared_and_its_noise_is_taken_off():
     assert first is second
     assert first.noise > 0
     assert bias._reference(ImplicitMLE(noise=SumOfGamma(k=2)), problem_, problem_.instances[0], context) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("ste", "argmax"), ("sparsemap_marginalisation", None), ("reinforce", "expected"), ("imle", "perturbed"), ("sparsemap", "relaxed")],
-)
-def test_whose_gradient_an_estimator_estimates(name, kind):
-    assert own_reference(make_estimator(name)) == kind
 
 
 def test_an_effort_adds_replicates_until_intervals_are_narrow():

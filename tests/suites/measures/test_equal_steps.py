@@ -10,7 +10,7 @@ import torch
 from structgrad.estimators import Reinforce, SampledStraightThrough
 from structgrad.oracles import ShiftReduce, Subset
 from structgrad.suites.measures.draws import Draws, estimates
-from structgrad.suites.measures.equal_steps import CAP, Rays, StructureTable, equal_step, natural_direction, relative_decrease
+from structgrad.suites.measures.equal_steps import Rays, StructureTable, equal_step, natural_direction, relative_decrease
 from structgrad.suites.truth import exact_truth
 from tests.suites.planted import CONTEXT, problem
 
@@ -62,11 +62,6 @@ def test_the_fisher_information_is_the_curvature_of_the_divergence(name):
     divergence = float(Rays(table, here, direction.unsqueeze(0)).step(size).divergence[0])
     assert 2 * divergence / size**2 == pytest.approx(float(direction @ table.fisher(here) @ direction), rel=1e-2)
     assert Rays(table, here, direction.unsqueeze(0)).curvature == pytest.approx(float(direction @ table.fisher(here) @ direction), rel=1e-6)
-
-
-def test_a_large_space_is_refused():
-    with pytest.raises(ValueError, match=rf"`StructureTable` got a space of .* structures; expected at most {CAP:,}, choose smaller sizes"):
-        StructureTable.of(Subset(10), lambda z: z.sum(-1), torch.zeros(20))
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -139,25 +139,20 @@ def test_every_oracle_has_a_length(oracle, event, found):
     assert event_of_length(oracle, event, 40) == found
 
 
-def test_a_length_without_a_choice_is_refused():
-    with pytest.raises(UnfitError, match="subset has fewer than two structures of length 4"):
-        event_of_length(Subset(4), (8,), 4)
-
-
-def test_an_oracle_with_other_sizes_is_refused():
+def test_sizes_that_do_not_fit_are_refused():
     class Odd(Subset):
         @classmethod
         def event_shape(cls, **sizes):
             return cls._sizes(sizes, "width")
 
-    with pytest.raises(UnfitError, match="names its sizes otherwise than length"):
-        event_of_length(Odd(2), (8,), 40)
-
-
-def test_samples_that_an_estimator_refuses():
     assert with_samples(Reinforce(), 8).num_samples == 8
-    with pytest.raises(UnfitError, match="expected an integer >= 2"):
-        with_samples(LeaveOneOut(), 1)
+    for refused, message in (
+        (lambda: event_of_length(Subset(4), (8,), 4), "subset has fewer than two structures of length 4"),
+        (lambda: event_of_length(Odd(2), (8,), 40), "names its sizes otherwise than length"),
+        (lambda: with_samples(LeaveOneOut(), 1), "expected an integer >= 2"),
+    ):
+        with pytest.raises(UnfitError, match=message):
+            refused()
 
 
 def table(estimators, instances=1, **settings):

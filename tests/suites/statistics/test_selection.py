@@ -44,6 +44,7 @@ def test_the_interval_of_the_winner_is_over_instances() -> None:
 def test_too_few_instances_tie_all_and_have_no_interval() -> None:
     scores = np.array([[1.0, 1.1, 1.2], [0.1, 0.2, 0.3], [0.0, 0.0, 0.0]])
     assert best(scores).tied == ()
+    assert best(np.ones((3, 4))).tied == (1, 2)
     for found in (best(scores, fewest=4), best(scores[:, :1])):
         assert (found.tied, found.score.low) == ((1, 2), None)
 
@@ -55,10 +56,6 @@ def test_an_error_that_all_scores_of_a_contender_share_is_not_divided_by_their_n
         scores = random.standard_normal((2, 100)) * 0.01 + 0.1 * random.standard_normal((2, 1))
         distinct += not best(scores, np.array([0.1, 0.1])).tied
     assert 0.02 <= distinct / 400 <= 0.08
-
-
-def test_equals_are_tied() -> None:
-    assert best(np.ones((3, 4))).tied == (1, 2)
 
 
 def test_nobody_cannot_be_best() -> None:
@@ -76,8 +73,4 @@ def test_rho_and_error_of_a_budget_are_those_of_averages() -> None:
     error = ((averaged - gradient) ** 2).sum(-1).mean() / square
     assert worth.rho(np.array([4.0]))[0] == pytest.approx(rho, rel=0.01)
     assert worth.squared_error(np.array([4.0]))[0] == pytest.approx(error, rel=0.01)
-
-
-def test_an_estimate_that_is_always_zero_is_worth_nothing() -> None:
-    nothing = Worth(*(np.array([value]) for value in (1.0, 0.0, 0.0)))
-    assert nothing.rho(np.array([1.0])) == np.array([0.0])
+    assert Worth(*(np.array([value]) for value in (1.0, 0.0, 0.0))).rho(np.array([1.0])) == np.array([0.0])
