@@ -144,6 +144,7 @@ def test_bias_against_a_noisy_reference_is_covered(bias, runs):
         found = estimated_against(moments, NoisyReference(objective + error, size * scale**2))
         for name, value in true.items():
             hits[name] += found[name].low <= value <= found[name].high
+        assert max(found["relative_bias_squared"].value, 0) == pytest.approx(found["relative_bias"].value ** 2)
         deaf = estimated_against(moments, NoisyReference(objective + error, 0.0))["relative_bias"]
         blind += deaf.low <= true["relative_bias"] <= deaf.high
     assert all(count >= 0.93 * runs for count in hits.values()), hits
