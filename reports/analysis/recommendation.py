@@ -41,16 +41,7 @@ _VALUES_ONLY = "none"
 
 @dataclass(frozen=True)
 class Wish:
-    """A question to a table.
-
-    Attributes:
-        oracle: a structure by name, with sizes and options or without.
-        loss_gradients: whether the loss has gradients in the structure.
-        unbiased: whether candidates must be unbiased.
-        batch: items whose estimates are averaged.
-        loss_cost: time of one evaluation of the loss, in estimates of `REFERENCE`.
-        stage: ``init``, ``early``, ``final``, ``h=<number>``, or a stage of the table.
-    """
+    """A question to a table; its fields are the arguments of `recommend`."""
 
     oracle: str
     loss_gradients: bool = True
@@ -250,7 +241,11 @@ class _Search:
             raise ValueError(f"{self.source} holds no bias and variance of {self.wish.oracle}; {self._command(rows)} measures them")
         nearest = self._of_level(self._of_loss(known, rows, notes), rows, notes)
         found = [(case, self._answer(case)) for case in nearest]
-        missing = [f"No estimator is eligible with the loss {case.loss}: {self._reasons(case)}." for case, one in found if one is None]
+        missing = [
+            f"No estimator is eligible with the loss {case.place.loss}: {'; '.join(map(': '.join, self._left_out(case).items()))}."
+            for case, one in found
+            if one is None
+        ]
         answers = [one for _, one in found if one is not None]
         if not answers:
             raise ValueError(f"{self.source} holds no eligible estimator for {self.wish.oracle}: {' '.join(missing)}")
@@ -271,6 +266,7 @@ class _Search:
         """The rows of the measured scores nearest to the given structure, with all losses; and a note if it is another one."""
         from ...oracles import AVAILABLE_ORACLES
         from ...oracles.registry import unknown
+        from ...suites.problems.sized import sized_structure
 
         asked = self.wish.oracle
         head, options = parse(asked)
@@ -294,7 +290,8 @@ class _Search:
             names = scores[exact] if exact.any() else scores
             chosen = max(dict.fromkeys(names), key=lambda name: (name in there, int(instances[name])))
             return rows[scores == chosen], []
-        wanted = _log_count(asked)
+        sized, event = sized_structure(asked)
+        wanted = math.log(sized.count(event))
         chosen = _nearest(rows["log_count"].groupby(scores, sort=False), wanted)
         note = f"{asked} has {exponential(wanted)} structures; the nearest that was measured is {chosen}"
         note += f"; {self._command(rows, asked)} measures it."
@@ -321,7 +318,7 @@ class _Search:
     def _of_loss(self, known: list[_Case], rows: pd.DataFrame, notes: list[str]) -> list[_Case]:
         """The cases with a loss of the given kind."""
         fitting = [case for case in known if case.values_only != self.wish.loss_gradients]
-        losses = ", ".join(dict.fromkeys(case.loss for case in known))
+        losses = ", ".join(dict.fromkeys(case.place.loss for case in known))
         if not fitting and self.wish.loss_gradients:
             raise ValueError(
                 f"{self.source} holds {self.wish.oracle} with losses that give values only ({losses}); expected --loss-gradients no, or "
@@ -373,7 +370,7 @@ class _Search:
         """Answers on other scores of the structure with the same loss, at that level or the nearest of a similar entropy."""
         found: dict[str, list[Recommended]] = {one.problem: [] for one in answers}
         for one in answers:
-            alike = [(case.distance(self.wish.stage, one.entropy), case) for case in known if case.loss == one.loss]
+            alike = [(case.distance(self.wish.stage, one.entropy), case) for case in known if case.place.loss == one.loss]
             for problem in dict.fromkeys(case.place.problem for _, case in alike):
                 distance, near = min((pair for pair in alike if pair[1].place.problem == problem), key=lambda pair: pair[0])
                 other = self._answer(near) if distance <= ALIKE else None
@@ -396,15 +393,14 @@ class _Search:
         unresolved = dict.fromkeys(set(rare["estimator"]).difference(place.names), "its variance is not resolved")
         return {name: reason for name, reason in reasons if reason} | unresolved
 
-    def _reasons(self, case: _Case) -> str:
-        return "; ".join(f"{name}: {reason}" for name, reason in self._left_out(case).items())
-
     @property
     def _values_only(self) -> Collection[str] | None:
         found: Collection[str] | None = self.about.get("catalogue", {}).get("values_only")
         return found
 
     def _answer(self, case: _Case) -> Recommended | None:
+        from ...suites.problems import LOSSES
+
         place = self._priced(case)
         found = place.answer(self.wish.question, self.wish.batch, self._values_only)
         if found is None:
@@ -413,8 +409,8 @@ class _Search:
         order = {name: case.candidate(name, rho, place, self.wish.batch) for name, rho in found.scores.items()}
         return Recommended(
             problem=place.problem,
-            loss=case.loss,
-            meaning=_meaning(case.loss),
+            loss=case.place.loss,
+            meaning=first_sentence(LOSSES[case.place.loss]).replace("`", "") if case.place.loss in LOSSES else "",
             values_only=case.values_only,
             stage=place.stage,
             entropy=case.entropy,
@@ -444,18 +440,13 @@ class _Case:
     entropy: float | None
 
     @property
-    def loss(self) -> str:
-        return self.place.loss
-
-    @property
     def values_only(self) -> bool:
         return self.extension == _VALUES_ONLY
 
     def distance(self, stage: str, entropy: float | None) -> float:
         """Difference in entropy; 0 at the same level."""
-        if self.place.stage == stage:
-            return 0.0
-        return math.inf if self.entropy is None or entropy is None else abs(self.entropy - entropy)
+        known = math.inf if self.entropy is None or entropy is None else abs(self.entropy - entropy)
+        return 0.0 if self.place.stage == stage else known
 
     def candidate(self, name: str, rho: Interval, place: AnsweredStage, batch: int) -> Candidate:
         position, own = place.names.index(name), self.rows[self.rows["estimator"] == name]
@@ -510,14 +501,6 @@ def _nearest(log_counts: Any, wanted: float) -> str:
     return "" if medians.empty else str((medians - wanted).abs().idxmin())
 
 
-def _log_count(oracle: str) -> float:
-    """The logarithm of the number of structures of an oracle with sizes."""
-    from ...suites.problems.sized import sized_structure
-
-    found, event = sized_structure(oracle)
-    return math.log(found.count(event))
-
-
 def _built_in(head: str) -> tuple[str, float | None]:
     """The built-in problem of a structure, and the logarithm of the number of structures of its first item."""
     from ...suites.problems.regimes import REGIMES
@@ -526,10 +509,3 @@ def _built_in(head: str) -> tuple[str, float | None]:
         if regime.oracle.name == head:
             return name, math.log(regime.oracle.count(regime.events[0]))
     return f"{head}[n=...]", None
-
-
-def _meaning(loss: str) -> str:
-    """The first sentence on a loss, without code marks; empty if it has no name."""
-    from ...suites.problems import LOSSES
-
-    return first_sentence(LOSSES[loss]).replace("`", "") if loss in LOSSES else ""

@@ -83,12 +83,6 @@ def records(frame: pd.DataFrame) -> Iterator[Any]:
     return iter(frame.itertuples(index=False))
 
 
-def cells(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """The pairs (problem, stage) in the order of the run."""
-    pairs = distinct(frame, ["problem", "stage"])
-    return [(str(problem), str(stage)) for problem, stage in pairs.itertuples(index=False)]
-
-
 def distinct(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """The combinations of values in some columns of words, in order of appearance, as plain strings."""
     return frame[list(columns)].drop_duplicates().astype(object).reset_index(drop=True)
@@ -269,6 +263,7 @@ def bias_bounds(frame: pd.DataFrame) -> dict[tuple[str, str, str], float]:
     return {key: float(end) for key, end in zip(keys, ends, strict=True) if key in uncertain}
 
 
+@remembered
 def claims(frame: pd.DataFrame) -> pd.DataFrame:
     """Declarations and measurements: one row per problem, stage and estimator, with `CLAIM_METRICS` as `Spread` or None.
 

@@ -170,7 +170,9 @@ def headline(frame: pd.DataFrame, manifest: Manifest) -> str:
     """The estimators, problems and instances that were measured, in one sentence."""
     rows = tables.measured(frame)
     estimators, problems = plural(rows["estimator"].nunique(), "estimator"), plural(rows["problem"].nunique(), "problem")
-    pairs = plural(len(tables.cells(rows)), "pair of problem and entropy level", "pairs of problem and entropy level")
+    pairs = plural(
+        len(tables.distinct(rows, ["problem", "stage"])), "pair of problem and entropy level", "pairs of problem and entropy level"
+    )
     # An instance counts at every entropy level.
     instances = plural(len(tables.distinct(rows[rows["instance"] != ""], ["problem", "stage", "instance"])), "instance")
     replicates = rows["replicates"].max()

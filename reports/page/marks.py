@@ -67,9 +67,7 @@ def cells(frame: pd.DataFrame) -> pd.DataFrame:
         }
     )
     table = table.merge(facts, left_on="key", right_index=True, how="left").drop(columns="key")
-    table = table.merge(tables.verdicts(frame)[[*_KEY, "verdict"]], on=_KEY, how="left").fillna({"verdict": ""})
-    bounds = tables.bias_bounds(frame)
-    table["bias_bound"] = [bounds.get(key, np.nan) for key in table[_KEY].itertuples(index=False, name=None)]
+    table = table.merge(tables.claims(frame)[[*_KEY, "verdict", "bias_bound"]], on=_KEY, how="left").fillna({"verdict": ""})
     known = tables.aggregate(frame).drop_duplicates([*_KEY, "metric"], keep="last")
     for name, metric in _METRICS.items():
         # A time is measured once per problem: it has an interval and no quartiles.
@@ -88,7 +86,7 @@ def _looking(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def sweeps(frame: pd.DataFrame) -> pd.DataFrame:
-    """Medians and quartiles over instances at every point of a sweep, by what grows (``axis``)."""
+    """Medians and quartiles over instances at every point of a sweep, by the varied size (``axis``)."""
     rows = tables.swept(frame)
     rows = rows[rows["size"].notna()]
     names = rows["setting"].str.replace(r"=[^,]*", "", n=1, regex=True)

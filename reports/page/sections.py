@@ -55,7 +55,7 @@ def _hints(metrics: Iterable[str]) -> dict[str, str]:
 
 
 def _costs(metrics: Iterable[str]) -> dict[str, Callable[[float], float]]:
-    """By the title of a metric's column, a function of its value that is smallest at the best."""
+    """Functions of values that are smallest at the best, by the title of their column."""
     by_role = {"higher": lambda value: -value, "lower": float}
     return {
         _title(metric): (lambda value: abs(value - 1)) if metric == "gain" else by_role.get(METRICS[metric].rule.role, float)
