@@ -213,7 +213,8 @@ class _Examination:
     def _means(self, law: str, estimator: Estimator[Any], reference: Estimator[Any] | None, replicates: int = 4096) -> list[Point]:
         """The means of another estimator on the first structure; nothing if it raises."""
         effort = replace(self.effort, first=replicates, most=max(replicates, 16_384), seconds=1.5)
-        case, points = Case(replace(self.subject, estimator=estimator), self.structures[0], effort), []
+        points: list[Point] = []
+        case = Case(replace(self.subject, estimator=estimator), self.structures[0], effort)
         with contextlib.suppress(Exception):  # another value may be out of its range
             losses = case.observed().loss_evaluations
             list(mean_checks(case, law, reference, points))

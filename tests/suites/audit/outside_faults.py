@@ -47,6 +47,36 @@ def score_function(change: Callable[[Tensor], Tensor], count: int = 4) -> Estima
     return estimate
 
 
+def by_autograd(value: Callable[..., Tensor], count: int = 2) -> Estimate:
+    """The derivative of a value of the loss, samples, the oracle and scores."""
+
+    def estimate(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+        z = oracle.sample(scores, count, generator=generator)
+        return derivative(lambda theta: value(loss, z, oracle, theta), scores)
+
+    return estimate
+
+
+def by_hand(rule: Callable[[Any, Tensor, Tensor], Tensor], count: int = 2) -> Estimate:
+    """A function of the loss, samples and scores of these."""
+
+    def estimate(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+        z = oracle.sample(scores, count, generator=generator)
+        return rule(loss, z, z - probabilities(scores))
+
+    return estimate
+
+
+def best_two(weights: Callable[[Tensor], Tensor]) -> Estimate:
+    """The two best structures, with weights of their log-probabilities."""
+
+    def estimate(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+        z = oracle.kbest(scores, 2)
+        return derivative(lambda theta: (weights(oracle.log_prob(z, theta.expand(z.shape))) * loss(z).detach()).sum(0), scores)
+
+    return estimate
+
+
 def leave_one_out(losses: Tensor) -> Tensor:
     return losses - (losses.sum(0) - losses) / (len(losses) - 1)
 
@@ -93,38 +123,9 @@ def noise_twice(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generat
     return (first - baseline).unsqueeze(-1) * (z[0] - probabilities(scores))
 
 
-def beam(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    z = oracle.kbest(scores, 2)
-    return derivative(lambda theta: (oracle.log_prob(z, theta.expand(z.shape)).softmax(0) * loss(z).detach()).sum(0), scores)
-
-
-def part_of_the_sum(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    z = oracle.kbest(scores, 2)
-    return derivative(lambda theta: (oracle.log_prob(z, theta.expand(z.shape)).exp() * loss(z).detach()).sum(0), scores)
-
-
-def probability(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    z = oracle.sample(scores, 2, generator=generator)
-    return derivative(lambda theta: (oracle.log_prob(z, theta).exp() * loss(z).detach()).mean(0), scores)
-
-
-def score_of_another(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    first, second = (oracle.sample(scores, 1, generator=generator)[0] for _ in range(2))
-    return derivative(lambda theta: loss(first).detach() * oracle.log_prob(second, theta), scores)
-
-
-def not_detached(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    z = oracle.sample(scores, 1, generator=generator)[0]
-    return derivative(lambda theta: (loss(z).detach() - loss(oracle.marginals(theta))) * oracle.log_prob(z, theta), scores)
-
-
 def loss_detached(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
     noise = gumbel(scores, generator)
     return derivative(lambda theta: loss((theta + noise).softmax(-1)).detach() + 0 * theta.sum(-1), scores)
-
-
-def at_the_marginals(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    return derivative(lambda theta: loss(oracle.marginals(theta)), scores)
 
 
 def hard_without_detach(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
@@ -140,17 +141,6 @@ def hard_without_detach(loss: Any, oracle: Any, scores: Tensor, generator: torch
 def without_replacement(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
     z = draw(probabilities(scores), min(2, scores.shape[-1]), generator, replacement=False)
     return (loss(z).unsqueeze(-1) * (z - probabilities(scores))).mean(0)
-
-
-def first_left_out(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    z = oracle.sample(scores, 4, generator=generator)
-    advantages = leave_one_out(loss(z).detach())
-    return derivative(lambda theta: (advantages[1:] * oracle.log_prob(z[1:], theta)).sum(0) / 4, scores)
-
-
-def another_temperature(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    z = oracle.sample(scores, 2, generator=generator)
-    return derivative(lambda theta: (loss(z).detach() * oracle.log_prob(z, theta / 2)).mean(0), scores)
 
 
 def antithetic_sum(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
@@ -183,20 +173,11 @@ def with_term(term: Any) -> Estimate:
     return lambda loss, oracle, scores, generator: plain(loss, oracle, scores, generator) + term(scores, oracle)
 
 
-def entropy_slope(scores: Tensor, oracle: Any) -> Tensor:
-    return -0.1 * derivative(lambda theta: -(theta.softmax(-1) * theta.log_softmax(-1)).sum(-1), scores)
-
-
 def clamped_score(z: Tensor, p: Tensor, scores: Tensor) -> Tensor:
     leaf = scores.expand(z.shape).clone().requires_grad_()
     with torch.enable_grad():
         (found,) = torch.autograd.grad((z * leaf.softmax(-1).clamp(min=0.2).log()).sum(), leaf)
     return found
-
-
-def loss_of_the_mean(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    z = oracle.sample(scores, 2, generator=generator)
-    return (loss(z.mean(0)).unsqueeze(-1) * (z - probabilities(scores))).mean(0)
 
 
 def sum_and_sample(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
@@ -207,42 +188,14 @@ def sum_and_sample(loss: Any, oracle: Any, scores: Tensor, generator: torch.Gene
     return ((p * top).sum(-1) * loss(top)).unsqueeze(-1) * (top - p) + loss(z).unsqueeze(-1) * (z - p)
 
 
-def hot_samples(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    z = oracle.sample(scores / 2, 2, generator=generator)
-    return (loss(z).unsqueeze(-1) * (z - probabilities(scores))).mean(0)
-
-
-def linear_control(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    z = oracle.sample(scores, 2, generator=generator)
-    weights = torch.linspace(-1, 1, scores.shape[-1]).to(scores)
-    return ((loss(z) - z @ weights).unsqueeze(-1) * (z - probabilities(scores))).mean(0)
-
-
-def products_of_means(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    z = oracle.sample(scores, 3, generator=generator)
-    return loss(z).mean(0).unsqueeze(-1) * (z - probabilities(scores)).mean(0)
-
-
 def norm_clipped(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
     found = score_function(leave_one_out)(loss, oracle, scores, generator)
     return found / found.norm(dim=-1, keepdim=True).clamp(min=0.3) * 0.3
 
 
-def label_smoothed(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    p = probabilities(scores)
-    z = draw(0.7 * p + 0.3 * uniform(scores), 2, generator)
-    return (loss(z).unsqueeze(-1) * (z - p)).mean(0)
-
-
 def loss_at_the_best(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
     z, best = oracle.sample(scores, 1, generator=generator)[0], oracle.argmax(scores)
     return loss(best).unsqueeze(-1) * (z - probabilities(scores))
-
-
-def pair_of_differences(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    z = oracle.sample(scores, 2, generator=generator)
-    losses = loss(z)
-    return (losses[0] - losses[1]).unsqueeze(-1) * (z[0] - z[1])
 
 
 def with_a_pathwise_term(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
@@ -284,46 +237,56 @@ FAULTS: dict[str, Estimate] = {
     "baseline of least squares": least_squares,
     "own sample in the mean": score_function(lambda losses: losses - losses.mean(0)),
     "noise used twice": noise_twice,
-    "a beam of its own mass": beam,
-    "score of another sample": score_of_another,
+    "a beam of its own mass": best_two(lambda log_p: log_p.softmax(0)),
+    "score of another sample": by_autograd(lambda loss, z, oracle, theta: loss(z[0]).detach() * oracle.log_prob(z[1], theta)),
     "advantages clipped": score_function(lambda losses: leave_one_out(losses).clamp(-0.3, 0.3)),
     "advantages clipped below": score_function(lambda losses: leave_one_out(losses).clamp(min=-0.3)),
     "advantages standardised": score_function(lambda losses: (losses - losses.mean(0)) / (losses.std(0) + 0.001)),
-    "baseline not detached": not_detached,
-    "probability for its logarithm": probability,
-    "a part of the sum": part_of_the_sum,
+    "baseline not detached": by_autograd(
+        lambda loss, z, oracle, theta: (loss(z[0]).detach() - loss(oracle.marginals(theta))) * oracle.log_prob(z[0], theta), 1
+    ),
+    "probability for its logarithm": by_autograd(
+        lambda loss, z, oracle, theta: (oracle.log_prob(z, theta).exp() * loss(z).detach()).mean(0)
+    ),
+    "a part of the sum": best_two(torch.exp),
     "ranks": score_function(lambda losses: losses.argsort(0).argsort(0).to(losses)),
     "loss detached": loss_detached,
     "divided by N − 1": score_function(lambda losses: leave_one_out(losses) * 4 / 3),
     "summed": score_function(lambda losses: 4 * leave_one_out(losses)),
     "antithetic pair summed": antithetic_sum,
     "sign": score_function(lambda losses: -leave_one_out(losses)),
-    "gradient at the marginals": at_the_marginals,
+    "gradient at the marginals": by_autograd(lambda loss, z, oracle, theta: loss(oracle.marginals(theta))),
     "straight-through without detach": hard_without_detach,
     "without replacement": without_replacement,
-    "first sample left out": first_left_out,
-    "another temperature": another_temperature,
+    "first sample left out": by_autograd(
+        lambda loss, z, oracle, theta: (leave_one_out(loss(z).detach()) * oracle.log_prob(z, theta))[1:].sum(0) / 4, 4
+    ),
+    "another temperature": by_autograd(lambda loss, z, oracle, theta: (loss(z).detach() * oracle.log_prob(z, theta / 2)).mean(0)),
     "half precision": score_function(lambda losses: leave_one_out(losses.half()).double()),
     "mean over the batch": score_function(lambda losses: leave_one_out(losses) / max(1, losses[0].numel())),
     "baseline of another row": score_function(wrong_row),
     "inverted ratio": weighted(uniform, lambda w: 1 / w),
-    "entropy bonus": with_term(entropy_slope),
+    "entropy bonus": with_term(
+        lambda scores, oracle: 0.1 * derivative(lambda theta: (theta.softmax(-1) * theta.log_softmax(-1)).sum(-1), scores)
+    ),
     "clamped probabilities": reinforce(clamped_score),
-    "loss of the mean": loss_of_the_mean,
+    "loss of the mean": by_hand(lambda loss, z, s: loss(z.mean(0)).unsqueeze(-1) * s.mean(0)),
     "squared losses": score_function(lambda losses: leave_one_out(losses**2)),
     "remainder without its weight": sum_and_sample,
-    "samples at another temperature": hot_samples,
-    "control variate not returned": linear_control,
+    "samples at another temperature": weighted(lambda scores: probabilities(scores / 2), torch.ones_like),
+    "control variate not returned": by_hand(
+        lambda loss, z, s: ((loss(z) - z @ torch.linspace(-1, 1, z.shape[-1]).to(z)).unsqueeze(-1) * s).mean(0)
+    ),
     "advantages of the next sample": score_function(lambda losses: leave_one_out(losses).roll(1, 0)),
-    "product of means": products_of_means,
+    "product of means": by_hand(lambda loss, z, s: loss(z).mean(0).unsqueeze(-1) * s.mean(0), 3),
     "norm clipped": norm_clipped,
     "mean over the parts": reinforce(lambda z, p, scores: (z - p) / z.shape[-1]),
     "weight decay": with_term(lambda scores, oracle: 0.1 * scores),
-    "smoothed proposal": label_smoothed,
+    "smoothed proposal": weighted(lambda scores: 0.7 * probabilities(scores) + 0.3 * uniform(scores), torch.ones_like),
     "logarithms of losses": score_function(lambda losses: leave_one_out((1 + losses.abs()).log())),
     "loss at the best structure": loss_at_the_best,
     "half of the own sample": score_function(lambda losses: losses - 0.5 * losses.mean(0)),
-    "pairs without a half": pair_of_differences,
+    "pairs without a half": by_hand(lambda loss, z, s: loss(z).diff(dim=0)[0].neg().unsqueeze(-1) * (z[0] - z[1])),
     "rounded advantages": score_function(lambda losses: leave_one_out(losses).round(decimals=0)),
     "unit scores": reinforce(lambda z, p, s: (z - p) / (z - p).norm(dim=-1, keepdim=True)),
     "centred by 1/K": reinforce(lambda z, p, s: z - 1 / z.shape[-1], lambda losses: losses),

@@ -43,6 +43,10 @@ def test_no_shipped_oracle_is_accused(name: str) -> None:
     assert found.verdict == "right"
 
 
+def test_an_event_whose_shorter_items_have_no_structure() -> None:
+    assert audit_oracle("subset[n=2,k=2]", quick=True).verdict == "right"
+
+
 def test_time_is_kept() -> None:
     found = audit_oracle(make_oracle("categorical"), seconds=0)
     assert (found.verdict, found.exit_code(), found.exit_code(strict=True)) == ("undecided", 0, 4)
