@@ -171,7 +171,7 @@ class RegimeItems(Items):
         return torch.where(self.oracle.read_mask(tuple(drawn.shape)), drawn, 0)
 
     def downstream(self, index: int, stage: str) -> ProblemLoss | None:
-        """For subsets, a random classifier of the mean chosen frame, one for all items; the label is the class that it gives to gold."""
+        """A random classifier of the mean chosen frame, one for all items of subsets; the label is the class that it gives to gold."""
         if not isinstance(self.oracle, Subset):
             return None
         shared, own, gold = self.random("classifier"), self.random("frames", self.item_name(index)), self.gold(index)

@@ -131,7 +131,7 @@ def expectation(law: Law, form: Count | LossForm, parameters: Tensor) -> Expecte
         else:
             assert isinstance(form, LinearForm), "other counts are reduced"
             kind, (centre, mean, half) = "linear", law.moments(flat(form.weights).unsqueeze(0))
-            value, change, magnitude = centre[0] + form.constant, mean[0], math.sqrt(2 * float(half.detach()))
+            value, change, magnitude = centre[0] + form.constant, mean[0], math.sqrt(max(2 * float(half.detach()), 0.0))
         variance = max(2 * float(half.detach()) - float(change.detach()) ** 2, 0.0)
     return Expected(kind, float(value) + float(change.detach()), law.gradient(change), variance, magnitude)
 
