@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -127,11 +126,6 @@ class Verbosity:
 
             with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
                 yield lambda snapshot: live.update(display(snapshot))
-
-    def outcome(self, record: dict[str, Any]) -> None:
-        """Print the line for a program."""
-        if self.as_json:
-            sys.stdout.write(json.dumps(record) + "\n")
 
 
 def display(snapshot: Snapshot) -> Group:

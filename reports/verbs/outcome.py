@@ -35,9 +35,17 @@ def code_of(counts: Mapping[str, int] | None) -> int:
 @contextmanager
 def sentences() -> Iterator[None]:
     """End bad input with one sentence and exit code 2, an interruption with 130; warnings of this package are sentences too."""
+    ordinary = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if category.__module__.partition(".")[0] == __package__.partition(".")[0]:
+            typer.echo(f"warning: {message}", err=True)
+        else:
+            ordinary(message, category, *place, **more)
+
+    warnings.showwarning = show
     try:
-        with _warnings():
-            yield
+        yield
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -50,21 +58,5 @@ def sentences() -> Iterator[None]:
         if isinstance(error, RuntimeError) and not any(words in text.lower() for words in _TOO_LARGE):
             raise
         fail(f"got sizes that exceed the memory ({text}); choose smaller ones")
-
-
-@contextmanager
-def _warnings() -> Iterator[None]:
-    """Print warnings of this package as sentences on standard error, without the line of code."""
-    ordinary = warnings.showwarning
-
-    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if category.__module__.partition(".")[0] == __package__.partition(".")[0]:
-            typer.echo(f"warning: {message}", err=True)
-        else:
-            ordinary(message, category, *place, **more)
-
-    warnings.showwarning = show
-    try:
-        yield
     finally:
         warnings.showwarning = ordinary

@@ -7,23 +7,22 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from structgrad.reports.cli import app
 from structgrad.suites.running.replay_cell import cells_of, find_cells
+from tests.reports.calling import call, refused
 from tests.suites.running.test_replay_cell import FAILING, folder
 from tests.suites.running_cases import rewrite
 
 __all__ = ["folder"]  # the fixture
 
 
-def replay(*words: str) -> Result:
-    return CliRunner().invoke(app, ["replay", *words])
+def replay(*words: object) -> Result:
+    return call("replay", *words)
 
 
 def test_an_identical_cell(folder: Path) -> None:
-    found = replay("bias*rloo", "--run", str(folder))
+    found = replay("bias*rloo", "--run", folder)
     assert found.exit_code == 0
     assert "bias categorical_regimes h=0.95 rloo: bit-identical" in found.stdout
 
@@ -32,7 +31,7 @@ def test_a_cell_that_differs(folder: Path, tmp_path: Path) -> None:
     (cell,) = find_cells(cells_of(folder), "sparsity*imle")
     folder = shutil.copytree(folder, tmp_path / "changed")
     rewrite(folder, cell.identity, lambda row: replace(row, value=row.value + 1.0) if row.value else row)
-    found, record = replay(cell.identity[:10], "--run", str(folder)), replay(cell.identity, "--run", str(folder), "--json")
+    found, record = replay(cell.identity[:10], "--run", folder), replay(cell.identity, "--run", folder, "--json")
     assert (found.exit_code, record.exit_code) == (1, 1)
     assert "differs in" in found.stdout
     assert "value: stored" in found.stdout
@@ -43,29 +42,21 @@ def test_a_cell_that_differs(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_failed_cell_shows_its_traceback(folder: Path) -> None:
-    found = replay(f"bias*{FAILING}", "--run", str(folder))
+    found = replay(f"bias*{FAILING}", "--run", folder)
     assert found.exit_code == 0
     assert "RuntimeError: a mistake" in found.stdout
 
 
 def test_several_cells(folder: Path) -> None:
-    refused = replay("sparsity", "--run", str(folder))
-    assert refused.exit_code == 2
-    assert "matches 3 cells; name one of them, or use --all" in refused.stderr
-    every = replay("sparsity", "--run", str(folder), "--all", "--json")
+    several = replay("sparsity", "--run", folder)
+    assert several.exit_code == 2
+    assert "matches 3 cells; name one of them, or use --all" in several.stderr
+    every = replay("sparsity", "--run", folder, "--all", "--json")
     assert every.exit_code == 0
     assert [record["identical"] for record in json.loads(every.stdout)] == [True] * 3
 
 
-@pytest.mark.parametrize(("words", "message"), [(("nothing",), "which is no cell of the run"), ((), "Missing argument")])
-def test_bad_input(folder: Path, words: tuple[str, ...], message: str) -> None:
-    found = replay(*words, "--run", str(folder))
-    assert found.exit_code == 2
-    assert message in found.stderr
-
-
-def test_no_run(tmp_path: Path) -> None:
-    found = replay("bias", "--run", str(tmp_path))
-    assert found.exit_code == 2
-    assert found.stderr.startswith("error: ")
-    assert found.stderr.count("\n") == 1
+def test_bad_input(folder: Path, tmp_path: Path) -> None:
+    assert "which is no cell of the run" in refused("replay", "nothing", "--run", folder)
+    assert "Missing argument" in refused("replay", "--run", folder)
+    assert "expected the folder of a run" in refused("replay", "bias", "--run", tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -79,22 +80,17 @@ def test_switched_off_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(kernel_table(kernel_rows())) == ["cpu, cuda:0, cuda:1, cuda:2, cuda:3: plain torch for everything, STRUCTGRAD_KERNELS=off"]
 
 
-def test_a_machine_without_oracles_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> bool:
-        raise OSError("a library is missing")
+def test_a_machine_without_oracles_is_no_reason_to_stop_and_a_wrong_wish_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(error: Exception) -> Callable[[], bool]:
+        def raises() -> bool:
+            raise error
 
-    monkeypatch.setattr(torch.cuda, "is_available", broken)
-    assert kernel_rows() == []
-    assert list(kernel_table([])) == []
+        return raises
 
-
-def test_a_wrong_wish_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", raising(OSError("a library is missing")))
+    assert kernel_rows() == list(kernel_table([])) == []
     said = "the environment variable STRUCTGRAD_KERNELS got 'no'; expected on"
-
-    def wrong() -> list[KernelRow]:
-        raise ValueError(said)
-
-    monkeypatch.setattr("structgrad.reports.verbs.doctor.kernel_rows", wrong)
+    monkeypatch.setattr("structgrad.reports.verbs.doctor.kernel_rows", raising(ValueError(said)))
     assert said in refused("doctor")
 
 

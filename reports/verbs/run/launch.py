@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
 import typer
 
 from ....suites import text
@@ -45,8 +46,6 @@ def pin_threads(threads: int = 1) -> None:
     """Limit the threads of this process, by default to one: more make small tensors slower and times incomparable on a shared machine."""
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[variable] = str(threads)
-    import torch
-
     torch.set_num_threads(threads)
 
 
@@ -250,7 +249,8 @@ class Launch:
             self.verbosity.say(f"for conclusions, with more instances or steps: {deeper}")
         paths = {"folder": str(self.folder.resolve()) if local else self.place, "results": table, "report": report}
         answer = {"answer": sentences} if sentences else {}
-        self.verbosity.outcome({"status": status, **answer, **counts, **paths, "command": repeat})
+        if self.verbosity.as_json:
+            typer.echo(json.dumps({"status": status, **answer, **counts, **paths, "command": repeat}))
 
 
 def publish(plan: Plan, folder: Path, place: str, manifest: results.Manifest, left: int, **more: Any) -> tuple[Any, results.Manifest]:

@@ -13,42 +13,19 @@ from tests.reports.calling import SMALL as RUN
 SMALL = "clusters[steps=12,train=256,heldout=128]"
 
 
-@pytest.fixture(scope="module")
-def learnt(tmp_path_factory, monkeypatch_module):
-    folder = tmp_path_factory.mktemp("learnt")
-    monkeypatch_module.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    words = ("learn", SMALL, "-e", "rloo", "-e", "ste", "--seeds", "2", "--no-gradients", "-j", "0", "-o", str(folder / "run"), "--json")
-    return call(*words), words
-
-
-@pytest.fixture(scope="module")
-def monkeypatch_module():
-    with pytest.MonkeyPatch.context() as patch:
-        yield patch
-
-
-def test_a_run_answers_first(learnt):
-    done, _ = learnt
+def test_a_run_answers_first_and_its_repetition_measures_nothing_twice(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    words = ("learn", SMALL, "-e", "rloo", "-e", "ste", "--seeds", "2", "--no-gradients", "-j", "0", "-o", tmp_path / "run", "--json")
+    done, again = call(*words), call(*words)
     told = json.loads(done.stdout.splitlines()[-1])
-    assert done.exit_code == 0
-    assert (told["ok"], told["failed"]) == (4, 0)
+    assert (done.exit_code, told["ok"], told["failed"]) == (0, 4, 0)
     (sentence,) = told["answer"]
     assert sentence.startswith(f"On {SMALL} (2 seeds), ")
     assert "Gradients were not measured" in sentence
     assert sentence in " ".join(done.stderr.split())
-
-
-def test_the_same_command_measures_nothing_twice(learnt):
-    done, words = learnt
-    again = call(*words)
-    assert json.loads(again.stdout.splitlines()[-1])["answer"] == json.loads(done.stdout.splitlines()[-1])["answer"]
+    assert set(shlex.split(told["command"])) >= {"structgrad", "learn", SMALL, "--seeds", "2", "--no-gradients", "--out"}
+    assert json.loads(again.stdout.splitlines()[-1])["answer"] == told["answer"]
     assert "4/4 cells resumed" in again.stderr
-
-
-def test_the_command_that_repeats_it_is_told(learnt):
-    done, _ = learnt
-    command = json.loads(done.stdout.splitlines()[-1])["command"]
-    assert set(shlex.split(command)) >= {"structgrad", "learn", SMALL, "--seeds", "2", "--no-gradients", "--out"}
 
 
 def test_a_dry_run_leaves_nothing(tmp_path, monkeypatch):
