@@ -192,13 +192,6 @@ def test_a_failed_cell_gives_exit_code_3(tmp_path: Path, fake_run: Any) -> None:
     assert "! rloo[num_samples=2] declares itself unbiased, and is found biased on toy, init" in result.stdout
 
 
-def test_an_interrupted_run_tells_how_to_go_on(tmp_path: Path, fake_run: Any) -> None:
-    fake_run(KeyboardInterrupt())
-    result = call("run", "--builtin", "-o", tmp_path)
-    assert result.exit_code == 130
-    assert f"finished cells are kept, continue with: structgrad run --preset quick --builtin --out {tmp_path}\n" in result.stderr
-
-
 def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path, fake_run: Any) -> None:
     (tmp_path / "file").write_text("")
     measured = fake_run([])
