@@ -49,6 +49,11 @@ def test_a_split_has_each_digit_and_each_recording_once():
     assert len(torch.cat([part.inputs[0] for part in parts]).flatten(1).unique(dim=0)) == 60
 
 
+def test_the_floor_of_digits_is_a_mean_over_draws():
+    """Of 20 test items, a single draw would have a whole number right."""
+    assert 20 * replace(DIGITS, steps=1).floor(0)["accuracy"] % 1 > 1e-6
+
+
 def test_every_seed_has_its_own_split():
     assert DIGITS.at(3) == replace(DIGITS, fold=3)
     one, other = (DIGITS.at(seed).batch("test", torch.arange(20)).inputs[0] for seed in (3, 4))
