@@ -359,13 +359,6 @@ def unseeded(loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator
     return losses.reshape(*losses.shape, *[1] * oracle.event_ndim) * scores_of(oracle, samples, scores)[0]
 
 
-def raising(loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    """Raises wherever scores are forbidden."""
-    if bool((scores == -torch.inf).any()):
-        raise RuntimeError("no masks here")
-    return leave_one_out(loss, oracle, scores, generator)
-
-
 REINMAX: dict[str, Any] = {**ON_CLASSES, "mean_of": "reinmax"}
 TEMPERED: dict[str, Any] = {**ON_CLASSES, "mean_of": "simple[temperature=0.5]"}
 GUMBEL_RAO: dict[str, Any] = {**ON_CLASSES, "mean_of": "st_gumbel"}
