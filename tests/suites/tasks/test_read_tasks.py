@@ -50,7 +50,7 @@ def test_a_split_has_each_digit_and_each_recording_once():
 
 
 def test_the_floor_of_digits_is_a_mean_over_draws():
-    """Of 20 test items, a single draw would have a whole number right."""
+    """A single draw would be right at a whole number of the 20 test items."""
     assert 20 * replace(DIGITS, steps=1).floor(0)["accuracy"] % 1 > 1e-6
 
 
