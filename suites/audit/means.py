@@ -15,7 +15,7 @@ from ...estimators.base import Estimator, Evaluations, Loss, Objective, evaluate
 from ...estimators.noise import Gumbel, SmoothNoise
 from ...estimators.score_function.reinforce import LeaveOneOut, Reinforce
 from ...oracles.capabilities import Oracle
-from ..measures.bias_tests import rounding_floor
+from ..measures.bias_tests import averaged_losses, rounding_floor
 from ..measures.group_sequential import sequential_test
 from ..measures.replicates import Sampling, draw_moments, finite, warmed
 from ..statistics.interval import ABSENT, RARE
@@ -174,7 +174,7 @@ def expected_checks(case: Case, points: list[Point]) -> Iterator[Check]:
         elif regime in TESTED:
             # At flat scores a mean is pinned down; elsewhere only errors are searched.
             looked = effort if regime == "flat" else replace(effort, most=min(effort.most, 4 * effort.first))
-            check, moments = _tested(sampler(case.fresh(), aim, sampling), where, aim, looked)
+            check, moments = _tested(sampler(case.fresh(), aim, sampling), where, aim, looked, averaged_losses(case.subject.estimator))
             # Batches at peaked scores are not normal: they explain a wrong mean only if all is right at flatter ones.
             if not found_wrong:
                 points.append(replace(point, found=moments.mean + moments.gradient, wanted=moments.gradient, tolerance=None))
@@ -182,8 +182,8 @@ def expected_checks(case: Case, points: list[Point]) -> Iterator[Check]:
             yield check
 
 
-def _tested(draw: Sampler, where: str, aim: Target, effort: AuditEffort) -> tuple[Check, Moments]:
-    outcome = sequential_test(draw, aim.truth, effort.effort)
+def _tested(draw: Sampler, where: str, aim: Target, effort: AuditEffort, losses: float) -> tuple[Check, Moments]:
+    outcome = sequential_test(draw, aim.truth, effort.effort, losses)
     moments, bound = outcome.moments, outcome.bound
     pinned = bound is not None and bound <= effort.effort.equivalence
     # Rare structures leave the bound wide at peaked scores: an error is proven there, or nothing follows.

@@ -41,7 +41,16 @@ from ..truth.loss_checks import examine_loss
 from ..truth.references import MIN_BLOCKS, own_reference, reference_gradient, reference_of
 from ..truth.replay import REPLAY_CAP, replay, replay_outside, replay_samples
 from ..truth.replay_oracle import draws_of
-from .bias_tests import ALPHA, EQUIVALENCE, Verdict, bias_test, resolved, rounding_floor
+from .bias_tests import (
+    ALPHA,
+    EQUIVALENCE,
+    Verdict,
+    averaged_losses,
+    bias_test,
+    explained_by_rare_events,
+    resolved,
+    rounding_floor,
+)
 from .measurement import MeasuredPair, Measurement
 from .replicates import Sampling, Tier, draw_moments, extend_moments, finite, warmed
 from .suite import Context, Effort, Finding, Suite
@@ -151,8 +160,8 @@ class _Task:
 
     def estimated(self, moments: Moments) -> dict[str, Interval]:
         """Metrics of replicates."""
-        declared = {"deterministic": self.estimator.deterministic, "unbiased": self.estimator.unbiased}
-        known = resolved(moments, self.target.truth, self.sampling.dtype, **declared)
+        losses = averaged_losses(self.estimator) if self.estimator.unbiased else None
+        known = resolved(moments, self.target.truth, self.sampling.dtype, deterministic=self.estimator.deterministic, losses=losses)
         return estimated_metrics(moments, self.geometry, floor=self.floor, resolved=known)
 
     @property
@@ -223,8 +232,9 @@ def _sampled_measurement(task: _Task) -> Measurement:
     p_value = bias_test(moments, target.truth, sampling.dtype)
     bound, floor = math.sqrt(bias_interval(moments)[1]), rounding_floor(float(moments.gradient.norm()), target.truth, sampling.dtype)
     rare = metrics["gradient_nonzeros"] is UNRESOLVED
+    explained = rare and (not estimator.unbiased or explained_by_rare_events(moments, target.truth, averaged_losses(estimator)))
     verdict: Verdict = "unresolved"
-    if p_value is not None and p_value < ALPHA and (estimator.unbiased or not rare):
+    if p_value is not None and p_value < ALPHA and not explained:
         again = None
         if estimator.unbiased:
             again = bias_test(draw_moments(estimator, target, sampling, slot="confirmation"), target.truth, sampling.dtype)

@@ -12,7 +12,7 @@ import torch
 
 from ..statistics.intervals import bias_interval
 from ..statistics.moments import Moments
-from .bias_tests import Verdict, bias_test, resolved
+from .bias_tests import Verdict, bias_test, explained_by_rare_events, resolved
 
 if TYPE_CHECKING:
     from ..truth import Truth
@@ -70,7 +70,7 @@ def look_sizes(first: int, most: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def sequential_test(draw: Draw, truth: Truth, effort: Effort) -> Outcome:
+def sequential_test(draw: Draw, truth: Truth, effort: Effort, losses: float = 1) -> Outcome:
     """Draw until the estimator is found biased, or equivalent to an unbiased one, or the budget is spent.
 
     All looks share the level α of ``effort``. A rejection is confirmed on fresh seeds with four times the replicates, so that a false one
@@ -80,6 +80,7 @@ def sequential_test(draw: Draw, truth: Truth, effort: Effort) -> Outcome:
         draw: gives moments of fresh replicates.
         truth: of the instance.
         effort: replicates of the first look, most replicates, seconds, level and equivalence.
+        losses: `averaged_losses` of the estimator.
     """
     sizes = look_sizes(effort.replicates, effort.most_replicates)
     deadline = time.monotonic() + effort.seconds
@@ -87,9 +88,10 @@ def sequential_test(draw: Draw, truth: Truth, effort: Effort) -> Outcome:
     for look, size in enumerate(sizes):
         if look > 0:
             moments = moments.merged(draw(f"look-{look}", size - moments.total))
-        if (p_value := bias_test(moments, truth)) is not None:
+        rare = not resolved(moments, truth, torch.float64, losses=losses)
+        p_value = None if rare and explained_by_rare_events(moments, truth, losses) else bias_test(moments, truth)
+        if p_value is not None:
             smallest = min(1.0 if smallest is None else smallest, 1.0, len(sizes) * p_value)
-        rare = not resolved(moments, truth, torch.float64, unbiased=True)
         bound = None if rare else bias_bound(moments, error=ERROR / len(sizes))
         rejected = smallest is not None and smallest < effort.alpha
         if rejected or (bound is not None and bound <= effort.equivalence) or time.monotonic() > deadline:

@@ -15,7 +15,7 @@ import torch
 
 from structgrad.estimators import make_estimator
 from structgrad.oracles import Assignment, Categorical, EnumerableOracle, LinearChain, SpanningTree, Subset
-from structgrad.suites.measures.bias_tests import resolved
+from structgrad.suites.measures.bias_tests import averaged_losses, resolved
 from structgrad.suites.problems import make_loss
 from structgrad.suites.statistics.metrics import estimated_metrics, exact_metrics
 from structgrad.suites.statistics.seeds import seed_sequence
@@ -78,7 +78,8 @@ def covered(cell: Cell, repetitions: int) -> dict[str, tuple[int, int]]:
     random, hits = np.random.default_rng(seed_sequence(0, "coverage", *map(str, cell))), dict.fromkeys(METRICS, (0, 0))
     for _ in range(repetitions):
         moments = law.moments(replicates, random)
-        known = resolved(moments, target.truth, torch.float64, unbiased=estimator.unbiased)
+        losses = averaged_losses(estimator) if estimator.unbiased else None
+        known = resolved(moments, target.truth, torch.float64, losses=losses)
         for metric, interval in estimated_metrics(moments, resolved=known).items():
             value = exact[metric].value if metric in METRICS else None
             if value is not None and interval.low is not None and interval.high is not None:
