@@ -282,7 +282,7 @@ class Bias(Suite):
 
     name: ClassVar[str] = "bias"
     summary: ClassVar[str] = "bias, variance and usefulness of single estimates, against the exact gradient and that of the own objective"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     partial: ClassVar[bool] = True
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:

@@ -112,7 +112,7 @@ SPREAD_SEEN = 100
 Of sets without replacement whose replicates are worth 12 to 100, intervals of the variance cover 51 to 66 %.
 """
 
-BIAS_SEEN = 10
+BIAS_SEEN = 1
 """Squared standard errors of `loss_spread` beyond which rare events do not explain the error of a mean."""
 
 
