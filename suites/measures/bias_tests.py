@@ -135,10 +135,13 @@ def explained_by_rare_events(moments: Moments, truth: Truth, losses: float) -> b
 
 
 def averaged_losses(estimator: Estimator[Any]) -> float:
-    """The number of losses that one estimate averages; infinite for an estimator that sums over structures."""
+    """The number of losses that one estimate averages.
+
+    Infinite for an estimator that sums over structures or uses gradients of the loss: its variance need not follow that of the loss.
+    """
     known = estimator.evaluations()
-    sums = known.enumerations + known.support_losses + known.completions + known.swap_losses + known.alternatives
-    return math.inf if sums else max(known.losses, 1)
+    other = known.loss_gradients + known.enumerations + known.support_losses + known.completions + known.swap_losses + known.alternatives
+    return math.inf if other else max(known.losses, 1)
 
 
 def bias_test(moments: Moments, truth: Truth, dtype: torch.dtype = torch.float64) -> float | None:
