@@ -66,7 +66,7 @@ def test_work_is_variance_times_seconds_and_the_budget_at_which_the_unbiased_one
 
 @pytest.mark.parametrize("known", range(5))
 def test_seconds_are_those_of_the_nearest_stage_and_loss_with_times(known: int):
-    """At that stage, before those of another loss there, of another stage, of another loss at another stage; none of other scores."""
+    """Times of another loss at that stage come next, then of another stage, then of another loss there. Other scores have none."""
     here, elsewhere = BLANK.stage, "other"
     places = [("p@f1", here), ("p", here), ("p@f1", elsewhere), ("p", elsewhere), ("q", here)]
     times = [dataclasses.replace(timed("reinforce", 1e-6 * (i + 1)), problem=p, stage=s) for i, (p, s) in enumerate(places)]
