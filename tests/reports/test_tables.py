@@ -43,6 +43,14 @@ def test_interval_of_the_median_is_a_bootstrap_over_instances() -> None:
     assert row["high"] == pytest.approx(high, abs=0.06)
 
 
+@pytest.mark.parametrize("size", [3, 4])
+def test_the_bootstrap_takes_the_median_of_each_resample(size: int) -> None:
+    values = np.random.default_rng(7).standard_normal((5, size))
+    drawn = values[:, np.random.default_rng(size).integers(size, size=(1000, size))]
+    expected = np.quantile(np.median(drawn, axis=-1), (0.025, 0.975), axis=-1)
+    assert tables.median_interval(values) == pytest.approx(expected, rel=1e-12)
+
+
 def test_one_instance_keeps_its_own_interval_and_two_have_none() -> None:
     shared = examples.shared("reinforce", "init")
     one = Row(cell="a", suite="bias", **shared, instance="0", metric="rho", value=2.0, low=1.0, high=5.0)
