@@ -153,7 +153,7 @@ def _combined(moments: Moments, kept: Tensor, *, exact: bool = False) -> Summary
     sums = [moments.zero, moments.nonzero.sum(-1), moments.descents, moments.cosines, moments.quartics, agreeing, signed]
     if moments.information is not None:
         sums.append(moments.informed)
-    zero, nonzero, *singles = (kept @ each / total for each in sums)
+    zero, nonzero, *singles = (kept @ torch.stack(sums, -1) / total.unsqueeze(-1)).unbind(-1)
     trace = squares / (total if exact else (total - 1).clamp(min=1))
     replicates = torch.full_like(total, math.inf) if exact else total
     return Summary(moments.gradient, error, trace, replicates, zero, nonzero, Estimates(*singles))
@@ -209,7 +209,7 @@ def exact_metrics(summary: Summary, geometry: Geometry | None = None, *, floor: 
     values = metric_values(summary, geometry) | {"orthogonal_bias": (error - (error @ unit) * unit).norm() / norm}
     if geometry is not None:
         values["null_bias"] = (error @ geometry.null).norm() / norm
-    found = {name: Interval(float(value) if value.isfinite() else None) for name, value in values.items()}
+    found = {name: Interval(value if math.isfinite(value) else None) for name, value in _numbers(values).items()}
     if not float(norm) > floor:
         found = _absolute(found, Interval(float(error.norm())), Interval(float(summary.trace)))
     if bool(summary.zero.isnan()):
@@ -229,7 +229,7 @@ def estimated_metrics(
         resolved: whether enough replicates carry the spread, or there is none; by default, the result of `is_resolved`.
     """
     summary, others = summarise(moments), leave_one_out(moments)
-    whole, without = {name: float(value) for name, value in metric_values(summary, geometry).items()}, metric_values(others, geometry)
+    whole, without = _numbers(metric_values(summary, geometry)), metric_values(others, geometry)
     found = _jackknifed(whole, without)
     if (low := found["snr"].low) is not None:
         found["snr"] = replace(found["snr"], low=max(low, 0.0))
@@ -340,6 +340,10 @@ def _cosine_interval(orthogonal: Errors, norm: float, gain: float, estimate: Int
 def _jackknifed(whole: Mapping[str, float], without: Mapping[str, Tensor]) -> dict[str, Interval]:
     found = jackknives(whole, without)
     return {name: replace(one, method="t") if name in LINEAR and one.method else one for name, one in found.items()}
+
+
+def _numbers(values: Mapping[str, Tensor]) -> dict[str, float]:
+    return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
 
 
 def _absolute(metrics: dict[str, Interval], bias: Interval, variance: Interval) -> dict[str, Interval]:

@@ -108,21 +108,21 @@ class Moments:
         before, step = self.count[index], mean - self.mean[index]
         share = count / (before + count)
         cross = before * share
-        self.count[index] += count
-        self.mean[index] += step * share.unsqueeze(-1)
-        self.square[index] += sums(centred.square()) + step.square() * cross.unsqueeze(-1)
-        self.nonzero[index] += sums(moving)
-        self.signs[index] += sums(signs)
-        self.along[index] += singles[:, 0] + (step @ self.direction).square() * cross
-        for column, total in enumerate((self.zero, self.descents, self.cosines, self.quartics), start=1):
-            total[index] += singles[:, column]
+        self.count[index].add_(count)
+        self.mean[index].addcmul_(step, share.unsqueeze(-1))
+        self.square[index].add_(sums(centred.square())).addcmul_(step.square(), cross.unsqueeze(-1))
+        self.nonzero[index].add_(sums(moving))
+        self.signs[index].add_(sums(signs))
+        self.along[index].add_(singles[:, 0]).addcmul_((step @ self.direction).square(), cross)
+        for total, column in zip((self.zero, self.descents, self.cosines, self.quartics), singles.unbind(-1)[1:], strict=True):
+            total[index].add_(column)
         products = None if self.products is None else centred.mT @ (centred * weights.unsqueeze(-1))
         if self.information is not None and products is None:
-            self.informed[index] += sums(torch.linalg.vecdot(blocks @ self.information, blocks).unsqueeze(-1)).squeeze(-1)
+            self.informed[index].add_(sums(torch.linalg.vecdot(blocks @ self.information, blocks).unsqueeze(-1)).squeeze(-1))
         elif self.information is not None and products is not None:
             middle = mean + self.gradient
             between = torch.linalg.vecdot(middle @ self.information, middle)
-            self.informed[index] += (self.information * products).sum((1, 2)) + count * between
+            self.informed[index].add_((self.information * products).sum((1, 2)) + count * between)
         if self.products is not None and products is not None:
             self.products += products.sum(0)
             self.products.addmm_(step.mT, step * cross.unsqueeze(-1))

@@ -110,12 +110,6 @@ class Sweep:
         self.stopped[name] = (size, reason)
         self.failed.add(name)
 
-    def table(self, name: str) -> tuple[list[float], Any]:
-        """Sizes, and seconds ``[rounds, sizes]`` over the rounds that all sizes have."""
-        found = self.seconds.get(name, {})
-        rounds = min((len(row) for row in found.values()), default=0)
-        return [float(size) for size in found], np.array([row[:rounds] for row in found.values()]).T
-
 
 def sweep(
     contenders: Mapping[str, Callable[[int], Call]], sizes: Sequence[int], *, rounds: int, budget: float, device: torch.device
@@ -292,14 +286,14 @@ def with_samples(estimator: Estimator[Any], samples: int) -> Estimator[Any]:
 
 def _points(axis: str, found: Sweep, device: torch.device) -> Iterator[Finding]:
     for name, calls in found.calls.items():
-        sizes, rounds = found.table(name)
-        bytes_at: list[float] = []
-        for size, seconds in found.seconds.get(name, {}).items():
+        timed_at, bytes_at = found.seconds.get(name, {}), list[float]()
+        for size, seconds in timed_at.items():
             load_kernels(calls[size])
             bytes_at.append(float(peak_memory(calls[size], device=device)))
             at: dict[str, Any] = {"setting": f"{axis}={size}", "size": float(size)}
             yield Finding.of(name, "total_time", median_interval(seconds), **at)
             yield Finding(name, "peak_memory", bytes_at[-1], **at)
+        sizes, rounds = [float(size) for size in timed_at], zip(*timed_at.values(), strict=False)  # rounds that all sizes have
         yield _exponent(name, "time_exponent", exponent_of_rounds(sizes, rounds), axis)
         yield _exponent(name, "memory_exponent", exponent_of_counts(sizes, bytes_at), axis)
         if name in found.stopped:
