@@ -1,12 +1,9 @@
 """Steps of equal size: the decrease of E L along an estimate, in mean KL divergence from the law before.
 
 The step sizes of estimators cannot be compared, nor can the best of each: ``E L`` saturates at a vertex, and the longest step wins. Here
-steps have equal mean ``KL(p_θ ‖ p_{θ − ηĝ}) = δ``. As δ tends to 0, the decrease relative to that of the exact gradient tends to
-
-``m·g √(g'Hg) / (‖g‖² √(m'Hm + tr(HS)/M))``
-
-for an estimate of mean m and covariance S, averaged over M samples, and the Fisher information H. It has bias, variance and scale in one
-number.
+steps have equal mean ``KL(p_θ ‖ p_{θ − ηĝ}) = δ``. The limit for small δ of the decrease relative to that of the exact gradient is
+``m·g √(g'Hg) / (‖g‖² √(m'Hm + tr(HS)/M))``. Here m and S are the mean and covariance of an estimate, M is the number of averaged samples,
+and H the Fisher information. So one number holds bias, variance and scale.
 """
 
 from __future__ import annotations
