@@ -14,6 +14,7 @@ import shutil
 import sqlite3
 import tempfile
 import threading
+import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -71,6 +72,14 @@ class NewerSchemaError(OtherSchemaError):
     advice = "nothing was changed: upgrade structgrad, or name another folder"
 
 
+EARLIER_PLAN = "plan.jsonl"
+"""The plan of a run in the format of earlier versions, whose finished tables are still read."""
+
+
+class EarlierFormatWarning(UserWarning):
+    """The cells of an unfinished run of an earlier version are measured again."""
+
+
 # The folder.
 
 
@@ -104,7 +113,7 @@ def discard(directory: Path) -> None:
     """Remove the cells of earlier runs."""
     for name in ("logs", "scratch"):
         shutil.rmtree(directory / name, ignore_errors=True)
-    for name in (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"):
+    for name in (EARLIER_PLAN, FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"):
         (directory / name).unlink(missing_ok=True)
 
 
@@ -171,10 +180,15 @@ class Store:
         FileNotFoundError: there is no run.
         OtherSchemaError: the run was written by another version of the package.
         DamagedError: the file cannot be read.
+        ValueError: the run is unfinished and in an earlier format.
     """
 
     def __init__(self, directory: Path, *, write: bool = False) -> None:
         self.directory, self.path, self.write = directory, directory / FILE, write
+        if (directory / EARLIER_PLAN).is_file() and not self.path.is_file():
+            if not write:
+                raise ValueError(f"{directory} holds a run in an earlier format; run its command again, which measures all cells again")
+            warnings.warn(f"{directory} holds a run in an earlier format; its cells are measured again", EarlierFormatWarning, stacklevel=2)
         if not write and not self.path.is_file():
             raise FileNotFoundError(f"found no {self.path}; expected the folder of a run, finished or not")
         if write and not self.path.exists():
