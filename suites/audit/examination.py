@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,8 +12,9 @@ from typing import Any
 
 import torch
 
-from ...estimators import ESTIMATORS, make_estimator
+from ...estimators import make_estimator
 from ...estimators.base import Estimator
+from ...estimators.noise import Gumbel, SmoothNoise
 from .cases import AuditEffort, Case, Structure, structures_for
 from .causes import cause_by_intervention
 from .diagnosis import Explanation, Point, corrected, explain
@@ -22,6 +22,7 @@ from .laws import LAWS
 from .means import compare, mean_checks, same_mean_checks
 from .result import SPOILING, Audit, Check, FlatComparison, check_limits, checked, settled
 from .subject import Subject, numbers, subject_of, to_change, with_neutral_options, with_other_value
+from .twin import Twin, cause_of_noise, twin_of
 
 QUICK: dict[str, Any] = {"first": 4096, "most": 16_384, "seconds": 1.5, "structures": 2}
 """Changes of ``quick``."""
@@ -208,6 +209,10 @@ class _Examination:
             with contextlib.suppress(Exception):  # the estimator may raise anything
                 has_count = any("sample" in name for name in self.subject.numbers())
                 return cause_by_intervention(estimator, structure, has_count=has_count)
+        noise = getattr(estimator, "noise", Gumbel())
+        if (law, estimator.objective) == ("objective", "perturbed") and isinstance(noise, SmoothNoise):
+            with contextlib.suppress(Exception):  # the estimator may raise anything
+                return cause_of_noise(estimator, structure, noise), ()
         return "", ()
 
     def _means(self, law: str, estimator: Estimator[Any], reference: Estimator[Any] | None, replicates: int = 4096) -> list[Point]:
@@ -222,38 +227,30 @@ class _Examination:
         return []
 
     def _notes(self) -> Iterator[str]:
-        """Warnings: estimates that are mostly 0, and another mean than that of the registered estimator that it inherits from."""
+        """Warnings: estimates that are mostly 0, and another mean than that of the registered twin."""
         share, where = max(((row.zero_rate or 0.0, row.where) for row in self.comparisons), default=(0.0, ""))
         if share > MANY_ZEROS:
             yield f"{share:.0%} of the estimates are exactly 0 ({where})"
-        kind, registered = type(self.subject.estimator), {kind: name for name, kind in ESTIMATORS.items()}
-        name = next((registered[base] for base in kind.__mro__ if base in registered), "")
-        if name and kind not in registered and not self.subject.estimator.unbiased and self.reference is None:
+        if not self.subject.estimator.unbiased and self.reference is None:
             with contextlib.suppress(Exception):  # the estimator may raise anything
-                yield self._next_to(_with_options(self.subject.estimator, name))
+                case = self._case_of_means(self.structures[0])
+                if (twin := twin_of(case)) is not None:
+                    yield self._next_to(case, twin)
 
-    def _next_to(self, ancestor: Estimator[Any]) -> str:
+    def _next_to(self, case: Case, twin: Twin) -> str:
         """Compare the means of both on the first structure."""
         points: list[Point] = []
-        checks = settled(list(same_mean_checks(self._case_of_means(self.structures[0]), ancestor, points)), self.effort.alpha)[0]
+        name, resembled = twin.estimator.name, f"the registered estimator that it resembles most ({twin.reason})"
+        checks = settled(list(same_mean_checks(case, twin.estimator, points)), self.effort.alpha)[0]
         wrong = next((check for check in checks if check.status == "violated"), None)
         if wrong is None:
-            return f"its mean is that of {ancestor.name}, the registered estimator that it inherits from"
-        found = self._explain("mean_of", points, ancestor)
+            return f"its mean is that of {name}, {resembled}"
+        found = self._explain("mean_of", points, twin.estimator)
         return (
-            f"its mean is not that of {ancestor.name}, the registered estimator that it inherits from: {wrong.detail}; "
-            f"{found.cause or found.seen}; if it should be, --mean-of {ancestor.name} makes that a law"
+            f"its mean is not that of {name}, {resembled}: {wrong.detail}; {found.cause or found.seen}; "
+            f"if it should be, --mean-of {name} makes that a law"
         )
 
 
 def _with_losses(points: list[Point], losses: float | None) -> list[Point]:
     return points if losses is None else [replace(point, numbers={**point.numbers, "": losses}) for point in points]
-
-
-def _with_options(own: Estimator[Any], name: str) -> Estimator[Any]:
-    """A registered estimator with the values of all options that it shares."""
-    other: Any = make_estimator(name)
-    shared = {field.name: getattr(own, field.name) for field in dataclasses.fields(other) if field.init and hasattr(own, field.name)}
-    with contextlib.suppress(TypeError, ValueError):  # an equal name for another kind of option
-        other = replace(other, **shared)
-    return other  # type: ignore[no-any-return]

@@ -12,9 +12,12 @@ import torch
 
 from structgrad.estimators import ESTIMATORS, PerturbedOptimizer, Reinforce, Simple, make_estimator
 from structgrad.estimators.base import Evaluations
+from structgrad.estimators.noise import Gumbel
 from structgrad.suites.audit import STRUCTURES, Audit, audit
 from structgrad.suites.audit.counting import COUNTED, OPERATIONS
 from structgrad.suites.audit.laws import snapshot
+from structgrad.suites.audit.subject import subject_of
+from structgrad.suites.audit.twin import cause_of_noise
 from tests.suites.audit import planted_faults as planted
 from tests.suites.audit import published_mistakes as mistakes
 
@@ -114,13 +117,31 @@ class SigmaForgotten(PerturbedOptimizer):
         return scores + noise
 
 
-def test_a_biased_estimator_is_compared_with_the_registered_one_that_it_inherits_from() -> None:
+def test_the_twin_of_a_biased_estimator_is_compared() -> None:
     found = quick(SigmaForgotten())
     assert found.verdict == "consistent"
     assert "its mean is not that of perturbed_optimizer" in found.notes[0]
+    assert "(by ancestry)" in found.notes[0]
     assert "--mean-of perturbed_optimizer makes that a law" in found.notes[0]
     (note,) = quick(dataclasses.make_dataclass("Mine", [], bases=(Simple,), frozen=True)()).notes
-    assert note == "its mean is that of simple, the registered estimator that it inherits from"
+    assert note == "its mean is that of simple, the registered estimator that it resembles most (by ancestry)"
+
+    def straight_through(loss: Any, oracle: Any, scores: Any, generator: Any) -> Any:
+        return 2 * make_estimator("simple").gradient(loss, oracle, scores, generator=generator)
+
+    (note,) = quick(straight_through, unbiased=False).notes
+    assert "its mean is not that of simple, the registered estimator that it resembles most (by its mean, cosine 1.000)" in note
+    assert "gain 2" in note
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_the_scale_of_the_noise_is_named(scale: float) -> None:
+    def perturbed(loss: Any, oracle: Any, scores: Any, generator: Any) -> Any:
+        structure = oracle.argmax(scores + scale * Gumbel().draw(oracle, scores, generator=generator))
+        return loss(structure).unsqueeze(-1) * structure
+
+    cause = cause_of_noise(subject_of(perturbed, objective="perturbed").estimator, STRUCTURES["categorical"], Gumbel())
+    assert bool(re.search(r"the structures are those of noise (1\.9|2|2\.1) times as large", cause)) == (scale == 2)
 
 
 def test_what_an_estimator_holds_is_compared_whole() -> None:
