@@ -190,7 +190,7 @@ def _instances(rows: pd.DataFrame, column: str) -> int:
 
 
 def write(folder: Path, *, of: Path = published.FOLDER) -> list[Path]:
-    """Write ``standard.md`` and its figures.
+    """Write ``standard.md``, its figures and the page ``standard-run.html``.
 
     Args:
         folder: where they go.
@@ -198,22 +198,19 @@ def write(folder: Path, *, of: Path = published.FOLDER) -> list[Path]:
     """
     standard = Standard.load(of)
     contents = {f"{name}.png": image for name, image in standard.figures().items()}
-    contents["standard.md"] = page(standard).encode()
+    contents |= {"standard.md": page(standard).encode(), "standard-run.html": page_of_table(standard)}
     for name, content in contents.items():
         results.write_whole(folder / name, content)
     return [folder / name for name in contents]
 
 
-def again(folder: Path, data: Path, to: Path = published.FOLDER) -> Path:
+def again(folder: Path, data: Path, to: Path = published.FOLDER) -> None:
     """Measure the published table again: run its commands, and make it of their results.
 
     Args:
         folder: one run per subfolder; interrupted runs are resumed.
         data: folder of the real score files.
         to: folder of the table, by default that of the package.
-
-    Returns:
-        The folder of the first run, whose page is linked from the finding.
 
     Raises:
         CalledProcessError: a run that failed, after its own message.
@@ -225,14 +222,11 @@ def again(folder: Path, data: Path, to: Path = published.FOLDER) -> Path:
         runs.append(folder / str(position))
         subprocess.run([sys.executable, "-m", "structgrad.reports.cli", *words, "--out", str(runs[-1])], check=True)
     published.write(*runs, folder=to)
-    return runs[0]
 
 
-def page_of_run(run: Path) -> bytes:
-    """The page of a run, without the paths of its folders, and without the suites whose rows would double its size."""
-    frame, manifest = results.read(run)
-    frame = frame[~frame["suite"].isin(["descent", "scaling"])]
-    return to_html(frame, {**manifest, "command": published.command_of(str(manifest["command"])), "folder": "standard"}).encode()
+def page_of_table(standard: Standard) -> bytes:
+    """The HTML page of the published table."""
+    return to_html(standard.frame, {**standard.about, "folder": "standard"}).encode()
 
 
 def page(standard: Standard) -> str:
@@ -270,7 +264,7 @@ def main(words: list[str] | None = None) -> None:
     if (given.again is None) != (given.data is None):
         parser.error("got one of --again and --data; expected both or neither")
     if given.again is not None:
-        results.write_whole(given.to / "standard-run.html", page_of_run(again(given.again, given.data)))
+        again(given.again, given.data)
     for path in write(given.to):
         print(path)  # noqa: T201
 

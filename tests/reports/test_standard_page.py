@@ -82,14 +82,16 @@ def test_one_command_measures_the_table_again(tmp_path: Path, monkeypatch: pytes
         written(Path(words[-1]), [replace(row, problem=name) for row in found])
 
     monkeypatch.setattr(standard_page.subprocess, "run", run)
-    first = standard_page.again(tmp_path / "runs", tmp_path / "data", tmp_path / "table")
+    standard_page.again(tmp_path / "runs", tmp_path / "data", tmp_path / "table")
     assert called == [
         ["run", "bias", "--builtin", "--out", str(tmp_path / "runs" / "0")],
         ["run", "bias", "--data", str(tmp_path / "data"), "--out", str(tmp_path / "runs" / "1")],
     ]
     monkeypatch.undo()
     assert published.load(tmp_path / "table")[1]["problems"] == ["built-in", "real"]
-    assert str(tmp_path) not in standard_page.page_of_run(first).decode()
+    page = standard_page.page_of_table(Standard.load(tmp_path / "table")).decode()
+    assert str(tmp_path) not in page
+    assert "2 estimators on 1 structure" in page
 
 
 def test_half_of_the_options_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ of samples; a sample of N replicates is then a multinomial draw of counts.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from scipy import optimize, stats
 from torch import Tensor
 
 from structgrad.estimators.base import Estimator
+from structgrad.estimators.score_function.without_replacement import SetEstimator
 from structgrad.oracles import Assignment, Categorical, EnumerableOracle, SpanningTree, Subset
+from structgrad.oracles.capabilities import DrawnSet
 from structgrad.suites.measures.bias_tests import ALPHA, FILTER, FLAT
 from structgrad.suites.problems import make_loss
 from structgrad.suites.statistics.moments import BATCHES, Moments
@@ -66,6 +69,23 @@ class EstimateLaw:
             probabilities / probabilities.sum(),
             None if information is None else information.information,
         )
+
+    @classmethod
+    def of_sets(cls, estimator: SetEstimator, target: Target) -> EstimateLaw:
+        """The law of an estimator of k categories that are drawn without replacement, on all sets."""
+        k, log_probs = estimator.num_samples, target.scores.log_softmax(0)
+        sets = torch.combinations(torch.arange(len(log_probs)), k)
+        chosen = log_probs[sets]
+        members = torch.zeros(len(sets), len(log_probs), dtype=torch.bool).scatter(1, sets, value=True)
+        rest = torch.where(members, -math.inf, log_probs).logsumexp(-1)
+        orders = torch.tensor(list(itertools.permutations(range(k))))
+        mass = chosen.exp()[:, orders]
+        left = 1 - mass.cumsum(-1) + mass
+        probabilities = (mass / left).prod(-1).sum(-1).numpy()
+        rows = target.scores.expand(len(sets), -1).clone().requires_grad_()
+        drawn = DrawnSet(torch.eye(len(log_probs), dtype=torch.float64)[sets.T], chosen, rest, torch.full_like(rest, math.nan))
+        (estimates,) = torch.autograd.grad(estimator.from_set(target.loss, target.oracle, rows, drawn).sum(), rows)
+        return cls(target.truth.gradient.flatten(), estimates, probabilities / probabilities.sum())
 
     def changed(self, estimates: Tensor | None = None, probabilities: np.ndarray | None = None) -> EstimateLaw:
         """Copy the law with other estimates or other probabilities, as a planted error."""
