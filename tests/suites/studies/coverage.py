@@ -101,8 +101,6 @@ def covered_of_sets(entropy: float, replicates: int, repetitions: int) -> dict[s
         target = Target(oracle, loss, scores, exact_truth(loss, oracle, scores))
         law = EstimateLaw.of_sets(estimator, target)
         norm, trace = float(law.gradient.norm()), float(law.covariance.trace())
-        if norm < 1e-12:
-            continue
         exact = {"relative_variance": trace / norm**2, "relative_bias": 0.0, "gain": 1.0, "rho": norm / (norm**2 + trace) ** 0.5}
         for _ in range(repetitions):
             _count(hits, law.moments(replicates, random), target, estimator, exact)

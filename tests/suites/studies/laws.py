@@ -80,7 +80,7 @@ class EstimateLaw:
         rest = torch.where(members, -math.inf, log_probs).logsumexp(-1)
         orders = torch.tensor(list(itertools.permutations(range(k))))
         mass = chosen.exp()[:, orders]
-        left = 1 - mass.cumsum(-1) + mass
+        left = mass.flip(-1).cumsum(-1).flip(-1) + rest.exp()[:, None, None]
         probabilities = (mass / left).prod(-1).sum(-1).numpy()
         rows = target.scores.expand(len(sets), -1).clone().requires_grad_()
         drawn = DrawnSet(torch.eye(len(log_probs), dtype=torch.float64)[sets.T], chosen, rest, torch.full_like(rest, math.nan))
