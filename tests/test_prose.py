@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ MAX_LONG_SHARE = 0.15
 MAX_WHAT = 3.0
 """Per 1,000 words; a text of less than 400 may have one."""
 HEADING_WORDS = 8
+MAX_WHAT_OF_DOCSTRINGS = 1.5
+FRAGMENT = re.compile(r"(Of|By|With|In|For|From|To|On|At|As|Under|Over|Without|The same)\b")
+"""The beginning of a docstring that continues its name."""
 PRIVATE = re.compile(r"\b(whoever|nobody|somebody|anew|foretell|foretold|likewise|to be had|is told|beside)\b", re.IGNORECASE)
 
 
@@ -103,6 +107,22 @@ def test_a_page_is_plain_english(page: str) -> None:
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in helps()])
 def test_a_help_text_is_plain_english(text: str) -> None:
     assert complaints(text) == []
+
+
+@pytest.mark.parametrize("room", ["suites", "reports"])
+def test_docstrings_are_plain_english(room: str) -> None:
+    found, whats, length = [], 0, 0
+    for path in sorted((ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)):
+                plain = re.sub(r"(`+).+?\1", "code", text.partition("Example:")[0], flags=re.DOTALL)
+                where = f"{path.relative_to(ROOT)}, {getattr(node, 'name', 'module')}"
+                whats += len(re.findall(r"\bwhat(?:ever)?\b", plain, re.IGNORECASE))
+                length += len(words(plain))
+                found += [f"{where}: {word}" for word in PRIVATE.findall(plain)]
+                found += [f"{where}: begins with {start[0]}" for start in [FRAGMENT.match(plain)] if start]
+    assert found == []
+    assert whats <= MAX_WHAT_OF_DOCSTRINGS * length / 1000
 
 
 def test_the_readme_is_short() -> None:
