@@ -1,4 +1,4 @@
-"""The page ``docs/results/learning.md`` and its figures, from stored runs of a study of training.
+"""The page ``docs/results/learning.md``, a page for each task and figures, from stored runs of a study of training.
 
 Usage: ``python -m structgrad.reports.page.learning_page RUN [RUN ...] --to docs/results``. The runs may be a part of the study.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import io
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ COMPARED_WITH = {
 
 
 def write(runs: Sequence[Path], folder: Path) -> Path:
-    """Write the page and its figures.
+    """Write the page, those of the tasks in the folder ``learning``, and the figures.
 
     Raises:
         FileNotFoundError: a folder without a run.
@@ -64,6 +65,8 @@ def write(runs: Sequence[Path], folder: Path) -> Path:
     for name, title, image in figures(section, {name: colour for name, (colour, _) in looks(frame).items()}):
         results.write_whole(folder / "learning" / f"{name}.png", image)
         lines += ["", f"![{title}](learning/{name}.png)"]
+    for task in section.study.tasks:
+        results.write_whole(folder / _path(task), ("\n".join(task_page(section.study, task)) + "\n").encode())
     results.write_whole(folder / "learning.md", ("\n".join(lines) + "\n").encode())
     return folder / "learning.md"
 
@@ -103,14 +106,7 @@ def page(section: LearningSection, manifests: Sequence[Manifest]) -> Iterator[st
     yield from _choice(study)
     yield from ("## All tasks", "", _noted(overall_table(study)))
     yield from ("## Predictors of final accuracy", "", *_predictors(study))
-    for task in study.tasks:
-        yield from (f"## {task}", "")
-        if task.partition("[")[0] in TASKS:
-            made = make_task(task)
-            structures = f"; `structure`: {made.structured}" if made.structured else ""
-            yield from (f"{made.summary[0].upper()}{made.summary[1:]} (`{made.oracle}`). `accuracy`: {made.scored}{structures}.", "")
-        yield _noted(task_table(study, task))
-        yield from _differences(study.of(tasks=lambda name, task=task: name == task), task)  # type: ignore[misc]
+    yield from ("## Task pages", "", *(f"- [{escaped(task)}]({_path(task)}){_summary(task)}" for task in study.tasks), "")
     yield from ("## Set-up", "")
     for manifest in manifests:
         environment = manifest.get("environment", {})
@@ -122,6 +118,25 @@ def page(section: LearningSection, manifests: Sequence[Manifest]) -> Iterator[st
         facts |= {name: manifest.get(name) for name in ("started", "finished")}
         yield from (f"- {name}: {escaped(str(value))}" for name, value in facts.items() if value)
     yield from ("", "## Figures")
+
+
+def task_page(study: Study, task: str) -> Iterator[str]:
+    """The page of a task, line by line: all estimators, and a comparison of a paper if there is one."""
+    yield from (f"# {escaped(task)}", "")
+    if task.partition("[")[0] in TASKS:
+        made = make_task(task)
+        structures = f"; `structure`: {made.structured}" if made.structured else ""
+        yield from (f"{made.summary[0].upper()}{made.summary[1:]} (`{made.oracle}`). `accuracy`: {made.scored}{structures}.", "")
+    yield _noted(task_table(study, task))
+    yield from _differences(study.of(tasks=lambda name, task=task: name == task), task)  # type: ignore[misc]
+
+
+def _path(task: str) -> str:
+    return f"learning/{re.sub(r'[^a-z0-9_]+', '-', task.lower()).strip('-')}.md"
+
+
+def _summary(task: str) -> str:
+    return f": {make_task(task).summary}" if task.partition("[")[0] in TASKS else ""
 
 
 def _noted(table: Table) -> str:

@@ -79,6 +79,7 @@ def pages(folder: Path) -> dict[str, Any]:
             "run": content(*results.read(FOLDER / "page.parquet")),
             "learning": content(results.to_frame(training), {}),
             "learning page": learning_page.write([folder / "training"], folder).read_text().splitlines(),
+            "task pages": [line for path in sorted((folder / "learning").glob("*.md")) for line in path.read_text().splitlines()],
         }
 
 

@@ -42,14 +42,15 @@ def test_a_whole_study_lacks_nothing(tmp_path, monkeypatch):
     assert "- **final accuracy**: cosine of the mean at " in text
     largest = text.partition("### The largest correlations")[2]
     assert re.search(r"\n\| final accuracy \| all \| (cosine of the mean at \w+ \+[^;|]*(; )?){3} \| 3 of 21 \|\n", largest)
-    for heading in ("### Every predictor", "### By objective", "### Task by task", "## l2x_switch"):
+    for heading in ("### Every predictor", "### By objective", "### Task by task", "## Task pages"):
         assert f"\n{heading}\n" in text
 
 
 def test_a_task_of_a_published_comparison_has_differences_to_its_base(tmp_path):
     rows = [one for name, worth in (("exact", 0.9), ("ste", 0.7)) for seed in range(3) for one in trained("pipeline", name, seed, worth)]
     rows = [replace(one, estimator="frozen", family="frozen") if one.estimator == "exact" else one for one in rows]
-    section = page(rows, tmp_path).partition("### Compared with frozen")[2]
+    page(rows, tmp_path)
+    section = (tmp_path / "docs/learning/pipeline.md").read_text().partition("### Compared with frozen")[2]
     assert re.search(r"\| frozen \| 0\.860 \|  \| 0\.830 \|  \|", section)
     assert re.search(r"\| ste \| 0\.780 \| −?-?0\.0800 \| 0\.690 \| -0\.140 \|", section)
 
@@ -69,9 +70,10 @@ def test_several_runs_are_one_study(tmp_path):
     text = learning_page.write([tmp_path / "0", tmp_path / "1"], tmp_path).read_text()
     assert "- command: `structgrad learn clusters`\n" in text
     assert "- command: `structgrad learn fsdd`\n" in text
-    assert "Latent clusters with a linear classifier each (`Categorical()`). `accuracy`: right labels; `structure`: V-measure." in text
-    assert "\n## clusters\n" in text
-    assert "\n## fsdd\n" in text
+    assert "- [clusters](learning/clusters.md): latent clusters with a linear classifier each\n- [fsdd](learning/fsdd.md)" in text
+    task = (tmp_path / "learning/clusters.md").read_text()
+    assert "Latent clusters with a linear classifier each (`Categorical()`). `accuracy`: right labels; `structure`: V-measure." in task
+    assert task.startswith("# clusters\n")
     with pytest.raises(ValueError, match=r"/1 has \w+ of \w+ on \w+:fsdd, which another run has too; expected runs of other cells$"):
         learning_page.write([tmp_path / "1", tmp_path / "1"], tmp_path)
 
