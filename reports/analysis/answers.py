@@ -42,6 +42,7 @@ Outcome = Literal["clear", "tied", "unclear", "useless"]
 _MOMENTS = ("relative_bias_squared", "relative_variance", "gain")
 _MEANS = ("zero_gradient_rate", "loss_evaluations")
 _METRICS = (*_MOMENTS, *_MEANS, "seconds_per_estimate", "time_ratio")
+_ASKED = ("problem", "stage", "loss", "estimator", "instance", "metric", "value", "low", "high", "objective", "unbiased")
 _ORACLE_CALLS = ("argmax", "marginals", "samples", "projections", "kbest", "relaxations", "enumerations", "listings", "completions")
 _NORMAL = 1.96
 _SMALLEST = 1e-12
@@ -178,7 +179,7 @@ def standings(found: Sequence[Answer]) -> pd.DataFrame:
 def places(frame: pd.DataFrame) -> list[AnsweredStage]:
     """The evidence at each problem and stage of a result table, in its order."""
     rows = tables.measured(frame)
-    rows = rows[~rows["family"].isin(tables.REFERENCE_FAMILIES) & rows["metric"].isin(_METRICS)]
+    rows = rows.loc[~rows["family"].isin(tables.REFERENCE_FAMILIES) & rows["metric"].isin(_METRICS), list(_ASKED)]
     rows = rows.astype({"estimator": object, "instance": object}).assign(metric=rows["metric"].cat.set_categories(_METRICS))
     verdicts = {(row.problem, row.stage, row.estimator): row.verdict for row in tables.records(tables.verdicts(frame))}
     bounds, groups = tables.bias_bounds(frame), rows.groupby(["problem", "stage"], sort=False, observed=True)

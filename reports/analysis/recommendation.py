@@ -381,7 +381,8 @@ class _Search:
         cost = self.wish.loss_cost
         if cost > 0 and not case.place.timed:
             raise ValueError(
-                f"--loss-cost got {significant(cost)}, and {case.place.problem} has no times; measure the suite wall_clock too"
+                f"--loss-cost got {significant(cost)}, and {case.place.problem} has no times relative to REINFORCE; "
+                "measure the suite wall_clock too"
             )
         return case.place.with_loss_cost(cost)
 
@@ -390,7 +391,7 @@ class _Search:
         place, rows = self._priced(case), case.rows
         reasons = zip(place.names, place.refusals(self.wish.question, self.wish.batch, self._values_only), strict=True)
         rare = rows[(rows["metric"] == "relative_variance") & rows["reason"].astype(object).str.startswith(RARE)]
-        unresolved = dict.fromkeys(set(rare["estimator"]).difference(place.names), "its variance is not resolved")
+        unresolved = {name: "its variance is not resolved" for name in rare["estimator"] if name not in place.names}
         return {name: reason for name, reason in reasons if reason} | unresolved
 
     @property

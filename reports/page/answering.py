@@ -36,7 +36,7 @@ CRITERIA = (
     "significantly different from the first. They are paired by instance, with an error rate of 5 % for the whole list. The exact gradient "
     "does not compete, and neither do estimators that were timed only once."
 )
-_UNTIMED = " If no times were taken, or none of REINFORCE, every candidate averages the same number of estimates."
+_UNTIMED = " Without times relative to REINFORCE, every candidate averages the same number of estimates."
 _FEW_INSTANCES = " More instances shorten the lists of ties."
 _MANY = 12
 
@@ -75,7 +75,7 @@ def price(found: list[Answer]) -> str:
         return (
             f"with the time of {MAIN_BUDGET} estimates of REINFORCE, or as many oracle calls and loss evaluations where times are uncertain"
         )
-    return f"with {MAIN_BUDGET} estimates each (no times were taken, or none of REINFORCE)"
+    return f"with {MAIN_BUDGET} estimates each (no times relative to REINFORCE were taken)"
 
 
 def answer_table(found: list[Answer]) -> Table:

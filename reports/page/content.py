@@ -228,10 +228,10 @@ def failures(frame: pd.DataFrame) -> list[FailureLine]:
 def setup(manifest: Manifest) -> list[tuple[str, str]]:
     """Lines (name, value) of the plan, with its effort and its seed."""
     plan = dict(manifest.get("plan", {}))
-    effort = plan.pop("effort", None) or {}
+    effort = plan.pop("effort", None)
     named = {"entropy levels" if key == "stages" else key: value for key, value in plan.items() if key != "seed"}
     named = {key: (", ".join(map(str, value)) or "all") if isinstance(value, list | tuple) else value for key, value in named.items()}
-    efforts = {f"effort: {key}": value for key, value in effort.items()}
+    efforts = {f"effort: {key}": value for key, value in effort.items()} if isinstance(effort, dict) else {}
     return _lines({"preset": manifest.get("preset"), "seed": manifest.get("seed"), **named, **efforts, "plan": manifest.get("plan_hash")})
 
 

@@ -75,7 +75,7 @@ def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
             marks=dataset.packed({**drawn, **training}),
             vega=vega.packed(),
             specs=dataset.deflated(_json(specs)),
-            questions=_json(_questions(timed=bool(drawn["cells"]["seconds"].notna().any()))),
+            questions=_json(_questions(timed=bool((frame["metric"] == "time_ratio").any()))),
             folder=manifest.get("folder", "RUN"),
             many=MANY_ROWS,
             main=sections.MAIN,

@@ -64,9 +64,10 @@ def _costs(metrics: Iterable[str]) -> dict[str, Callable[[float], float]]:
 
 
 def claim_tables(frame: pd.DataFrame, claims: pd.DataFrame) -> list[Table]:
-    """The declared and the measured bias of every estimator, and its error: one table of each per entropy level."""
+    """The declared and the measured bias of every estimator, and its error: one table of each per entropy level with rows."""
     stages = tables.order(claims, "stage")
-    return [_claims_of(stage, claims) for stage in stages] + [_errors_of(stage, claims, tables.spreads(frame)) for stage in stages]
+    found = [_claims_of(stage, claims) for stage in stages] + [_errors_of(stage, claims, tables.spreads(frame)) for stage in stages]
+    return [table for table in found if table.rows]
 
 
 def _claims_of(stage: str, claims: pd.DataFrame) -> Table:

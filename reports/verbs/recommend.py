@@ -127,7 +127,7 @@ def _sentences(answer: Recommended) -> Iterator[str]:
         yield f"Take {first}: no other estimator is eligible."
     yield f"{answer.best.estimator}: {evidence(answer.best, timed=answer.timed)}."
     sampled = "every possible sample" if answer.best.replicates is None else f"{answer.best.replicates} replicates each"
-    times = "" if answer.timed else " No times were taken: all get the same number of estimates."
+    times = "" if answer.timed else " No times relative to REINFORCE were taken: all get the same number of estimates."
     if answer.uncertain:
         from ..analysis.answers import uncertain_times
 

@@ -81,6 +81,14 @@ def test_the_paired_ratio_is_the_cost(frame: pd.DataFrame) -> None:
     assert one(answers.answers(moody), "error").score == one(answers.answers(frame), "error").score
 
 
+def test_seconds_without_ratios_give_no_times_and_that_is_said(frame: pd.DataFrame) -> None:
+    found = answers.answers(frame[frame["metric"] != "time_ratio"])
+    assert not any(answer.timed for answer in found)
+    assert one(found, "error").score.value == pytest.approx(math.prod(bias**2 + 3 / 16 for bias in (0.02, 0.3, 0.1)) ** (1 / 3))
+    assert answering.price(found) == "with 16 estimates each (no times relative to REINFORCE were taken)"
+    assert "Without times relative to REINFORCE, every candidate averages the same number" in answering.answer_table(found).note
+
+
 @pytest.mark.parametrize(("error", "timed", "tied"), [(0.01, True, False), (0.19, True, True), (0.25, False, True)])
 def test_the_interval_of_a_ratio_goes_into_that_of_rho_and_into_the_ties(tmp_path: Path, error: float, timed: bool, tied: bool) -> None:
     """The faster of two estimators of one variance wins; if times are uncertain, work is counted, and they tie."""

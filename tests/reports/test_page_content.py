@@ -174,6 +174,15 @@ def test_the_set_up_holds_its_effort(frame: pd.DataFrame) -> None:
     manifest = {**examples.MANIFEST, "plan": {"estimators": ["a", "b"], "effort": {"alpha": 0.001}}, "plan_hash": "0a1b"}
     found = dict(report_page.report(frame, manifest).setup)
     assert (found["estimators"], found["effort: alpha"], found["plan"]) == ("a, b", "0.001", "0a1b")
+    odd = dict(report_page.report(frame, {**manifest, "plan": {"effort": "quick"}}).setup)
+    assert not any(name.startswith("effort") for name in odd)
+
+
+@pytest.mark.parametrize("suite", ["sparsity", "wall_clock"])
+def test_a_table_without_rows_is_not_shown(frame: pd.DataFrame, suite: str) -> None:
+    found = report_page.report(frame[frame["suite"] == suite], {}).overview
+    assert all(table.columns and table.rows for table in found)
+    assert not any(table.title.startswith("Relative mean squared error") for table in found)
 
 
 def test_exponents_have_a_table() -> None:

@@ -55,6 +55,28 @@ def test_a_loss_that_takes_long_favours_who_evaluates_it_once(tmp_path: Path) ->
     assert found[0].cost == pytest.approx(1.0)
 
 
+def test_the_price_of_a_loss_is_paid_per_evaluation(tmp_path: Path) -> None:
+    """The ratio of (seconds + evaluations × X) to that of reinforce."""
+    own = Made(variance=1.0, unbiased=True, verdict="equivalent", cost=1.5, evaluations=4.0, cost_error=0.1)
+    known = {"reinforce": REINFORCE, "rloo": own}
+    best = only(recommend("subset", stage="h=0.9", loss_cost=3.0, run=written(tmp_path, rows(known)))).best
+    assert best.cost == pytest.approx((1.5 + 4 * 3) / (1 + 3))
+    assert best.averaged == pytest.approx(32 / best.cost)
+    assert best.rho.value == pytest.approx(own.rho(best.averaged))
+    # dρ / d log cost = ρ V / 2M / (1 + V / M); only the time of 1.5 is uncertain.
+    slope = best.rho.value / 2 / (best.averaged + 1)
+    assert best.rho.half_width == pytest.approx(0.1 * 1.5 / (1.5 + 4 * 3) * slope, rel=0.1)
+
+
+def test_the_interval_of_a_score_is_that_of_a_mean_over_instances(tmp_path: Path) -> None:
+    table = rows(KNOWN | {"rloo": replace(KNOWN["rloo"], spread=0.5)})
+    answer = only(recommend("subset", batch=1000, stage="h=0.9", run=written(tmp_path, table)))
+    values = [1 / math.sqrt(1 + 40 * factor / 500) for factor in (0.25, 0.75, 1.25, 1.75)]
+    mean = sum(values) / 4
+    half = 3.182446305284263 * math.sqrt(sum((value - mean) ** 2 for value in values) / 3 / 4)
+    assert answer.best.rho == Interval(pytest.approx(mean), pytest.approx(mean - half), pytest.approx(min(mean + half, 1.0)), "t")
+
+
 def test_of_whom_evaluations_are_not_known_none_competes_for_a_loss_with_a_price(tmp_path: Path) -> None:
     table = [row for row in rows(KNOWN) if not (row.estimator == "ste" and row.metric == "loss_evaluations")]
     run = written(tmp_path, table)
@@ -231,8 +253,9 @@ def test_without_times_all_average_the_same_number(tmp_path: Path) -> None:
     answer = only(recommend("subset", batch=1000, stage="h=0.9", run=run))
     assert not answer.timed
     assert (answer.best.estimator, answer.best.averaged) == ("rloo", 1000.0)
-    assert "No times were taken" in " ".join(wording.lines(recommend("subset", stage="h=0.9", run=run)))
-    with pytest.raises(ValueError, match="has no times; measure the suite wall_clock too"):
+    text = " ".join(" ".join(wording.lines(recommend("subset", stage="h=0.9", run=run))).split())
+    assert "No times relative to REINFORCE were taken: all get the same number of estimates." in text
+    with pytest.raises(ValueError, match="has no times relative to REINFORCE; measure the suite wall_clock too"):
         recommend("subset", stage="h=0.9", loss_cost=1.0, run=run)
 
 
@@ -352,3 +375,14 @@ def test_a_variance_that_is_not_resolved_neither_wins_nor_ties(tmp_path: Path) -
     assert best not in (answer.best.estimator, *(one.estimator for one in answer.tied))
     assert answer.left_out[best] == "its variance is not resolved"
     assert f"{best} (its variance is not resolved)" in " ".join(" ".join(wording.lines(found)).split())
+
+
+def test_estimators_whose_variance_is_not_resolved_are_told_in_the_order_of_the_table(tmp_path: Path) -> None:
+    names = ("spigot", "imle", "identity", "st_gumbel", "perturb_and_map")
+    rare = {"value": None, "low": None, "high": None, "reason": "rare events: fewer than 30 replicates carry the variance"}
+    table = [
+        replace(row, **rare) if row.estimator in names and row.metric == "relative_variance" else row
+        for row in rows(KNOWN | dict.fromkeys(names, Made(variance=1.0)))
+    ]
+    left_out = only(recommend("subset", stage="h=0.9", run=written(tmp_path, table))).left_out
+    assert [name for name in left_out if name in names] == list(names)

@@ -87,7 +87,7 @@ class Explorer {
     const losses = [...new Set(this.cells.map(cell => cell.loss))];
     const known = new Set(this.standings.map(row => row.question));
     const budgets = [...new Set(this.standings.map(row => row.budget))];
-    const timed = this.cells.some(cell => cell.seconds !== null);
+    const timed = Boolean(QUESTIONS.unbiased?.unit);
     const offer = (select, pairs, chosen) => {
       select.replaceChildren(...pairs.map(([value, text]) => make("option", { value, textContent: text })));
       if (pairs.length) select.value = (pairs.find(([value]) => String(value) === String(chosen)) || pairs[0])[0];

@@ -181,6 +181,16 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(
     assert results.manifest_of(tmp_path)["status"] == "finished"
 
 
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **named: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(store.tempfile, "NamedTemporaryFile", refuse)
+    expected = f"error: cannot write results to {tmp_path} (Read-only file system); choose another folder with --out\n"
+    assert refused(*words(tmp_path, "rloo")) == expected
+    assert not any(tmp_path.iterdir())
+
+
 # Files that are damaged, or of a newer version.
 
 
