@@ -69,9 +69,12 @@ class Moments:
         return cls(exact, information, **sums, products=zeros(size, size) if size <= FULL_COVARIANCE else None)
 
     def add(self, estimates: Tensor, batch: int = 0, weights: Tensor | None = None) -> None:
-        """Add estimates ``[r, *event]`` with weights [r], by default 1, to a batch."""
-        flat = estimates.reshape(1, len(estimates), -1).double()
-        self._add(flat, batch, flat.new_ones(1, flat.shape[1]) if weights is None else weights.unsqueeze(0))
+        """Add estimates ``[r, *event]`` with weights [r], by default 1, to a batch; those of weight 0 are left out, and may be all."""
+        if weights is not None:
+            estimates, weights = estimates[weights != 0], weights[weights != 0]
+        if len(estimates):
+            flat = estimates.reshape(1, len(estimates), -1).double()
+            self._add(flat, batch, flat.new_ones(1, flat.shape[1]) if weights is None else weights.unsqueeze(0))
 
     def add_blocks(self, estimates: Tensor, blocks: Sequence[tuple[int, int, int]]) -> None:
         """Add blocks of replicates ``[r, *event]``: the first row of each, the end of its rows, and its batch."""

@@ -131,6 +131,7 @@ def test_exact_moments_are_weighted_sums(size: int) -> None:
     found = Moments.empty(gradient, information, batches=1)
     for block, shares in zip(outcomes.split(300), weights.split(300), strict=True):
         found.add(block, weights=shares)
+    found.add(drawn(300, size), weights=torch.zeros(300, dtype=torch.float64))
     summary, shares = summarise(found, exact=True), weights / weights.sum()
     errors = outcomes - gradient
     torch.testing.assert_close(summary.error, shares @ errors)
