@@ -19,12 +19,18 @@ def holm(p_values: Mapping[K, float]) -> dict[K, float]:
     Returns:
         ``max over the smaller ones of (m − i) p_(i)``, at most 1, in the order that was given.
 
+    Raises:
+        ValueError: a p-value outside [0, 1].
+
     Reference: Holm 1979, "A simple sequentially rejective multiple test procedure", section 3.
 
     Example:
         >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
         {'a': 0.03, 'b': 0.06, 'c': 0.06}
     """
+    for key, p in p_values.items():
+        if not 0 <= p <= 1:
+            raise ValueError(f"`holm` got the p-value {p} for {key!r}; expected numbers from 0 to 1, leave cells without a test out")
     return dict(zip(p_values, holm_values(np.array(list(p_values.values()), dtype=float)).tolist(), strict=True))
 
 

@@ -27,3 +27,9 @@ def test_the_order_of_cells_is_kept_and_changes_nothing():
     assert list(holm(given)) == list(given)
     assert holm(dict(reversed(given.items()))) == holm(given)
     assert holm({}) == {}
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.1, float("nan")])
+def test_no_p_value_is_refused(p):
+    with pytest.raises(ValueError, match=r"for 'a'; expected numbers from 0 to 1"):
+        holm({"a": p})
