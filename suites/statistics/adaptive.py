@@ -8,7 +8,9 @@ alone. The seconds are the one exception: they are counted between looks, and a 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -89,10 +91,24 @@ class Checkpoint:
 
     def save(self, moments: Moments, seconds: float) -> None:
         """Write the file atomically: it is complete, or as it was."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(".new")
-        torch.save((moments.state(), seconds), temporary)
-        os.replace(temporary, self.path)
+        write_whole(self.path, (moments.state(), seconds))
+
+
+def write_whole(path: Path, state: object) -> None:
+    """Write a state by torch; an interrupted write leaves the file as it was.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written; torch would raise RuntimeError.
+    """
+    stream = io.BytesIO()
+    torch.save(state, stream)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder:
+        with (temporary := Path(folder, path.name)).open("wb") as file:
+            file.write(stream.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
 
 
 def sample_until(

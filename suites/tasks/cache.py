@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import os
 import pickle
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +13,7 @@ from typing import TypeVar
 import torch
 
 from ...user_cache import user_cache
+from ..statistics.adaptive import write_whole
 
 try:
     import fcntl
@@ -59,14 +58,6 @@ def sources() -> str:
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()
-
-
-def write_whole(path: Path, state: object) -> None:
-    """Write a state by torch; an interrupted write leaves the file as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder:
-        torch.save(state, Path(folder) / path.name)
-        os.replace(Path(folder) / path.name, path)
 
 
 def _on_one_thread(compute: Callable[[], _T]) -> _T:

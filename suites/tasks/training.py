@@ -19,7 +19,7 @@ from ...estimators.base import Estimator, check_call
 from ...estimators.layer import StructuredLayer, train_step
 from ...oracles.capabilities.ragged import of_lengths
 from ..base import check_finite
-from .cache import write_whole
+from ..statistics.adaptive import write_whole
 from .task import Batch, LatentModel, Split, Task, TaskLoss
 
 EVALUATIONS = 20

@@ -118,10 +118,11 @@ def test_other_replicates_have_other_files(tmp_path):
 def test_a_write_that_fails_leaves_the_last_look(tmp_path, monkeypatch):
     checkpoint = Checkpoint(tmp_path, "reinforce")
     moments = sampled(Draws(noise=0.05), Budget(4096, 4096), checkpoint).moments
-    monkeypatch.setattr("structgrad.suites.statistics.adaptive.torch.save", lambda *given: 1 / 0)
+    monkeypatch.setattr("structgrad.suites.statistics.adaptive.os.fsync", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         checkpoint.save(moments.merged(moments), 1.0)
     assert checkpoint.load(GRADIENT, None)[0].total == 4096
+    assert [path.name for path in tmp_path.iterdir()] == [checkpoint.path.name]
 
 
 @pytest.mark.parametrize(("runs", "least"), [(24, 19), pytest.param(60, 51, marks=pytest.mark.sweep)])
