@@ -21,6 +21,7 @@ class RealItems(FileItems):
     Attributes:
         stages: the stages of the file.
         scores_key, gold_key: of the scores of items, without the stage, and of the indices of gold structures (`Oracle.dense`).
+        length_key: of the lengths of items; all are 1 when empty.
         extra_rows: rows and columns of scores beyond the length of an item.
         keep_key: of a mask of the items that belong to the problem; all when empty.
     """
@@ -28,7 +29,7 @@ class RealItems(FileItems):
     oracle: Any
     stages: ClassVar[tuple[str, ...]] = STAGES
     default_loss = "quadratic"
-    id_key, scores_key, gold_key, keep_key = "small_id", "", "", ""
+    id_key, length_key, scores_key, gold_key, keep_key = "small_id", "small_length", "", "", ""
     extra_rows = 0
 
     def __init__(self, name: str, seed: int, file: str, arrays: Arrays) -> None:
@@ -37,7 +38,7 @@ class RealItems(FileItems):
             keep = self.array(self.keep_key)
             self.arrays = {key: value[keep] if key.startswith("small_") else value for key, value in arrays.items()}
         self.names = self.array(self.id_key)
-        self.lengths = self.array("small_length") if "small_length" in arrays else np.ones(len(self.names), dtype=np.int64)
+        self.lengths = self.array(self.length_key) if self.length_key else np.ones(len(self.names), dtype=np.int64)
 
     def array(self, key: str) -> np.ndarray:
         """An array of the file."""
@@ -96,7 +97,7 @@ class SpokenDigitItems(RealItems):
     """Logits of a classifier of spoken digits."""
 
     oracle, id_key, scores_key, gold_key = Categorical(), "id", "logits", "gold"
-    default_loss = "mlp"
+    default_loss, length_key = "mlp", ""
 
 
 class Dependency(RealItems):

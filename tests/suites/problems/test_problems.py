@@ -210,6 +210,9 @@ def test_a_real_file_with_other_arrays_is_refused(tmp_path: Path) -> None:
     message = r"categorical_fsdd\.npz: holds no array 'id'; expected the score file of categorical_fsdd, not another one of that name"
     with pytest.raises(ValueError, match=message):
         load("categorical_fsdd", "init", instances=1, data=str(tmp_path))
+    np.savez(tmp_path / "dtw_speech.npz", small_id=np.zeros(3), small_cost=np.zeros((3, 2, 2)))
+    with pytest.raises(ValueError, match=r"dtw_speech\.npz: holds no array 'small_length'"):
+        load("dtw_speech", "gamma=1", instances=1, data=str(tmp_path))
 
 
 def test_the_suite_is_what_the_folder_holds(tmp_path: Path) -> None:
