@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import inspect
 import math
 import random
 import types
@@ -349,6 +349,10 @@ def snapshot(value: Any, depth: int = 6) -> Any:
         return repr(value) if depth else type(value).__name__
     if isinstance(value, list | tuple | set | frozenset):
         return [snapshot(item, depth - 1) for item in value]
-    enclosed = inspect.getclosurevars(value).nonlocals if isinstance(value, types.FunctionType) else {}
+    enclosed = {}
+    if isinstance(value, types.FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # it is not set yet
+                enclosed[name] = cell.cell_contents
     contents = value if isinstance(value, dict) else {**enclosed, **getattr(value, "__dict__", {})}
     return {str(key): snapshot(item, depth - 1) for key, item in contents.items()}

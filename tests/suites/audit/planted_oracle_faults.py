@@ -109,6 +109,11 @@ FAULTS: dict[type[Apart], tuple[str, str]] = {
         _argmax=lambda self, rows: Apart._argmax(self, rows + rows[:, :1]),
     ): ("ignored entries", "`read_mask` at (0,) is 1; expected 0"),
     in_torch("Doubled", _value=lambda self, rows, maximum: Apart._value(self, rows, maximum) + 0.01): ("log-partition", "expected"),
+    fault("Wider", log_partition=lambda self, *given: Apart.log_partition(self, *given).unsqueeze(-1)): (
+        "log-partition",
+        "has shape (6, 1)",
+    ),
+    fault("Wide", log_partition=lambda self, *given: torch.zeros(len(given[0]), 2)): ("log-partition", "has shape (6, 2)"),
     in_torch(
         "Hot",
         _reference_marginals=lambda self, rows: (

@@ -152,6 +152,10 @@ def test_what_an_estimator_holds_is_compared_whole() -> None:
     seen = [snapshot(held(value)) for value in [*tensors, {"a": [1, 2]}, {"a": [1, 3]}, {1, 2}, None, "None"]]
     assert all(first != second for index, first in enumerate(seen) for second in seen[:index])
     assert snapshot(held(torch.zeros(2, 3))) == seen[0]
+    unset = lambda: later  # noqa: E731
+    assert snapshot(unset) == {}
+    later = 1
+    assert snapshot(unset) == {"later": "1"}
 
 
 def test_every_registered_estimator_has_a_structure_to_be_audited_on() -> None:
