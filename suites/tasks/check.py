@@ -36,16 +36,15 @@ def check_task(task: Task, *, trained: bool = True) -> list[str]:
     """
     if (reason := task.unavailable()) is not None:
         return [f"{task.name} cannot be checked: {reason}"]
-    for split in get_args(Split):
-        if (size := task.size(split)) < ITEMS:
-            return [f"{task.name}: the split {split} has {size} items; expected at least {ITEMS}"]
     checks: list[Callable[[Task], Iterator[str]]] = [_batches, _scores, _losses, _padding, _same_again, _judged, _parameters, _precision]
     found: list[str] = []
-    for check in [*checks, _stacked, *([_bounds] if trained else [])]:
+    for check in [_sizes, *checks, _stacked, *([_bounds] if trained else [])]:
         try:
             found += [f"{task.name}: {sentence}" for sentence in check(task)]
         except Exception as error:  # the task may raise anything
             found.append(f"{task.name}: {check.__name__.strip('_').replace('_', ' ')} failed with {type(error).__name__}: {error}")
+        if check is _sizes and found:
+            break
     return found
 
 
@@ -56,6 +55,13 @@ def _first(task: Task, split: Split = "train") -> Batch:
 def _tensors(batch: Batch) -> dict[str, Tensor]:
     named = {f"inputs[{i}]": part for i, part in enumerate(batch.inputs)} | {"labels": batch.labels}
     return named | {name: part for name in ("lengths", "gold") if (part := getattr(batch, name)) is not None}
+
+
+def _sizes(task: Task) -> Iterator[str]:
+    """Every split has enough items."""
+    for split in get_args(Split):
+        if (size := task.size(split)) < ITEMS:
+            yield f"the split {split} has {size} items; expected at least {ITEMS}"
 
 
 def _batches(task: Task) -> Iterator[str]:

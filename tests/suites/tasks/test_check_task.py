@@ -144,5 +144,7 @@ def test_padding_must_not_matter(methods: dict[str, Any], sentence: str) -> None
 
 def test_a_task_without_data_or_items_is_not_checked_further(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_task(make_task("clusters[train=2]"), trained=False) == ["clusters: the split train has 2 items; expected at least 4"]
+    monkeypatch.setattr(Clusters, "size", failing)
+    assert check_task(Clusters(**SIZES)) == ["clusters: sizes failed with KeyError: 'nothing'"]
     monkeypatch.setattr(Clusters, "unavailable", lambda self: "no points are there")
     assert check_task(Clusters(**SIZES)) == ["clusters cannot be checked: no points are there"]
