@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError, with_config
 
 from ...estimators import make_estimator
 from ..base import SCHEMA_VERSION, Row
@@ -88,8 +88,10 @@ def plan_from(settings: Mapping[str, Any]) -> Plan:
     unknown = sorted(set(settings) - {field.name for field in fields(Plan)}) if isinstance(settings, Mapping) else ()
     if unknown:
         raise ValueError(f"the run has the setting {unknown[0][:50]!r}, which this version does not know; use the structgrad that wrote it")
+    if isinstance(settings, Mapping) and isinstance(effort := settings.get("effort"), Mapping):
+        settings = {**settings, "effort": {name: value for name, value in effort.items() if name != "strict"}}  # of earlier runs
     try:
-        return TypeAdapter(Plan).validate_python(settings)
+        return TypeAdapter(with_config(extra="forbid")(Plan)).validate_python(settings)
     except ValidationError as error:
         raise ValueError(f"the plan of the run cannot be read ({first_error(error)}); use the structgrad that wrote it") from None
 

@@ -7,6 +7,7 @@ import functools
 import glob
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -103,13 +104,19 @@ def matching(patterns: tuple[str, ...], known: Iterable[str], kind: str) -> list
 def load_problem(plan: Plan, name: str, stage: str, instances: int | None) -> Problem:
     """A problem of the plan; the last few are kept, because many cells share one, and with it its exact gradients."""
     if plan.file is not None:
-        return _load_file(plan.file, problems.split_loss(name)[1], plan.offset)
+        return _load_file(plan.file, problems.split_loss(name)[1], plan.offset, _stamp(plan.file.path))
     return _load(name, stage, instances or plan.instances, _settings(plan))
 
 
 @functools.lru_cache(maxsize=len(problems.LOSS_NAMES))
-def _load_file(file: ScoreFile, loss: str | None, offset: float) -> Problem:
+def _load_file(file: ScoreFile, loss: str | None, offset: float, stamp: tuple[int, ...]) -> Problem:
     return problems.from_file(file, loss, offset=offset)
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    """Time and size of a file, which tell whether it was changed; empty without one."""
+    status = os.stat(path) if os.path.isfile(path) else None
+    return () if status is None else (status.st_mtime_ns, status.st_size)
 
 
 def _settings(plan: Plan) -> _Settings:
@@ -161,13 +168,13 @@ def _source(plan: Plan, problem: Problem) -> str:
         return " ".join(known)
     if plan.file is not None:
         settings = {field.name: str(getattr(plan.file, field.name)) for field in fields(plan.file) if field.name != "path"}
-        return json.dumps([_file_hash(plan.file.path), settings], sort_keys=True)
+        return json.dumps([_file_hash(plan.file.path, _stamp(plan.file.path)), settings], sort_keys=True)
     file = Path(plan.data or "") / problem.source
-    return _file_hash(str(file)) if plan.data is not None and file.is_file() else ""
+    return _file_hash(str(file), _stamp(str(file))) if plan.data is not None and file.is_file() else ""
 
 
 @functools.lru_cache(maxsize=64)
-def _file_hash(path: str) -> str:
-    """A hash of the bytes of a file; read once per process."""
+def _file_hash(path: str, stamp: tuple[int, ...]) -> str:
+    """A hash of the bytes of a file; read once per process, unless it changes."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError, with_config
 
 from ..base import FAILED, Row
 
@@ -119,7 +119,7 @@ class StoredCell:
         return DONE if statuses.isdisjoint((*FAILED, "nonfinite")) else NONFINITE if statuses.isdisjoint(FAILED) else FAILED_KIND
 
 
-_STORED, ROW = TypeAdapter(StoredCell), TypeAdapter(Row)
+_STORED, ROW = (TypeAdapter[Any](with_config(extra="forbid")(kind)) for kind in (StoredCell, Row))
 
 
 def encode(rows: Sequence[Row], seconds: float) -> str:
@@ -143,7 +143,7 @@ def decode(text: str | bytes, identity: str | None = None) -> StoredCell:
         WrongRowsError: anything but the rows of a cell.
     """
     try:
-        cell = _STORED.validate_json(text)
+        cell: StoredCell = _STORED.validate_json(text)
     except ValidationError as error:
         raise WrongRowsError(f"no rows of a cell ({first_error(error)})") from None
     for row in cell.rows:

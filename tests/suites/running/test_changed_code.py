@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from structgrad.oracles.plugins import loaded_file
 from structgrad.oracles.sources import own_files
 from structgrad.suites.measures.suite import Effort
-from structgrad.suites.running import runner
+from structgrad.suites.problems.score_files import ScoreFile
+from structgrad.suites.running import runner, scores
 from structgrad.suites.running.planning.grid import Watch, grid
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.progress import Snapshot
@@ -105,3 +107,10 @@ def test_a_change_in_the_middle_of_a_run_ends_it_and_is_measured_when_it_goes_on
     forget(mine)
     runner.measure(work, out, machine=Machine(jobs=0))
     assert len(kept(out)) == 3
+
+
+def test_a_changed_score_file_is_read_again(tmp_path: Path) -> None:
+    mine, path = Plan(file=ScoreFile(str(tmp_path / "mine.npz"), "subset[k=1]")), tmp_path / "mine.npz"
+    for size in (2, 3):
+        np.savez(path, scores=np.zeros((1, size)))
+        assert scores.load_problem(mine, "mine", "file", None).instances[0].scores.shape == (size,)

@@ -47,6 +47,12 @@ def test_a_plan_with_everything_comes_back() -> None:
     plan = dataclasses.replace(PLAN, file=file, portions=(("memory", Portion(1, 2)),))
     settings = json.loads(json.dumps(dataclasses.asdict(plan)))
     assert plan_from(settings) == plan
+    assert plan_from({**settings, "effort": {**settings["effort"], "strict": True}}) == plan
+    for name in ("effort", "file"):
+        with pytest.raises(ValueError, match=rf"Unexpected keyword argument at {name}.colour"):
+            plan_from({**settings, name: {**settings[name], "colour": 1}})
+    with pytest.raises(ValueError, match=r"Unexpected keyword argument at portions.0.1.colour"):
+        plan_from({**settings, "portions": [["memory", {"colour": 1}]]})
 
 
 @pytest.mark.parametrize("pattern", ["bias categorical_regimes h=0.95 imle", "bias*rloo", "sparsity*rloo"])

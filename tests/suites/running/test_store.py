@@ -69,10 +69,11 @@ def test_rows_and_plans_come_back_as_they_were(tmp_path: Path) -> None:
         '{"seconds": 1, "rows": [{}]}',
         '{"seconds": 1, "rows": 3}',
         '{"seconds": "x", "rows": []}',
+        '{"seconds": 1, "rows": [], "colour": 1}',
         "[" * 5000,
         *(
             json.dumps({"seconds": 1, "rows": [{**json.loads(encode([ROW], 1))["rows"][0], **change}]})
-            for change in ({"cell": "b"}, {"value": "x"}, {"seed": 2**70}, {"seed": None}, {"batches": ["x"]}, {"suite": 2})
+            for change in ({"cell": "b"}, {"value": "x"}, {"seed": 2**70}, {"seed": None}, {"batches": ["x"]}, {"suite": 2}, {"colour": 1})
         ),
     ],
 )
