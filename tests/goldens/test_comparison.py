@@ -291,7 +291,8 @@ def test_the_verdicts_are_those_of_the_golden_table() -> None:
     expected, found = pd.read_parquet(VERDICTS), verdicts()
     pd.testing.assert_frame_equal(found.drop(columns=[*NUMBERS]), expected.drop(columns=[*NUMBERS]), check_dtype=False)
     for name in NUMBERS:
-        np.testing.assert_allclose(found[name].to_numpy(float), expected[name].to_numpy(float), rtol=1e-9, atol=1e-280, err_msg=name)
+        rounding = 1e-280 if name.startswith("p_") else 1e-14  # a bias of 1e-16 in the own baseline is rounding
+        np.testing.assert_allclose(found[name].to_numpy(float), expected[name].to_numpy(float), rtol=1e-9, atol=rounding, err_msg=name)
 
 
 def test_the_transcripts_are_those_of_the_golden_file(tmp_path: Path) -> None:
