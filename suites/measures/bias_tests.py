@@ -97,7 +97,8 @@ def resolved(moments: Moments, truth: Truth, dtype: torch.dtype, *, deterministi
         return is_resolved(moments, rounding) and not unseen
     size = float((summary.error + moments.gradient).norm())
     exact = float(summary.error.norm()) <= min(rounding_floor(size, truth, dtype), EQUIVALENCE * float(moments.gradient.norm()))
-    return deterministic or exact or (changes >= EVENTS and size > rounding)
+    varies_with_loss = losses is not None and losses < math.inf
+    return deterministic or exact or (not varies_with_loss and changes >= EVENTS and size > rounding)
 
 
 LOSSES_SEEN = 6
