@@ -106,7 +106,11 @@ def page(section: LearningSection, manifests: Sequence[Manifest]) -> Iterator[st
     yield from _choice(study)
     yield from ("## All tasks", "", _noted(overall_table(study)))
     yield from ("## Predictors of final accuracy", "", *_predictors(study))
-    yield from ("## Task pages", "", *(f"- [{escaped(task)}]({_path(task)}){_summary(task)}" for task in study.tasks), "")
+    yield from ("## Task pages", "")
+    for task in study.tasks:
+        summary = f": {make_task(task).summary}" if task.partition("[")[0] in TASKS else ""
+        yield f"- [{escaped(task)}]({_path(task)}){summary}"
+    yield ""
     yield from ("## Set-up", "")
     for manifest in manifests:
         environment = manifest.get("environment", {})
@@ -133,10 +137,6 @@ def task_page(study: Study, task: str) -> Iterator[str]:
 
 def _path(task: str) -> str:
     return f"learning/{re.sub(r'[^a-z0-9_]+', '-', task.lower()).strip('-')}.md"
-
-
-def _summary(task: str) -> str:
-    return f": {make_task(task).summary}" if task.partition("[")[0] in TASKS else ""
 
 
 def _noted(table: Table) -> str:

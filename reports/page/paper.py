@@ -86,8 +86,8 @@ class PlannedFigure:
             return PaperFigure(self.name, saved(draw_matrix(self.rows), "pdf"), self.text)
         stages, names = tables.order(self.rows, "stage"), self.rows.drop_duplicates("estimator")
         columns, numbers, legend = min(len(stages), 3), [], self.panel is not _ranking
-        beside = 2 if columns == 1 else 4
-        lines, below = math.ceil(len(stages) / columns), 0.13 * math.ceil(len(names) / beside) + 0.1 if legend else 0.0
+        columns_of_legend = 2 if columns == 1 else 4
+        lines, below = math.ceil(len(stages) / columns), 0.13 * math.ceil(len(names) / columns_of_legend) + 0.1 if legend else 0.0
         height = lines * (2.2 if legend else 0.75 + 0.13 * len(names)) + below
         with _looks("whitegrid"):
             figure = figure_of(COLUMN if columns == 1 else PAGE, height)
@@ -98,7 +98,7 @@ class PlannedFigure:
             for panel in panels[len(stages) :]:
                 panel.set_visible(False)
             if legend:
-                _legend(figure, dict(zip(names["estimator"], names["colour"], strict=True)), beside)
+                _legend(figure, dict(zip(names["estimator"], names["colour"], strict=True)), columns_of_legend)
             return PaperFigure(self.name, saved(figure, "pdf"), " ".join([self.text, *numbers]))
 
 

@@ -249,6 +249,7 @@ def page(standard: Standard) -> str:
             day=str(about["finished"]).partition("T")[0],
             environment=about["environment"],
             commits=" and ".join(commit[:9] for commit in about["commits"]),
+            note=about.get("note"),
             commands=about["command"].replace(" && ", "\n"),
         )
     )

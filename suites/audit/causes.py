@@ -11,8 +11,9 @@ from scipy import optimize
 from torch import Tensor
 
 from ...estimators.base import Estimator
+from ...estimators.noise import SmoothNoise
 from ...oracles.capabilities import MarginalOracle, SamplingOracle
-from .cases import FLAT, PEAKED, USUAL, AuditLoss, Structure, random_scores
+from .cases import FLAT, PEAKED, USUAL, AuditLoss, Structure, all_structures, random_scores, seeded
 from .dissection import DEVIATIONS, ROWS, TOLERANCE, Dissection, fits, mean_is_zero, same
 
 MAX_SAMPLES = 32
@@ -42,6 +43,27 @@ def cause_by_intervention(estimator: Estimator[Any], structure: Structure, *, ha
             return cause, ()
         likely = likely or tuple(_likely(found))[:2]
     return "", likely
+
+
+def cause_of_noise(estimator: Estimator[Any], structure: Structure, noise: SmoothNoise) -> str:
+    """Whether the structures that the loss gets are those of the noise at another scale; empty if not."""
+
+    def shares(structures: Tensor) -> Tensor:
+        flat = structures.reshape(-1, 1, *structure.event).double()
+        return (flat == all_structures(structure)).flatten(2).all(-1).double().mean(0)
+
+    for regime in (FLAT, USUAL):
+        found = Dissection(estimator, structure, random_scores(structure, regime, 1, "dissection")[0], has_count=False)
+        if not found.inside or found.points.numel():
+            return ""
+        rows = found.scores.expand(16 * ROWS, *structure.event)
+        drawn = noise.draw(structure.oracle, rows, generator=seeded(3, "dissection"))
+        shown, scales = shares(found.samples), torch.logspace(-1, 1, 41, base=4, dtype=torch.float64).tolist()
+        distances = [float((shares(structure.oracle.argmax(rows + scale * drawn)) - shown).abs().max()) for scale in scales]
+        best = min(range(len(scales)), key=distances.__getitem__)
+        if distances[best] < 0.03 < distances[len(scales) // 2]:
+            return f"the structures are those of noise {scales[best]:.2g} times as large: is it multiplied by its scale twice, or never?"
+    return ""
 
 
 def _causes(found: Dissection) -> Iterator[str]:

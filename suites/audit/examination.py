@@ -16,13 +16,13 @@ from ...estimators import make_estimator
 from ...estimators.base import Estimator
 from ...estimators.noise import Gumbel, SmoothNoise
 from .cases import AuditEffort, Case, Structure, structures_for
-from .causes import cause_by_intervention
+from .causes import cause_by_intervention, cause_of_noise
 from .diagnosis import Explanation, Point, corrected, explain
 from .laws import LAWS
 from .means import compare, mean_checks, same_mean_checks
 from .result import SPOILING, Audit, Check, FlatComparison, check_limits, checked, settled
 from .subject import Subject, numbers, subject_of, to_change, with_neutral_options, with_other_value
-from .twin import Twin, cause_of_noise, twin_of
+from .twin import Twin, twin_of
 
 QUICK: dict[str, Any] = {"first": 4096, "most": 16_384, "seconds": 1.5, "structures": 2}
 """Changes of ``quick``."""

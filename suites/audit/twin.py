@@ -1,4 +1,4 @@
-"""The twin of a biased estimator, and the scale of the noise of a perturbed one."""
+"""The twin of a biased estimator: the registered estimator that it resembles most."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from torch import Tensor
 
 from ...estimators import ESTIMATORS, make_estimator
 from ...estimators.base import Estimator
-from ...estimators.noise import SmoothNoise
 from ..measures.replicates import Sampling
 from ..statistics.metrics import summarise
 from ..truth import Target
-from .cases import FLAT, USUAL, AuditLoss, Case, Structure, all_structures, random_scores, seeded, target
-from .dissection import ROWS, Dissection
+from .cases import FLAT, AuditLoss, Case, random_scores, target
 from .means import REPLICATES, exact_mean, sampler
 
 MIN_COSINE = 0.98
@@ -79,24 +77,3 @@ def _with_options(own: Estimator[Any], name: str) -> Estimator[Any]:
     with contextlib.suppress(TypeError, ValueError):  # an equal name for another kind of option
         other = dataclasses.replace(other, **shared)
     return other  # type: ignore[no-any-return]
-
-
-def cause_of_noise(estimator: Estimator[Any], structure: Structure, noise: SmoothNoise) -> str:
-    """Whether the structures that the loss gets are those of the noise at another scale; empty if not."""
-
-    def shares(structures: Tensor) -> Tensor:
-        flat = structures.reshape(-1, 1, *structure.event).double()
-        return (flat == all_structures(structure)).flatten(2).all(-1).double().mean(0)
-
-    for regime in (FLAT, USUAL):
-        found = Dissection(estimator, structure, random_scores(structure, regime, 1, "dissection")[0], has_count=False)
-        if not found.inside or found.points.numel():
-            return ""
-        rows = found.scores.expand(16 * ROWS, *structure.event)
-        drawn = noise.draw(structure.oracle, rows, generator=seeded(3, "dissection"))
-        shown, scales = shares(found.samples), torch.logspace(-1, 1, 41, base=4, dtype=torch.float64).tolist()
-        distances = [float((shares(structure.oracle.argmax(rows + scale * drawn)) - shown).abs().max()) for scale in scales]
-        best = min(range(len(scales)), key=distances.__getitem__)
-        if distances[best] < 0.03 < distances[len(scales) // 2]:
-            return f"the structures are those of noise {scales[best]:.2g} times as large: is it multiplied by its scale twice, or never?"
-    return ""

@@ -113,9 +113,6 @@ SPREAD_SEEN = 400
 Intervals of the variance of sets without replacement cover 51 to 66 % where replicates are worth 12 to 100 of them, and 85 % up to 400.
 """
 
-BIAS_SEEN = 1
-"""Squared standard errors of `loss_spread` beyond which rare events do not explain the error of a mean."""
-
 
 def loss_spread(truth: Truth) -> float:
     """The variance of an estimate that varies with the loss: that of the loss, times the variances of all parts."""
@@ -125,14 +122,15 @@ def loss_spread(truth: Truth) -> float:
 def explained_by_rare_events(moments: Moments, truth: Truth, losses: float) -> bool:
     """Whether events that are too rare for the replicates, as large as changes of the loss, could make up the error of the mean.
 
-    A t-test rejects too often if such events carry the variance: it knows the variance of the frequent ones alone.
+    A t-test rejects too often if such events carry the variance: it knows the variance of the frequent ones alone. They explain an error
+    of less than one standard error that `loss_spread` would give.
 
     Args:
         moments: of the errors of independent replicates.
         truth: of the instance.
         losses: as for `resolved`.
     """
-    return losses * moments.total * float(summarise(moments).error.square().sum()) < BIAS_SEEN * loss_spread(truth)
+    return losses * moments.total * float(summarise(moments).error.square().sum()) < loss_spread(truth)
 
 
 def averaged_losses(estimator: Estimator[Any]) -> float:

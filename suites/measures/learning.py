@@ -68,8 +68,8 @@ class LearningSuite(Suite):
             yield Finding(name, "learning_rate", choice.rate)
             yield from option_finding(name, choice)
             jobs = [Job(seed, choice.rate) for seed in problem.seeds]
-            learnt = train_all(task, choice.estimator, jobs, steps=steps, scratch=context.scratch)
-            for instance, found in zip(problem.instances, learnt, strict=True):
+            models = train_all(task, choice.estimator, jobs, steps=steps, scratch=context.scratch)
+            for instance, found in zip(problem.instances, models, strict=True):
                 yield from _of_seed(name, instance.name, found, task, steps)
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:

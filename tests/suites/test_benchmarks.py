@@ -250,7 +250,7 @@ def test_a_library_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_estimators_that_ask_for_no_sizes_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they were before categories and policies."""
+    """Estimators of commits before categories and policies."""
 
     class Old:
         def incompatibility(self, oracle: Any) -> str | None:

@@ -14,10 +14,10 @@ from structgrad.estimators import ESTIMATORS, PerturbedOptimizer, Reinforce, Sim
 from structgrad.estimators.base import Evaluations
 from structgrad.estimators.noise import Gumbel
 from structgrad.suites.audit import STRUCTURES, Audit, audit
+from structgrad.suites.audit.causes import cause_of_noise
 from structgrad.suites.audit.counting import COUNTED, OPERATIONS
 from structgrad.suites.audit.laws import snapshot
 from structgrad.suites.audit.subject import subject_of
-from structgrad.suites.audit.twin import cause_of_noise
 from tests.suites.audit import planted_faults as planted
 from tests.suites.audit import published_mistakes as mistakes
 

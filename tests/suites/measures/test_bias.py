@@ -312,6 +312,17 @@ def test_sets_that_hold_nearly_all_probability_are_never_found_biased():
     assert {row.verdict for row in rows} == {"biased"}
 
 
+def test_sets_without_a_spread_are_exact_or_unresolved():
+    """All estimates of the last instance are the same number, 5e-6 from the gradient: it used to be called biased."""
+    found = load("categorical_regimes@black_box", "h=0.1", instances=16, data=None)
+    sets = {"sets": make_estimator("unordered_set"), "all": UnorderedSet(10)}
+    rows = {}
+    for row in Bias().findings(replace(found, instances=found.instances[15:]), sets, Context(effort=EFFORTS["standard"])):
+        if row.metric == "relative_bias":
+            rows[row.estimator] = row.verdict
+    assert rows == {"sets": "unresolved: rare events", "all": "equivalent"}
+
+
 def test_a_constant_that_is_wrong_is_found_where_structures_are_many():
     """The straight-through estimate on a linear loss is the same for every structure."""
     found = load("spanning_tree[n=9]@squared_distance_linear", "h=0.4", instances=1, data=None)

@@ -97,8 +97,8 @@ def test_items_of_different_lengths_are_padded():
     mask = Assignment().length_mask((5, 5), batch.lengths)
     assert torch.equal(best * mask, within)
     assert torch.equal(batch.gold.sum((-2, -1)), batch.lengths.float())
-    learnt = train(ModuleTask(scorer, Sized, Assignment(), [(x, 0) for x in items], steps=2), "rloo", rate=0.01, seed=0)
-    assert all(bool(parameter.isfinite().all()) for parameter in learnt.parameters())
+    model = train(ModuleTask(scorer, Sized, Assignment(), [(x, 0) for x in items], steps=2), "rloo", rate=0.01, seed=0)
+    assert all(bool(parameter.isfinite().all()) for parameter in model.parameters())
 
 
 class Sized(nn.Module):

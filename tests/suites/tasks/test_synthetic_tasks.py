@@ -50,9 +50,9 @@ def test_the_exact_gradient_learns_clusters() -> None:
 def test_an_encoder_learns_from_points_with_known_clusters(options, steps) -> None:
     """Beforehand, or during training: with `frozen`, which has no gradient, the second loss alone trains it."""
     task = replace(CLUSTERS, **options)
-    learnt = train(task, "frozen", rate=0.02, seed=0, steps=steps)
+    model = train(task, "frozen", rate=0.02, seed=0, steps=steps)
     assert CLUSTERS.evaluate(CLUSTERS.model(0))["structure_accuracy"] < 0.3
-    assert task.evaluate(learnt)["structure_accuracy"] > 0.6
+    assert task.evaluate(model)["structure_accuracy"] > 0.6
 
 
 def test_v_measures() -> None:
