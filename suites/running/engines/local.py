@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, TimeoutError
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -198,13 +198,35 @@ class _Process(SpawnProcess):
             if not hasattr(signal, "pthread_sigmask"):
                 return super().start()
             resource_tracker.ensure_running()  # its start would unblock signals
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                super().start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            with _deferred_signals():
+                before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+                try:
+                    super().start()
+                finally:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, before)
         finally:
             names.update(hidden)
+
+
+@contextlib.contextmanager
+def _deferred_signals() -> Iterator[None]:
+    """Interruptions wait: one between the start of a process and its first message would leave it with half a message.
+
+    A mask alone does not do it. Another thread receives the signal, and the main thread still runs the handler.
+    """
+    received: list[int] = []
+    handlers: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: handler for number in (signal.SIGINT, signal.SIGTERM) if callable(handler := signal.getsignal(number))}
+    try:
+        for number in handlers:
+            signal.signal(number, lambda number, _: received.append(number))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in received:
+            signal.raise_signal(number)
 
 
 class _Context(SpawnContext):

@@ -44,10 +44,27 @@ def words(folder: Path, *estimators: str) -> list[str]:
     return [*SMALL, *FEW, *(word for name in estimators for word in ("-e", name)), "-o", str(folder)]
 
 
-def started(folder: Path, *estimators: str, jobs: int, until: Callable[[subprocess.Popen[str]], object]) -> subprocess.Popen[str]:
+INTERRUPTED_START = f"""
+import multiprocessing.util, os, signal, time
+spawn, workers = multiprocessing.util.spawnv_passfds, []
+def spawn_and_interrupt(*args):
+    number = spawn(*args)
+    workers.extend([number] if "spawn_main" in str(args) else [])
+    if len(workers) == 2:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)  # another thread receives it
+    return number
+multiprocessing.util.spawnv_passfds = spawn_and_interrupt
+{MAIN}"""
+"""A command line that receives Ctrl-C before it has sent the second worker its first message, and while threads of the first one run."""
+
+
+def started(
+    folder: Path, *estimators: str, jobs: int, until: Callable[[subprocess.Popen[str]], object], main: str = MAIN
+) -> subprocess.Popen[str]:
     """A run in a process group of its own, as far as a condition; an estimator that holds does so for ever."""
     process = subprocess.Popen(
-        [sys.executable, "-c", MAIN, *words(folder, *estimators), "-j", str(jobs)],
+        [sys.executable, "-c", main, *words(folder, *estimators), "-j", str(jobs)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]), HOLD: "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -113,6 +130,14 @@ def test_an_interruption_while_workers_start_is_one_sentence(tmp_path: Path, mom
     if process.returncode != 0:  # where the machine was so fast that all was measured before
         assert process.returncode == 130, told
         assert told.splitlines()[-1].startswith("error: interrupted; ")
+
+
+def test_an_interruption_between_start_and_first_message_is_one_sentence(tmp_path: Path) -> None:
+    process = started(tmp_path, "rloo", "ste", jobs=2, until=lambda _: True, main=INTERRUPTED_START)
+    _, told = process.communicate(timeout=120)
+    assert "Traceback" not in told
+    assert process.returncode == 130, told
+    assert told.splitlines()[-1].startswith("error: interrupted; ")
 
 
 @pytest.fixture
