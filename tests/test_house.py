@@ -50,7 +50,7 @@ OF_DIGITS = re.compile(r"[,%eEfFgGn]$|\.\d+$")
 """How a specification of a format ends that chooses digits; one that only aligns does not."""
 
 
-CEILINGS = {"oracles": 29_100, "estimators": 9_250, "suites": 23_550, "reports": 9_320, "tests": 50_700}
+CEILINGS = {"oracles": 29_100, "estimators": 9_250, "suites": 23_310, "reports": 9_280, "tests": 50_600}
 """Lines of Python in each room. Lower a ceiling in the commit that makes room; never raise one."""
 
 

@@ -65,12 +65,9 @@ def change_text(item: Any) -> str:
 
 
 def sentence(item: Any) -> str:
-    """One line on a comparison of numbers or of times, or on a broken claim."""
+    """One line on a comparison of numbers, or on a broken claim."""
     if hasattr(item, "evidence"):
         return f"{SYMBOLS['broken']} broken claim: {place(item)}: {item.reason}"
-    if hasattr(item, "pairs"):
-        text = change_text(item) or item.reason
-        return f"{SYMBOLS[item.verdict]} {item.verdict}: time of {item.estimator} on {item.problem}, {item.stage}: {text}"
     details = "; ".join(filter(None, [change_text(item), _evidence(item), item.reason]))
     text = f"{SYMBOLS[item.verdict]} {item.verdict}: {quantity(item)} of {place(item)}: {_values(item)}"
     return f"{text} ({details})" if details else text
@@ -86,9 +83,7 @@ def gate_findings(result: GateResult, level: Literal["fail", "warn"], most: int)
     """One line for each estimator with checks that fail, or stay open; then its other metrics."""
     judged = [verdict for verdict in MEANING if reaction_to(verdict, result.settings) == level]
     claims = result.claims.assign(broken=result.claims["broken"] & (level == "fail"))
-    found = by_estimator(result.comparisons, judged, "fail" if level == "fail" else "stay open", most, claims=claims)
-    lines = [*found.lines, *(sentence(item) for item in items_of(result.timings) if item.verdict in judged)]
-    return Findings(lines[:most], found.details, found.left + len(lines[most:]))
+    return by_estimator(result.comparisons, judged, "fail" if level == "fail" else "stay open", most, claims=claims)
 
 
 def by_estimator(  # noqa: PLR0913 - the comparisons, and their description

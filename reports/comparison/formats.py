@@ -146,7 +146,7 @@ def comparison_csv(base: str, heads: Heads, sort: str) -> str:
 
 def headline(result: GateResult) -> str:
     """The outcome in one sentence."""
-    checks = len(result.comparisons) + len(result.claims) + len(result.timings)
+    checks = len(result.comparisons) + len(result.claims)
     return {
         "passed": "gate passed: nothing is worse",
         "failed": f"gate failed: {result.count('fail')} of {checks} checks fail",
@@ -166,9 +166,6 @@ def gate_text(result: GateResult) -> str:
     lines += [f"numbers: {tally(result.comparisons)}"]
     if len(result.claims):
         lines += [f"claims to be unbiased: {len(result.claims)} checked, {result.claims['broken'].sum()} broken"]
-    if len(result.timings):
-        times = ", ".join(f"{item.estimator} on {item.problem} {item.verdict}" for item in items_of(result.timings))
-        lines += [f"interleaved times: {times}"]
     return "\n".join([*lines, headline(result)]) + "\n"
 
 
@@ -192,8 +189,6 @@ def _checks(result: GateResult) -> Iterator[tuple[str, str, str, str]]:
     for item in items_of(result.comparisons):
         name = f"{quantity(item)} of {findings.place(item)}"
         yield f"structgrad.{item.problem}.{item.estimator}", name, item.reaction, findings.sentence(item)
-    for item in items_of(result.timings):
-        yield f"structgrad.{item.problem}.{item.estimator}", f"time, {item.stage}", item.reaction, findings.sentence(item)
 
 
 def gate_json(result: GateResult, exit_code: int) -> str:
@@ -208,7 +203,6 @@ def gate_json(result: GateResult, exit_code: int) -> str:
             "warnings": [sentence for *_, reaction, sentence in checks if reaction == "warn"],
             "comparisons": _records(result.comparisons[_RECORD]),
             "claims": _records(result.claims[[*KEY, "broken", "exact", "effect", "p_adjusted"]]),
-            "timings": _records(result.timings.drop(columns=["p_value", "reaction"])),
             "idle_overrides": result.idle,
         }
     )

@@ -5,17 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from .options import option
 from .outcome import NOTHING_TO_COMPARE, OK, REGRESSED, UNDECIDED, fail, sentences
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from ...suites.comparison import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +24,6 @@ class GateOptions:
     """TOML file with level, margins and reactions."""
     strict: bool = option(False, "Options", None)
     """Exit with 4 if any number is inconclusive or incomparable."""
-    timing_base: str | None = option(None, "Options", "PYTHON")
-    """Python interpreter with the structgrad of the baseline. Times of both are then measured in turns on this machine."""
     junit: Path | None = option(None, "Options", "FILE")
     """Write a JUnit report for CI systems."""
     github: bool = option(False, "Options", None)
@@ -45,8 +37,8 @@ class GateOptions:
 def gate(options: GateOptions) -> None:
     """Fail if a number is significantly worse than in a baseline, a declared property is violated, or a number is missing.
 
-    Exact numbers are compared exactly. Sampled numbers are tested with one family-wise error rate. Times are compared only if both versions
-    are measured in turns on this machine (--timing-base).
+    Exact numbers are compared exactly. Sampled numbers are tested with one family-wise error rate. Times are not compared: they
+    differ between days and machines.
 
     Exit codes: 0 passed, 1 failed, 2 bad input, 4 inconclusive under --strict, 5 no number in common with the baseline.
     """
@@ -69,8 +61,7 @@ def gate(options: GateOptions) -> None:
         if base.is_published:
             more = f"expected a baseline or a run (`structgrad compare` accepts {options.baseline})"
             raise ValueError(f"--baseline got {options.baseline}, whose numbers are rounded; {more}")
-        times = _times(options.timing_base, base.frame, head.frame, settings) if options.timing_base else None
-        result = decide(base.frame, head.frame, (base.machine, head.machine), settings, times)
+        result = decide(base.frame, head.frame, (base.machine, head.machine), settings)
         undecided = UNDECIDED if options.strict else OK
         code = {"passed": OK, "failed": REGRESSED, "undecided": undecided, "nothing to compare": NOTHING_TO_COMPARE}[result.outcome]
         for override in result.idle:
@@ -86,23 +77,3 @@ def gate(options: GateOptions) -> None:
                 with Path(summary).open("a", encoding="utf-8") as file:
                     file.write(formats.gate_markdown(result))
     raise typer.Exit(code)
-
-
-def _times(interpreter: str, base: pd.DataFrame, head: pd.DataFrame, settings: Settings) -> pd.DataFrame:
-    """Times of the estimators and problems of both runs, measured in turns, at the first entropy level that both have."""
-    from ...suites.comparison.pairs import items_of
-    from ...suites.comparison.settings import selects
-    from ...suites.comparison.timing import compare_times
-
-    both = []
-    for frame in (base, head):
-        measured = frame[frame["metric"].ne("") & frame["status"].eq("ok")]
-        both.append(measured[["problem", "stage", "estimator"]].astype(str).drop_duplicates())
-    cells = both[1].merge(both[0]).drop_duplicates(["problem", "estimator"])
-    chosen = [
-        (cell.problem, cell.stage, cell.estimator)
-        for cell in items_of(cells)
-        if any(selects(pattern, cell.problem) for pattern in settings.timing.problems)
-        and any(selects(pattern, cell.estimator) for pattern in settings.timing.estimators)
-    ]
-    return compare_times(interpreter, chosen, settings=settings.timing, alpha=settings.alpha)

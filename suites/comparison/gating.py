@@ -13,7 +13,6 @@ import pandas as pd
 from ..base import Row
 from .pairs import KEY, matched, prepared
 from .settings import Reaction, Settings
-from .timing import COLUMNS
 from .verdicts import MEANING, VERDICTS, Machine, adjust, holm_with, uncorrected
 
 Outcome = Literal["passed", "failed", "undecided", "nothing to compare"]
@@ -33,21 +32,18 @@ class GateResult:
         comparisons: of all gated numbers, as `compare` returns them, with a column ``reaction``: ``fail``, ``warn`` or ``pass``.
         claims: a row for each claim to be unbiased: the columns `KEY`, ``effect``, ``exact``, ``broken``, ``p_adjusted`` (over all tests
             of the gate), ``evidence`` and ``reason``. The effect is the relative bias, or the error of the gain if that is larger.
-        timings: comparisons of times, as `compare_times` returns them, with a column ``reaction``.
         settings: level, margins and reactions.
         idle: overrides that match no number.
     """
 
     comparisons: pd.DataFrame
     claims: pd.DataFrame
-    timings: pd.DataFrame
     settings: Settings
     idle: list[str]
 
     def count(self, reaction: Reaction) -> int:
         """The number of checks that fail, or stay open."""
-        count = sum(int(table["reaction"].eq(reaction).sum()) for table in (self.comparisons, self.timings))
-        return count + (int(self.claims["broken"].sum()) if reaction == "fail" else 0)
+        return int(self.comparisons["reaction"].eq(reaction).sum()) + (int(self.claims["broken"].sum()) if reaction == "fail" else 0)
 
     @property
     def outcome(self) -> Outcome:
@@ -76,7 +72,6 @@ def gate(
     head: pd.DataFrame | Iterable[Row],
     machines: tuple[Machine, Machine] = ({}, {}),
     settings: Settings | None = None,
-    timings: pd.DataFrame | None = None,
 ) -> GateResult:
     """Compare all gated numbers, and check every claim; one Holm correction covers all tests of both.
 
@@ -85,7 +80,6 @@ def gate(
         head: those of the run.
         machines: their environments.
         settings: level, margins, reactions.
-        timings: of `compare_times`, which has a level of its own.
 
     Example:
         >>> from dataclasses import replace
@@ -105,9 +99,7 @@ def gate(
     comparisons = comparisons.assign(
         verdict=comparisons["verdict"].astype(VERDICTS), reaction=comparisons["verdict"].map(reactions).astype(object)
     )
-    timings = pd.DataFrame(columns=COLUMNS) if timings is None else timings
-    timings = timings.assign(reaction=timings["verdict"].map(reactions))
-    return GateResult(comparisons, claims, timings, settings, idle)
+    return GateResult(comparisons, claims, settings, idle)
 
 
 def claims_of(rows: pd.DataFrame, settings: Settings, others: Sequence[float]) -> pd.DataFrame:

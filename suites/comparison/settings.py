@@ -57,23 +57,6 @@ class Override(Margins):
         return self
 
 
-class Timing(_Table):
-    """Settings for times of two installations that are measured in turns.
-
-    Attributes:
-        pairs: calls of each side; four times as many if these do not decide.
-        minimum_change: smaller slowdowns do not count.
-        equivalence: times are equivalent if the slowdown is proven to be below it.
-        problems, estimators: patterns of the cells that are timed.
-    """
-
-    pairs: Annotated[int, Field(ge=40)] = 40
-    minimum_change: Margin = 0.02
-    equivalence: Margin = 0.05
-    problems: list[str] = ["*"]
-    estimators: list[str] = ["*"]
-
-
 class Settings(_Table):
     """The table ``[gate]`` of a configuration.
 
@@ -82,7 +65,6 @@ class Settings(_Table):
         minimum_bias: the smallest sampled bias, as a share of ‖g‖, that breaks the claim to be unbiased; an exact bias always does.
         on_missing, on_changed, on_inconclusive, on_incomparable: reactions to these verdicts.
         metric: changes of rules by metric. ``override``: changes for single cells; the last one that matches counts.
-        timing: see `Timing`.
 
     Example:
         >>> settings = read_settings({"gate": {"alpha": 0.05, "metric": {"gain": {"minimum_change": 0.1}}}})
@@ -98,7 +80,6 @@ class Settings(_Table):
     on_incomparable: Reaction = "warn"
     metric: dict[str, Margins] = {}
     override: list[Override] = []
-    timing: Timing = Timing()
 
     @field_validator("metric")
     @classmethod
@@ -109,7 +90,7 @@ class Settings(_Table):
 
                 raise ValueError(f"{name!r} is no metric; {hint(name, METRICS)}")
             if METRICS[name].rule.role == "never":
-                raise ValueError(f"{name!r} is never compared between runs; expected another metric (--timing-base compares times)")
+                raise ValueError(f"{name!r} is never compared between runs; expected another metric")
         return metrics
 
     def rules(self, keys: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -167,7 +148,7 @@ def read_settings(content: Mapping[str, Any]) -> Settings:
         place = ["gate", *first["loc"]]
         where = "".join(f"[{one + 1}]" if isinstance(one, int) else f".{one}" for one in place)[1:]
         if first["type"] == "extra_forbidden":
-            tables: dict[str, type[_Table]] = {"metric": Margins, "override": Override, "timing": Timing}
+            tables: dict[str, type[_Table]] = {"metric": Margins, "override": Override}
             kind: type[_Table] = tables.get(str(place[1]), Settings) if len(place) > 2 else Settings
             from ...oracles.registry import hint  # loads torch
 

@@ -169,9 +169,6 @@ gated = false
 [[gate.override]]
 problem = "none"
 gated = false
-[gate.timing]
-pairs = 80
-estimators = ["rloo"]
 [run]
 preset = "quick"
 """
@@ -180,7 +177,6 @@ preset = "quick"
 def test_a_file_changes_only_what_it_names_and_the_last_override_counts() -> None:
     found = read_settings(tomllib.loads(EXAMPLE))
     assert (found.alpha, found.on_missing, found.on_changed) == (0.05, "warn", "fail")
-    assert (found.timing.pairs, found.timing.estimators, found.timing.minimum_change) == (80, ["rloo"], 0.02)
     assert read_settings({"gate": {}}) == Settings()
     rows = [exact(), exact(estimator="st_gumbel[temperature=2.0]"), exact(estimator="st_gumbel", metric="gain"), exact(problem="tiny")]
     rules, idle = found.rules(pd.DataFrame([{name: getattr(row, name) for name in KEY} for row in rows]))
@@ -212,9 +208,6 @@ def test_a_file_changes_only_what_it_names_and_the_last_override_counts() -> Non
         ("[[gate.override]]\nfloor = 1", r"gate.override\[1\]: expected at least one pattern"),
         ("[[gate.override]]\nstage = 'a'\n[[gate.override]]\nstage = 3", r"gate.override\[2\].stage got 3; expected a valid string"),
         ("[[gate.override]]\nestimater = 'a'", "did you mean estimator"),
-        ("[gate.timing]\npairs = 10", "gate.timing.pairs got 10; expected a number greater than or equal to 40"),
-        ("[gate.timing]\nproblems = 'a'", "gate.timing.problems got 'a'; expected a valid list"),
-        ("[gate.timing]\nround = 1", "gate.timing.round is no setting"),
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_refused_in_a_sentence(text: str, message: str) -> None:
