@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .verbs import audit, baseline, catalogue, compare, describe, doctor, export, gate, init, options, recommend, replay, report, status
+from .verbs import audit, baseline, catalogue, compare, describe, doctor, export, gate, init, options, recommend, report, status
 from .verbs.outcome import BAD_INPUT, OK, fail
 from .verbs.run import command as run
 from .verbs.run import merge
@@ -36,7 +36,6 @@ VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
     "baseline": baseline.app,
     "export": export.export,
     "audit": audit.audit,
-    "replay": replay.replay,
 }
 """In the order of the help: functions of a dataclass of options, or of typer's parameters, and an app for a verb with verbs of its own."""
 

@@ -30,7 +30,7 @@ from structgrad.reports.analysis.loading import load
 from structgrad.suites.comparison.settings import load_settings
 from structgrad.suites.problems.score_files import ScoreFile, ScoreTables
 from structgrad.suites.running import runner, store
-from structgrad.suites.running.replay_cell import plan_of_run
+from structgrad.suites.running.planning.plan import plan_from
 from structgrad.suites.running.work import Cell, Grid, encode
 from structgrad.suites.trust import text_of
 from tests.reports import examples
@@ -122,7 +122,7 @@ KINDS = {
     "score archive (.npz)": Kind(_npz, "scores.npz", _scores("scores.npz")),
     "score file (.safetensors)": Kind(_safetensors, "scores.safetensors", _scores("scores.safetensors")),
     "result table (.parquet)": Kind(_table, "results.parquet", lambda folder: load(str(folder / "results.parquet"))),
-    "manifest (run.json)": Kind(_run, "run.json", lambda folder: (results.manifest_of(folder), plan_of_run(folder))),
+    "manifest (run.json)": Kind(_run, "run.json", lambda folder: plan_from(results.manifest_of(folder)["plan"])),
     "cells (.sqlite)": Kind(_run, store.FILE, _known),
     "configuration (.toml)": Kind(_toml, "gate.toml", lambda folder: load_settings(folder / "gate.toml")),
     "packed text (.gz)": Kind(_gz, "text.gz", lambda folder: text_of(folder / "text.gz", 10_000)),

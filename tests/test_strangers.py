@@ -11,6 +11,7 @@ import warnings
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +28,10 @@ from structgrad.suites import trust
 from structgrad.suites.problems.score_files import read_arrays
 from structgrad.suites.running import store
 from structgrad.suites.running.derived import derive
-from structgrad.suites.running.replay_cell import cells_of, plan_of_run
+from structgrad.suites.running.planning.plan import plan_from
 from tests import strangers
 from tests.reports import examples
+from tests.suites.running_cases import cells_of
 
 
 @pytest.fixture(scope="module")
@@ -193,10 +195,6 @@ def test_an_identity_that_is_a_path_is_refused(tmp_path: Path, identity: str) ->
 
 
 @pytest.mark.parametrize("plan", [[], {"portions": 3}, {"effort": []}, {"file": {"path": 1}}, {"file": "x"}, None])
-def test_a_plan_of_a_manifest_that_is_none_is_a_sentence(tmp_path: Path, plan: object) -> None:
-    results.write_manifest(tmp_path, {"plan": plan})
-    with pytest.raises(ValueError, match=r"the plan of the run|cannot be read"):
-        plan_of_run(tmp_path)
-    (tmp_path / "run.json").write_text("[]")
-    with pytest.raises(ValueError, match="cannot be read"):
-        plan_of_run(tmp_path)
+def test_a_plan_of_a_manifest_that_is_none_is_a_sentence(plan: Any) -> None:
+    with pytest.raises(ValueError, match=r"the plan of the run cannot be read"):
+        plan_from(plan)

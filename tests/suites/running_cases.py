@@ -10,7 +10,7 @@ from structgrad.suites.base import Row
 from structgrad.suites.measures.suite import Effort
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.store import Store, holds_run
-from structgrad.suites.running.work import encode
+from structgrad.suites.running.work import Cell, encode
 
 HERE = Machine(jobs=0)
 FEW = Effort(replicates=256, most_replicates=256, rounds=7)
@@ -44,6 +44,12 @@ def kept(folder: Path) -> dict[str, float]:
         return {}
     with Store(folder) as store:
         return {identity: cell.seconds for identity, cell in store.known().items()}
+
+
+def cells_of(folder: Path) -> tuple[Cell, ...]:
+    """The cells of the latest plan of a folder."""
+    with Store(folder) as store:
+        return store.planned().cells
 
 
 def forget(folder: Path, *identities: str) -> None:

@@ -300,23 +300,19 @@ class Explorer {
     this.panel();
   }
 
-  // The picked estimator: its numbers, its row, and the command that measures it again.
+  // The picked estimator: its numbers and its row.
   panel() {
     const cell = this.here.find(one => one.estimator === this.picked), panel = $("#chosen");
-    if (!cell) { panel.replaceChildren(make("p", { className: "soft", textContent: "Choose a mark or a name to see its numbers, its row in the table and the command that measures it again." })); return; }
+    if (!cell) { panel.replaceChildren(make("p", { className: "soft", textContent: "Choose a mark or a name to see its numbers and its row in the table." })); return; }
     const scale = (1 - cell.gain) ** 2 / cell.bias ** 2;
     const share = cell.verdict === "biased" && Number.isFinite(scale) ? `, ${percent(Math.min(scale, 1))} of b² is scale: (1 − gain)² / b²` : "";
     const micro = side => cell[side] === null ? null : 1e6 * cell[side];
     const facts = [["relative bias b", biasOf(cell) + share], ...["gain", "cosine", "orthogonal", "variance", "mse", "rho"].map(name => [BY_LEVEL[name], metricOf(cell, name)]),
       ["time of one estimate (µs)", bounded(micro("seconds"), micro("seconds_low"), micro("seconds_high"))], ["peak memory of a batch of 32", bytes(cell.bytes)], ["loss evaluations", shownNumber(cell.evaluations)], ["measured on", `${whole(cell.instances)} instances, ${cell.replicates ? `${whole(cell.replicates)} replicates` : "exact"}, seed ${cell.seed}`]];
     const list = make("dl", {}, ...facts.flatMap(([key, value]) => [make("dt", { textContent: key }), make("dd", { textContent: value })]));
-    const command = `structgrad replay ${cell.cell} --run ${$("#folder").textContent}`;
-    const code = make("pre", { textContent: command, tabIndex: 0 });
-    const copied = make("button", { type: "button", textContent: "Copy the command" });
-    copied.addEventListener("click", () => copy(copied, command));
     const link = make("button", { type: "button", textContent: "Go to its row" });
     link.addEventListener("click", () => this.reveal(cell));
-    panel.replaceChildren(make("h3", { textContent: `${cell.estimator} on ${baseOf(cell)}, ${cell.stage}` }), make("p", { innerHTML: explained(cell.estimator)?.innerHTML ?? "" }), list, code, make("p", {}, copied, " ", ...(this.tableOf(cell) ? [link] : [])));
+    panel.replaceChildren(make("h3", { textContent: `${cell.estimator} on ${baseOf(cell)}, ${cell.stage}` }), make("p", { innerHTML: explained(cell.estimator)?.innerHTML ?? "" }), list, ...(this.tableOf(cell) ? [make("p", {}, link)] : []));
   }
   tableOf(cell) {
     return document.getElementById(`problem-${cell.problem}`);

@@ -22,7 +22,7 @@ import typer
 from ....suites import text
 from ....suites.problems import comes_from_task, split_loss
 from ....suites.problems.sized import sizes_of
-from ....suites.running import replay_cell, runner, store
+from ....suites.running import runner, store
 from ....suites.running.engines import ENGINES
 from ....suites.running.planning.grid import grid
 from ....suites.running.planning.plan import Machine, Plan, Scope, Shard
@@ -177,8 +177,10 @@ class Launch:
         """A warning if the folder holds cells of another plan: they are kept, and this command restores their table."""
         with suppress(ValueError, OSError):
             manifest = results.manifest_of(self.folder) if (self.folder / TABLE).is_file() else {}
-            planned = replay_cell.cells_of(self.folder) if manifest and store.holds_run(self.folder) else ()
-            count = len({cell.identity for cell in planned} - {cell.identity for cell in self.work.cells})
+            if not manifest or not store.holds_run(self.folder):
+                return ""
+            with store.Store(self.folder) as found:
+                count = len({cell.identity for cell in found.planned().cells} - {cell.identity for cell in self.work.cells})
             if count:
                 return (
                     f"{self.place} holds a run with {text.plural(count, 'other cell')}. This run replaces its table and page, and keeps "

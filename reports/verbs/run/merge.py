@@ -28,8 +28,8 @@ def merge(
     """
     with sentences(), ExitStack() as stack:
         from ....oracles import plugins
+        from ....suites.running.planning.plan import plan_from
         from ....suites.running.remote import is_url, reading
-        from ....suites.running.replay_cell import plan_from
         from ....suites.running.store import Store
         from ....suites.running.work import Grid
         from ....suites.text import plural

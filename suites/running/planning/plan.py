@@ -8,16 +8,17 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 import torch
+from pydantic import TypeAdapter, ValidationError, with_config
 
 from ....oracles.registry import unknown
 from ...measures.suite import Context, Effort
 from ...problems.score_files import ScoreFile
 from ...processors import processors
-from ..work import Cell, Grid
+from ..work import Cell, Grid, first_error
 
 CORES = min(processors(), 8)
 """Workers by default: the processors of this process, but no more than a laptop has."""
@@ -145,6 +146,29 @@ def _require(right: bool, message: str) -> None:
 def default_jobs(plan: Plan) -> int:
     """Workers by default: one for each CUDA device, or for each core that the plan's threads leave."""
     return max(CORES // plan.threads, 1) if plan.device_kind == "cpu" else len(plan.devices)
+
+
+def plan_from(settings: Mapping[str, Any]) -> Plan:
+    """The plan that ``run.json`` holds.
+
+    Raises:
+        ValueError: settings of another version of structgrad.
+
+    Example:
+        >>> import dataclasses, json
+        >>> plan = Plan(suites=("bias",), seed=3)
+        >>> plan_from(json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
+        True
+    """
+    unknown = sorted(set(settings) - {field.name for field in fields(Plan)}) if isinstance(settings, Mapping) else ()
+    if unknown:
+        raise ValueError(f"the run has the setting {unknown[0][:50]!r}, which this version does not know; use the structgrad that wrote it")
+    if isinstance(settings, Mapping) and isinstance(effort := settings.get("effort"), Mapping):
+        settings = {**settings, "effort": {name: value for name, value in effort.items() if name != "strict"}}  # of earlier runs
+    try:
+        return TypeAdapter(with_config(extra="forbid")(Plan)).validate_python(settings)
+    except ValidationError as error:
+        raise ValueError(f"the plan of the run cannot be read ({first_error(error)}); use the structgrad that wrote it") from None
 
 
 # Devices.

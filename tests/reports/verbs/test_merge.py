@@ -11,11 +11,10 @@ import pytest
 from structgrad.reports import results
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Shard
-from structgrad.suites.running.replay_cell import cells_of
 from structgrad.suites.running.store import FILE
 from tests.reports.calling import FEW, SMALL, call, refused, without_page
 from tests.suites.running_cases import SMALL as PLAN
-from tests.suites.running_cases import kept
+from tests.suites.running_cases import cells_of, kept
 
 NAMES = ("rloo", "ste", "reinforce")
 

@@ -23,9 +23,8 @@ from structgrad.suites.running.planning.estimates import CostModel, seconds_with
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Plan, Scope
 from structgrad.suites.running.planning.presets import plan_of
-from structgrad.suites.running.replay_cell import cells_of
 from tests.reports.calling import FEW, SMALL, call, refused, told, without_page
-from tests.suites.running_cases import HERE, forget, kept
+from tests.suites.running_cases import HERE, cells_of, forget, kept
 from tests.suites.running_cases import SMALL as PLAN
 
 FAILING = "tests.suites.broken_estimators:Failing"

@@ -17,10 +17,9 @@ from structgrad.reports.verbs import export
 from structgrad.suites.frames import COLUMNS, from_csv
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.planning.plan import Plan
-from structgrad.suites.running.replay_cell import cells_of
 from tests.reports import examples
 from tests.reports.calling import call, refused
-from tests.suites.running_cases import HERE, SMALL, forget
+from tests.suites.running_cases import HERE, SMALL, cells_of, forget
 
 FAILING = "tests.suites.broken_estimators:Failing"
 
