@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -68,13 +68,11 @@ class Verbosity:
 
     Attributes:
         quiet: print important lines only. ``verbose``: print a line per cell. ``as_json``: print one line of JSON at the end.
-        compiled: CPU seconds in which this process has compiled kernels.
     """
 
     quiet: bool = False
     verbose: bool = False
     as_json: bool = False
-    compiled: list[float] = field(default_factory=list, compare=False)
 
     def say(self, text: str, style: str = "", *, important: bool = False, apart: bool = False) -> None:
         """Print lines, never wrapped, after an empty one if they are set apart."""
@@ -97,18 +95,16 @@ class Verbosity:
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """Print once, on standard error, that this process compiles kernels, and measure the time."""
+        """Print once, on standard error, that this process compiles kernels."""
         from ..oracles.kernels import notices
 
-        said, since = False, 0.0
+        said = False
 
         def tell(begins: bool) -> None:
-            nonlocal said, since
+            nonlocal said
             if begins and not (said or self.quiet):
                 console(error=True).print(f"{COMPILING} ...", style="dim", markup=False, soft_wrap=True)
-            if not begins:
-                self.compiled.append(time.process_time() - since)
-            said, since = said or begins, time.process_time()
+            said = said or begins
 
         with notices.listening(tell):
             yield

@@ -122,7 +122,7 @@ KINDS = {
     "score archive (.npz)": Kind(_npz, "scores.npz", _scores("scores.npz")),
     "score file (.safetensors)": Kind(_safetensors, "scores.safetensors", _scores("scores.safetensors")),
     "result table (.parquet)": Kind(_table, "results.parquet", lambda folder: load(str(folder / "results.parquet"))),
-    "manifest (run.json)": Kind(_run, "run.json", lambda folder: plan_from(results.manifest_of(folder)["plan"])),
+    "manifest (run.json)": Kind(_run, "run.json", lambda folder: plan_from(results.manifest_of(folder).get("plan"))),
     "cells (.sqlite)": Kind(_run, store.FILE, _known),
     "configuration (.toml)": Kind(_toml, "gate.toml", lambda folder: load_settings(folder / "gate.toml")),
     "packed text (.gz)": Kind(_gz, "text.gz", lambda folder: text_of(folder / "text.gz", 10_000)),

@@ -167,9 +167,12 @@ def _can_write(folder: Path) -> bool:
 
 
 def _kernels() -> Iterator[MachineCheck]:
-    from ...suites.running.planning.compiling import cache_folders
+    from ...oracles.kernels import modules
+    from ...user_cache import user_cache
 
-    folder, *others = cache_folders()
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    near = dict.fromkeys(path.parent / "__pycache__" for path in modules.files("cpu"))
+    folder, *others = [Path(chosen)] if chosen else [*near, user_cache().parent / "numba"]
     if not _can_write(folder if folder.is_dir() else folder.parent):
         advice = "every process compiles for minutes: set NUMBA_CACHE_DIR to a writable folder"
         yield _check("compiled kernels", f"{folder} is not writable", advice)

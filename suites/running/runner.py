@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from ..processors import slowdown
 from .cells import Failure, execute, failed
 from .derived import derive
 from .engines import ENGINES
@@ -16,7 +15,7 @@ from .planning.estimates import CostModel, time_limit
 from .planning.grid import Watch, grid
 from .planning.plan import AGAIN_FAILED, Machine, Plan, Scope, default_jobs
 from .planning.presets import learning_plan
-from .progress import Busy, Progress, Snapshot, notebook_progress
+from .progress import Busy, Progress, Snapshot
 from .remote import Mirror, RemoteError, RemoteWarning, is_url, mirrored, reading
 from .results import Results
 from .store import KnownCell, Store, check_writable, clear_scratch, locked, scratch_path
@@ -41,7 +40,7 @@ def run(
         plan: problems, estimators, suites and precision.
         directory: a folder, created if needed, or a URL such as ``s3://bucket/run``, to which the folder is copied.
         machine: workers, limits, engine.
-        progress: called with the state of the run. None shows a line in a notebook, and nothing elsewhere.
+        progress: called with the state of the run. None shows nothing.
         scope: which cells are measured, and when the run stops early.
 
     Returns:
@@ -97,7 +96,7 @@ def measure(  # noqa: PLR0913
     check_writable(directory)
     with locked(directory), Store(directory, write=True) as store:
         store.freeze(work)
-        _Run(plan, store, machine, progress or notebook_progress(), scope, mirror).perform(work)
+        _Run(plan, store, machine, progress, scope, mirror).perform(work)
     return work
 
 
@@ -154,11 +153,11 @@ class _Run:
     ) -> None:
         self.plan, self.store, self.machine, self.scope, self.mirror = plan, store, machine, scope, mirror
         self.report = progress or (lambda snapshot: None)
-        self.costs = CostModel(plan, slowdown())
+        self.costs = CostModel(plan)
         self.finished = self.failed = self.total = 0
         self.left: dict[str, Cell] = {}
         self.watch = Watch(plan)
-        self.estimate, self.valid_until, self.valid_count = 0.0, 0.0, 0  # when the run will end, and how long that estimate is used
+        self.estimate, self.valid_until = 0.0, 0.0  # when the run will end, and how long that estimate is used
 
     def perform(self, work: Grid) -> None:
         """Measure the cells that are not finished. Exclusive cells come last, one at a time."""
@@ -241,8 +240,8 @@ class _Run:
 
     def _tell(self, label: str, busy: tuple[Busy, ...]) -> None:
         now = time.monotonic()
-        if not self.left or now >= self.valid_until or self.finished >= self.valid_count:
+        if not self.left or now >= self.valid_until:
             self.estimate = now + self.costs.left(self.left.values(), len(busy) or self.machine.jobs)
-            self.valid_until, self.valid_count = now + ESTIMATE_VALIDITY * (time.monotonic() - now), 2 * self.finished + 1
+            self.valid_until = now + ESTIMATE_VALIDITY * (time.monotonic() - now)
         left = self.estimate - now - sum(item.seconds for item in busy) / max(len(busy), 1)
         self.report(Snapshot(self.finished, self.total, self.failed, label, max(left, 0.0), busy))

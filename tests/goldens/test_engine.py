@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 import torch
 
-from structgrad.suites.running.planning.estimates import CostModel, time_limit
+from structgrad.suites.running.planning.estimates import START, CostModel, time_limit
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.planning.presets import learning_plan, plan_of
@@ -53,7 +53,7 @@ def planned(plan: Plan) -> dict[str, Any]:
         seconds, limits = sum(map(costs.seconds, cells)), sum(time_limit(plan, cell) for cell in cells)
         suites[suite] = [len(cells), digest(cell.identity for cell in cells), f"{seconds:.3g}", f"{limits:.3g}"]
     skips = [(row.suite, row.problem, row.stage, row.estimator, row.reason) for row in work.skips]
-    return {"suites": suites, "skips": [len(skips), digest(skips)], "whole": f"{costs.whole(work.cells, 2):.3g}"}
+    return {"suites": suites, "skips": [len(skips), digest(skips)], "whole": f"{START + costs.left(work.cells, 2):.3g}"}
 
 
 def rows_of_failures(folder: Path) -> dict[str, Any]:

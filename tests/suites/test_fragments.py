@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -13,8 +11,6 @@ from structgrad.oracles import Subset
 from structgrad.suites import measure
 from structgrad.suites.frames import COLUMNS
 from structgrad.suites.measures.measurement import FRAME_COLUMNS, Measurement
-from structgrad.suites.running import progress
-from structgrad.suites.running.progress import Busy, Snapshot
 from structgrad.suites.statistics.interval import Interval
 
 
@@ -52,40 +48,3 @@ def test_the_frame_of_a_measurement(found: Measurement) -> None:
     assert one["value"] == found.metrics["gradient_nonzeros"].value
     assert one["log_count"] == pytest.approx(math.log(10))
     assert frame["low"].isna().all()
-
-
-# Progress.
-
-
-class Handle:
-    def __init__(self, shown: list[Any]) -> None:
-        self.shown = shown
-
-    def update(self, line: Any) -> None:
-        self.shown.append(line)
-
-
-def test_no_progress_is_shown_outside_a_notebook() -> None:
-    assert progress.notebook_progress() is None
-
-
-def test_progress_in_a_notebook_is_one_line_that_is_not_drawn_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    displayed: list[Any] = []
-    updated: list[Any] = []
-
-    def display(line: Any, *, display_id: bool) -> Handle:
-        assert display_id
-        displayed.append(line)
-        return Handle(updated)
-
-    shell = SimpleNamespace(kernel=object())
-    monkeypatch.setitem(progress.sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[attr-defined]
-    monkeypatch.setitem(progress.sys.modules, "IPython.display", SimpleNamespace(display=display))  # type: ignore[attr-defined]
-    report = progress.notebook_progress()
-    assert report is not None
-    for finished in range(1001):
-        report(Snapshot(finished, 1000, left=5.0, busy=(Busy("0", "x", 1.0),)))
-    assert len(displayed) == 1
-    assert 1 <= len(updated) < 20
-    assert repr(updated[-1]).startswith("1000/1000 cells")
-    assert "width:100%" in updated[-1]._repr_html_()

@@ -7,14 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from ....oracles.derivations import StatedOracle
 from ....oracles.magnitudes import beyond_memory
 from ....suites.base import split_loss
 from ....suites.measures import SUITES
 from ....suites.problems import OWN_LOSS
-from ....suites.processors import slowdown
-from ....suites.running.planning.compiling import SECONDS, uncompiled
-from ....suites.running.planning.estimates import CostModel
+from ....suites.running.planning.estimates import START, CostModel
 from ....suites.running.planning.plan import Machine, Plan
 from ....suites.running.scores import sample
 from ....suites.running.work import Grid
@@ -26,20 +23,20 @@ WORKER_BYTES = 0.45 * 2**30
 COPIES = 40
 """Tensors of a launch that live at one time, as measured on the preset quick: samples, losses, gradients, in float64."""
 
-SKIPS_SHOWN, COMPILING_SHOWN = 20, 5.0
-"""Reasons for skipped pairs, and the fewest seconds of compilation that are printed."""
+SKIPS_SHOWN = 20
+"""Reasons for skipped pairs that are printed."""
 
 Outline = dict[str, Any]
 """Names, counts and estimates of a plan as JSON values.
 
 ``suites`` holds the numbers of cells and instances of each suite, and ``skipped`` the number of pairs that do not fit. At most
-``structures`` are enumerated. ``seconds`` and ``bytes`` are those of the whole run; in ``compiling`` of these seconds, new kernels are
-compiled. ``command`` repeats the run.
+``structures`` are enumerated. ``seconds`` and ``bytes`` are those of the whole run, without the compilation of kernels in a first run.
+``command`` repeats the run.
 """
 
 
-def outline(plan: Plan, work: Grid, machine: Machine, preset: str, command: str, compiled: float = 0.0) -> Outline:  # noqa: PLR0913, PLR0917
-    """Estimate a plan; nothing is measured, and `compiled` seconds of compilation are over."""
+def outline(plan: Plan, work: Grid, machine: Machine, preset: str, command: str) -> Outline:
+    """Estimate a plan; nothing is measured."""
     cells, costs = work.cells, CostModel(plan)
     samples = {scores: sample(plan, *scores) for scores in dict.fromkeys(cell.scores for cell in cells)}
     instances = {cell.scores: cell.instances for cell in cells}
@@ -47,9 +44,6 @@ def outline(plan: Plan, work: Grid, machine: Machine, preset: str, command: str,
     for scores, problem in samples.items():  # of a few instances; larger spaces are not enumerated
         counts = [problem.oracle.count(tuple(item.scores.shape)) for item in problem.instances]
         structures += sum(count for count in counts if count <= plan.effort.cap) * instances[scores] // len(counts)
-    oracles = [problem.oracle for problem in samples.values()]
-    kernels = {oracle.kernel for oracle in oracles if oracle.kernel} | {"derivations" for one in oracles if isinstance(one, StatedOracle)}
-    compiling = compiled + SECONDS * uncompiled(kernels)
     parts = max((item.scores.numel() for problem in samples.values() for item in problem.instances), default=0)
     launches = 8.0 * COPIES * parts * plan.batch_size if plan.device_kind == "cpu" else 0.0  # a device has its own memory
     longest = max(((costs.seconds(cell), cell.label) for cell in cells), key=lambda cost: cost[0], default=(0.0, ""))
@@ -64,9 +58,8 @@ def outline(plan: Plan, work: Grid, machine: Machine, preset: str, command: str,
         "cells": len(cells),
         "skipped": work.skipped_pairs,
         "structures": structures,
-        "seconds": round(slowdown() * costs.whole(cells, machine.jobs) + compiling, 1),
+        "seconds": round(START + costs.left(cells, machine.jobs), 1),
         "bytes": round(max(machine.jobs, 1) * (WORKER_BYTES + launches)),
-        "compiling": round(compiling, 1),
         "longest": {"cell": longest[1], "seconds": round(longest[0], 1)},
         "workers": max(machine.jobs, 1),
         "seed": plan.seed,
@@ -89,8 +82,6 @@ def lines(found: Outline, plan: Plan, machine: Machine, *, skips: bool) -> Itera
     workers = plural(machine.jobs, "worker") if machine.jobs else "this process alone"
     if plan.device_kind != "cpu" and machine.engine == "local":
         workers += " on one device" if len(plan.devices) == 1 else f" on {len(plan.devices)} devices"
-    seconds = found["compiling"]
-    compiling = f", {duration(seconds)} of it to compile kernels, once per machine" if seconds >= COMPILING_SHOWN else ""
     yield f"preset {found['preset']}{quick}"
     yield f"{len(scores)} problems: {', '.join(scores)}{named}; entropy levels: {', '.join(found['stages'])}; scores from {found['source']}"
     yield f"{len(found['estimators'])} estimators: {', '.join(found['estimators'])}"
@@ -98,7 +89,7 @@ def lines(found: Outline, plan: Plan, machine: Machine, *, skips: bool) -> Itera
     for name, counts in found["suites"].items():
         yield f"{name}: {counts['cells']} cells, {counts['instances']} instances"
     yield (
-        f"{found['cells']} cells, {found['skipped']} pairs skipped; about {duration(found['seconds'])} with {workers}{compiling}, "
+        f"{found['cells']} cells, {found['skipped']} pairs skipped; about {duration(found['seconds'])} with {workers}, "
         f"about {gibibytes(found['bytes'])} of memory"
     )
     if skips:

@@ -67,7 +67,7 @@ def launched(  # noqa: PLR0913
         whole = grid(plan)
         scope.check_names(whole.cells)
         work = whole if shard is None else shard.of_plan(whole)
-        found = outline(plan, work, machine, preset, repeat, sum(verbosity.compiled))
+        found = outline(plan, work, machine, preset, repeat)
         if options.dry_run and options.json:
             typer.echo(json.dumps(found, ensure_ascii=False))
         elif options.dry_run:

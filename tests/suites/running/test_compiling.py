@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import threading
 from pathlib import Path
@@ -11,50 +10,12 @@ from typing import Any
 
 import pytest
 
-from structgrad.oracles import DERIVED, subset
-from structgrad.oracles.kernels import compilation, notices, switch
-from structgrad.suites.running.planning import compiling
+from structgrad.oracles.kernels import compilation, notices
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.progress import Snapshot
 from structgrad.suites.running.runner import run
 from tests.suites.broken_estimators import NOTICED
 from tests.suites.running_cases import FEW, broken
-
-SOURCE = Path(str(subset.__file__)).parent / "cpu.py"
-
-
-@pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache without anything."""
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    return tmp_path
-
-
-def test_missing_functions_are_those_of_a_structure_and_of_its_imports(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    several = {name: compiling.uncompiled([name]) for name in ("subset", "spanning_tree", "linear_chain")}
-    assert all(number > SOURCE.read_text().count("\n@") for number in several.values())
-    assert max(several.values()) < compiling.uncompiled(several) < sum(several.values())
-    assert compiling.uncompiled([]) < min(several.values())
-    index = empty / "subset_1234" / f"cpu.{compiling._functions(SOURCE)[0]}-10.py311.nbi"
-    index.parent.mkdir()
-    index.touch()
-    assert compiling.uncompiled(["subset"]) == several["subset"] - 1
-    os.utime(index, (1.0, 1.0))  # older than its source
-    assert compiling.uncompiled(["subset"]) == several["subset"]
-    monkeypatch.setattr(switch, "CHOSEN", "off")
-    assert compiling.uncompiled(["subset"]) == 0
-
-
-def test_every_compiled_function_is_known() -> None:
-    """The names that the text of a module shows are those that its import makes."""
-    assert {kind.kernel for kind in DERIVED.values()} == {"derivations"}
-    for structure, modules in {"spanning_tree": {"vector_elimination", "marginals"}, "derivations": {"cpu", "vectors"}}.items():
-        assert modules <= {path.stem for path in compiling._needed((structure,))}
-    for name in ("subset.cpu", "spanning_tree.cpu", "spanning_tree.cpu.vector_elimination", "derivations.cpu"):
-        module: Any = importlib.import_module(f"structgrad.oracles.{name}")
-        own = {key for key, value in vars(module).items() if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__}
-        assert own == set(compiling._functions(Path(str(module.__file__))))
-
 
 TINY = """
 from structgrad.oracles.kernels.compilation import compiled

@@ -170,9 +170,7 @@ def test_costs_are_learned_from_the_nearest_cells():
     plan = dataclasses.replace(SMALL, suites=("bias",), problems=("categorical_regimes", "chain_regimes"), instances=2)
     cells = {(cell.problem, cell.estimators[0]): cell for cell in grid(plan).cells}
     model = CostModel(plan)
-    guess = model.seconds(cells["chain_regimes", "ste"])
-    assert guess > 0
-    assert CostModel(plan, slowdown=3.0).seconds(cells["chain_regimes", "ste"]) == pytest.approx(3 * guess)
+    assert model.seconds(cells["chain_regimes", "ste"]) > 0
     model.add(cells["categorical_regimes", "arsm"], 8.0)
     model.add(cells["chain_regimes", "reinforce"], 2.0)
     assert model.seconds(cells["categorical_regimes", "arsm"]) == 8.0
