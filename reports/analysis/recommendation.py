@@ -7,8 +7,7 @@ Estimators are ordered by the ρ of the average of the estimates of one batch. A
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +18,15 @@ from ...oracles.registry import parse
 from ...suites.base import TASK, split_loss
 from ...suites.running.remote import reading
 from ...suites.statistics.interval import RARE, Interval
-from ...suites.text import exponential, first_sentence, number, plural, significant
+from ...suites.text import exponential, first_sentence, number, significant
 from .. import published, results
-from .answers import AnsweredStage, Outcome, Question, places
-
-BATCH = 32
-"""Default number of items of a training batch."""
+from .answers import Answer, AnsweredStage, Outcome, Question, places
 
 STATES = ("init", "early", "final")
 """States of a model before, early in and after training."""
 
-ALIKE = 0.1
-"""Largest difference of normalised entropies that are taken as the same level."""
-
 RUNS = Path("structgrad-results")
 """The folder of runs without `--out`."""
-
-_VALUES_ONLY = "none"
-"""The extension of a black-box loss."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +34,11 @@ class Wish:
     """A question to a table; its fields are the arguments of `recommend`."""
 
     oracle: str
-    loss_gradients: bool = True
-    unbiased: bool = False
-    batch: int = BATCH
-    loss_cost: float = 0.0
-    stage: str = "early"
+    loss_gradients: bool
+    unbiased: bool
+    batch: int
+    loss_cost: float
+    stage: str
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
@@ -56,18 +46,12 @@ class Wish:
         if not 0 <= self.loss_cost < math.inf:
             raise ValueError(f"`recommend` got the loss cost {self.loss_cost!r}; expected a number of REINFORCE estimates, 0 or more")
 
-    @property
-    def question(self) -> Question:
-        """The question in the form of `answers`."""
-        return Question("recommended", "", "ρ, the mean over instances", "rho", not self.loss_gradients, self.unbiased)
-
 
 @dataclass(frozen=True)
 class Candidate:
     """The evidence on an eligible estimator.
 
     Attributes:
-        estimator: its name.
         rho: ρ of the average over a batch, with an interval over instances.
         averaged: number of estimates in that average, in the same time as all.
         bias: relative bias, the median over instances.
@@ -106,14 +90,9 @@ class Recommended:
         entropy: normalised entropy, the median over instances; None if unknown.
         sizes: smallest and largest sizes, in words; empty if unknown.
         structures: smallest and largest number of structures; NaN if unknown.
-        instances: number of measured instances.
-        timed: whether all got the same time. If not, they got as many estimates, or calls and evaluations if times are ``uncertain``.
-        uncertain: estimators whose times are uncertain.
-        outcome: whether there is a best estimator.
+        instances, timed, uncertain, outcome, rivals: see `Answer`.
         best: the recommended estimator, subject to ``outcome``.
-        why: the reason to prefer it to its ties; may be empty.
         tied: estimators that are not significantly different from it, best first.
-        rivals: number of other eligible estimators.
         order: all eligible estimators, by ρ.
         left_out: the estimators that do not compete, with the reason.
     """
@@ -131,30 +110,10 @@ class Recommended:
     uncertain: tuple[str, ...]
     outcome: Outcome
     best: Candidate
-    why: str
     tied: tuple[Candidate, ...]
     rivals: int
     order: tuple[Candidate, ...]
     left_out: dict[str, str]
-
-    def decided_by(self, others: Sequence[Recommended]) -> Recommended:
-        """A copy that names the tie that is clearly best on other scores of the structure, if there is one."""
-        names = [one.estimator for one in self.tied]
-        other = next((one for one in others if one.outcome == "clear" and one.best.estimator in [self.best.estimator, *names]), None)
-        if self.outcome not in ("tied", "unclear") or other is None:
-            return self
-        ties = (self.best, *self.tied)
-        best = next(one for one in ties if one.estimator == other.best.estimator)
-        instances = plural(other.instances, "instance")
-        why = (
-            f"{len(ties)} estimators are tied; of these, {best.estimator} is clearly best on {other.problem} ({other.stage}, {instances})."
-        )
-        if (best.rho.value or 0.0) < (self.best.rho.value or 0.0):
-            why += (
-                f" On {self.problem}, its ρ {number(best.rho.value)} is lower than the {number(self.best.rho.value)} of "
-                f"{self.best.estimator}, but not significantly."
-            )
-        return replace(self, best=best, tied=tuple(one for one in ties if one is not best), why=why, outcome="tied")
 
 
 @dataclass(frozen=True)
@@ -164,7 +123,6 @@ class Recommendation:
     Attributes:
         wish: the question.
         answers: one for each measured loss that fits.
-        elsewhere: answers on other scores of the structure, with the same losses, at that stage or the nearest entropy.
         notes: differences between the question and the measured cases, in sentences.
         source: name of the table.
         about: manifest of its run.
@@ -173,7 +131,6 @@ class Recommendation:
 
     wish: Wish
     answers: tuple[Recommended, ...]
-    elsewhere: tuple[Recommended, ...]
     notes: tuple[str, ...]
     source: str
     about: results.Manifest
@@ -185,7 +142,7 @@ def recommend(  # noqa: PLR0913 - the fields of a question
     *,
     loss_gradients: bool = True,
     unbiased: bool = False,
-    batch: int = BATCH,
+    batch: int = 32,
     loss_cost: float = 0.0,
     stage: str = "early",
     run: Path | str | None = None,
@@ -220,6 +177,16 @@ def recommend(  # noqa: PLR0913 - the fields of a question
 
 
 @dataclass(frozen=True, eq=False)
+class _Case:
+    """A problem at an entropy level, with its rows and its normalised entropy."""
+
+    place: AnsweredStage
+    rows: pd.DataFrame
+    extension: str
+    entropy: float | None
+
+
+@dataclass(frozen=True, eq=False)
 class _Search:
     """The search for an answer to a wish in a table."""
 
@@ -229,84 +196,84 @@ class _Search:
     source: str
 
     def recommendation(self) -> Recommendation:
-        problems = self.frame["problem"]
-        tasks = [name for name in problems.cat.categories if name.startswith(TASK)]
-        kept = (self.frame["status"] == "ok") & ~problems.isin(tasks)
-        own = kept & (_heads(self.frame) == parse(self.wish.oracle)[0])
-        measured = self.frame[own if own.any() else kept]
-        rows, notes = self._of_structure(measured)
+        wish, notes = self.wish, list[str]()
+        rows = self._of_structure(notes)
         # Rows of all losses, because times are measured with one of them.
-        known = self._cases(rows)
+        known = [self._case(place, rows) for place in places(rows)]
         if not known:
-            raise ValueError(f"{self.source} holds no bias and variance of {self.wish.oracle}; {self._command(rows)} measures them")
-        nearest = self._of_level(self._of_loss(known, rows, notes), rows, notes)
-        found = [(case, self._answer(case)) for case in nearest]
-        missing = [
-            f"No estimator is eligible with the loss {case.place.loss}: {'; '.join(map(': '.join, self._left_out(case).items()))}."
-            for case, one in found
-            if one is None
-        ]
-        answers = [one for _, one in found if one is not None]
-        if not answers:
-            raise ValueError(f"{self.source} holds no eligible estimator for {self.wish.oracle}: {' '.join(missing)}")
-        # Other scores of the same structure, again with all losses.
-        others = measured[(_heads(measured) == _heads(rows).iloc[0]) & ~problems[measured.index].isin(rows["problem"])]
-        elsewhere = self._elsewhere(self._cases(others) if len(others) else [], answers)
-        return Recommendation(
-            wish=self.wish,
-            answers=tuple(one.decided_by(elsewhere[one.problem]) for one in answers),
-            elsewhere=tuple(other for some in elsewhere.values() for other in some),
-            notes=tuple(dict.fromkeys([*notes, *missing])),
-            source=self.source,
-            about=self.about,
-            predictors=published.predictors(),
-        )
+            raise ValueError(f"{self.source} holds no bias and variance of {wish.oracle}; {self._command(rows)} measures them")
+        question = Question("recommended", "", "", "rho", not wish.loss_gradients, wish.unbiased)
+        values_only = self.about.get("catalogue", {}).get("values_only")
+        found, missing = [], []
+        for case in self._of_level(self._of_loss(known, rows, notes), rows, notes):
+            if wish.loss_cost > 0 and not case.place.timed:
+                raise ValueError(
+                    f"--loss-cost got {significant(wish.loss_cost)}, and {case.place.problem} has no times relative to REINFORCE; "
+                    "measure the suite wall_clock too"
+                )
+            place = case.place.with_loss_cost(wish.loss_cost)
+            reasons = zip(place.names, place.refusals(question, wish.batch, values_only), strict=True)
+            rare = case.rows[(case.rows["metric"] == "relative_variance") & case.rows["reason"].astype(object).str.startswith(RARE)]
+            left_out = {name: reason for name, reason in reasons if reason}
+            left_out |= {name: "its variance is not resolved" for name in rare["estimator"] if name not in place.names}
+            answer = place.answer(question, wish.batch, values_only)
+            if answer is None:
+                missing.append(f"No estimator is eligible with the loss {place.loss}: {'; '.join(map(': '.join, left_out.items()))}.")
+            else:
+                found.append(self._recommended(case, place, answer, left_out))
+        if not found:
+            raise ValueError(f"{self.source} holds no eligible estimator for {wish.oracle}: {' '.join(missing)}")
+        notes = list(dict.fromkeys([*notes, *missing]))
+        return Recommendation(wish, tuple(found), tuple(notes), self.source, self.about, published.predictors())
 
-    def _of_structure(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    def _of_structure(self, notes: list[str]) -> pd.DataFrame:
         """The rows of the measured scores nearest to the given structure, with all losses; and a note if it is another one."""
         from ...oracles import AVAILABLE_ORACLES
         from ...oracles.registry import unknown
+        from ...suites.problems.regimes import REGIMES
         from ...suites.problems.sized import sized_structure
 
-        asked = self.wish.oracle
-        head, options = parse(asked)
-        heads = _heads(rows)
-        measured = dict.fromkeys(heads)
-        if head not in measured:
+        problems = self.frame["problem"]
+        tasks = [name for name in problems.cat.categories if name.startswith(TASK)]
+        rows: pd.DataFrame = self.frame[(self.frame["status"] == "ok") & ~problems.isin(tasks)]
+        head, options = parse(self.wish.oracle)
+        heads = rows["oracle"].map(lambda name: str(name).partition("[")[0]).astype(object)
+        if head not in (measured := dict.fromkeys(heads)):
             if head not in AVAILABLE_ORACLES:
                 raise ValueError(f"--oracle {unknown(head, dict.fromkeys([*AVAILABLE_ORACLES, *measured]), 'structure')}")
-            problem, wanted = _built_in(head)
-            near = "" if wanted is None else _nearest(rows["log_count"].groupby(heads, sort=False), wanted)
-            hint = f"; the nearest in the number of structures is --oracle {near}" if near else ""
-            command = self._command(rows, problem)
-            raise ValueError(f"{self.source} holds no {head}{hint}; {command} measures it, then name that folder with --run")
+            name, regime = next(((name, one) for name, one in REGIMES.items() if one.oracle.name == head), (f"{head}[n=...]", None))
+            hint = ""
+            if regime is not None and measured:
+                near = _nearest(rows, heads, math.log(regime.oracle.count(regime.events[0])))
+                hint = f"; the nearest in the number of structures is --oracle {near}"
+            raise ValueError(
+                f"{self.source} holds no {head}{hint}; {self._command(rows, name)} measures it, then name that folder with --run"
+            )
         rows = rows[heads == head]
         scores = rows["problem"].astype(object).map(lambda problem: split_loss(problem)[0])
-        exact = rows["oracle"] == asked
+        exact = rows["oracle"] == self.wish.oracle
         if not options or exact.any():
             instances = rows.groupby(scores, sort=False)["instance"].nunique()
             # Scores of a model at that level count more than random ones of a similar entropy, even if there are fewer.
             there = set(scores[rows["stage"] == self.wish.stage])
             names = scores[exact] if exact.any() else scores
             chosen = max(dict.fromkeys(names), key=lambda name: (name in there, int(instances[name])))
-            return rows[scores == chosen], []
-        sized, event = sized_structure(asked)
+            return rows[scores == chosen]
+        sized, event = sized_structure(self.wish.oracle)
         wanted = math.log(sized.count(event))
-        chosen = _nearest(rows["log_count"].groupby(scores, sort=False), wanted)
-        note = f"{asked} has {exponential(wanted)} structures; the nearest that was measured is {chosen}"
-        note += f"; {self._command(rows, asked)} measures it."
-        return rows[scores == chosen], [] if chosen == asked else [note]
+        chosen = _nearest(rows, scores, wanted)
+        if chosen != self.wish.oracle:
+            asked = self.wish.oracle
+            notes.append(
+                f"{asked} has {exponential(wanted)} structures; the nearest that was measured is {chosen}; "
+                f"{self._command(rows, asked)} measures it."
+            )
+        return rows[scores == chosen]
 
-    def _cases(self, rows: pd.DataFrame) -> list[_Case]:
-        """The problems and entropy levels at which bias and variance were measured."""
-        sizes = self.about.get("catalogue", {}).get("sizes", {})
-        found = []
-        for place in places(rows):
-            here = (rows["problem"] == place.problem) & (rows["stage"] == place.stage) & rows["instance"].isin(place.instances)
-            entropies = rows.loc[here, "normalised_entropy"].astype(float).dropna()
-            entropy = float(entropies.median()) if len(entropies) else None
-            found.append(_Case(place, rows[here], sizes.get(place.problem, ""), str(rows.loc[here, "extension"].iloc[0]), entropy))
-        return found
+    def _case(self, place: AnsweredStage, rows: pd.DataFrame) -> _Case:
+        here = rows[(rows["problem"] == place.problem) & (rows["stage"] == place.stage) & rows["instance"].isin(place.instances)]
+        entropy = _known(here["normalised_entropy"].astype(float).median())
+        return _Case(place, here, str(here["extension"].iloc[0]), entropy)
 
     def _command(self, rows: pd.DataFrame, problem: str | None = None) -> str:
         """The command that measures a problem, by default that of the rows, at the given entropy level."""
@@ -317,7 +284,7 @@ class _Search:
 
     def _of_loss(self, known: list[_Case], rows: pd.DataFrame, notes: list[str]) -> list[_Case]:
         """The cases with a loss of the given kind."""
-        fitting = [case for case in known if case.values_only != self.wish.loss_gradients]
+        fitting = [case for case in known if (case.extension == "none") != self.wish.loss_gradients]
         losses = ", ".join(dict.fromkeys(case.place.loss for case in known))
         if not fitting and self.wish.loss_gradients:
             raise ValueError(
@@ -334,11 +301,11 @@ class _Search:
         for problem in dict.fromkeys(case.place.problem for case in known):
             cases = [case for case in known if case.place.problem == problem]
             here = next((case for case in cases if case.place.stage == stage), None)
-            if here is None and stage == Wish.stage and len(cases) == 1 and str(cases[0].rows["source"].iloc[0]) != "built-in":
+            if here is None and stage == "early" and len(cases) == 1 and str(cases[0].rows["source"].iloc[0]) != "built-in":
                 (here,) = cases
             if here is None:
                 stages = ", ".join(case.place.stage for case in cases)
-                wanted = self._entropy(cases, stages)
+                wanted = self._entropy(stages)
                 apart = {case: abs(case.entropy - wanted) for case in cases if case.entropy is not None}
                 if not apart:
                     raise ValueError(f"--stage got {stage!r}, and no entropies were measured; expected one of {stages}")
@@ -351,7 +318,7 @@ class _Search:
         # Relaxations are exact if a loss is linear between structures, so it comes last.
         return sorted(nearest, key=lambda case: case.extension == "linear")
 
-    def _entropy(self, cases: list[_Case], stages: str) -> float:
+    def _entropy(self, stages: str) -> float:
         """The normalised entropy of the given level for a structure."""
         from ...suites.problems.items import number_of
         from ...suites.problems.regimes import USUAL_ENTROPIES, peaked_like
@@ -363,101 +330,43 @@ class _Search:
         if stage not in STATES:
             allowed = f"init, early, final, h=<number> with 0 < number < 1, or of {self.source}: {stages}"
             raise ValueError(f"--stage got {stage!r}; expected {allowed}")
-        like = peaked_like(str(_heads(cases[0].rows).iloc[0]))
+        like = peaked_like(parse(self.wish.oracle)[0])
         return (USUAL_ENTROPIES if like is None else like.entropies)[STATES.index(stage)]
 
-    def _elsewhere(self, known: list[_Case], answers: list[Recommended]) -> dict[str, list[Recommended]]:
-        """Answers on other scores of the structure with the same loss, at that level or the nearest of a similar entropy."""
-        found: dict[str, list[Recommended]] = {one.problem: [] for one in answers}
-        for one in answers:
-            alike = [(case.distance(self.wish.stage, one.entropy), case) for case in known if case.place.loss == one.loss]
-            for problem in dict.fromkeys(case.place.problem for _, case in alike):
-                distance, near = min((pair for pair in alike if pair[1].place.problem == problem), key=lambda pair: pair[0])
-                other = self._answer(near) if distance <= ALIKE else None
-                found[one.problem] += [other] if other else []
-        return found
-
-    def _priced(self, case: _Case) -> AnsweredStage:
-        cost = self.wish.loss_cost
-        if cost > 0 and not case.place.timed:
-            raise ValueError(
-                f"--loss-cost got {significant(cost)}, and {case.place.problem} has no times relative to REINFORCE; "
-                "measure the suite wall_clock too"
-            )
-        return case.place.with_loss_cost(cost)
-
-    def _left_out(self, case: _Case) -> dict[str, str]:
-        """The estimators that do not compete, with the reason."""
-        place, rows = self._priced(case), case.rows
-        reasons = zip(place.names, place.refusals(self.wish.question, self.wish.batch, self._values_only), strict=True)
-        rare = rows[(rows["metric"] == "relative_variance") & rows["reason"].astype(object).str.startswith(RARE)]
-        unresolved = {name: "its variance is not resolved" for name in rare["estimator"] if name not in place.names}
-        return {name: reason for name, reason in reasons if reason} | unresolved
-
-    @property
-    def _values_only(self) -> Collection[str] | None:
-        found: Collection[str] | None = self.about.get("catalogue", {}).get("values_only")
-        return found
-
-    def _answer(self, case: _Case) -> Recommended | None:
+    def _recommended(self, case: _Case, place: AnsweredStage, found: Answer, left_out: dict[str, str]) -> Recommended:
         from ...suites.problems import LOSSES
 
-        place = self._priced(case)
-        found = place.answer(self.wish.question, self.wish.batch, self._values_only)
-        if found is None:
-            return None
         counts = np.exp(case.rows["log_count"].astype(float).dropna())
-        order = {name: case.candidate(name, rho, place, self.wish.batch) for name, rho in found.scores.items()}
+        order = {name: self._candidate(case, place, name, rho) for name, rho in found.scores.items()}
         return Recommended(
             problem=place.problem,
-            loss=case.place.loss,
-            meaning=first_sentence(LOSSES[case.place.loss]).replace("`", "") if case.place.loss in LOSSES else "",
-            values_only=case.values_only,
+            loss=place.loss,
+            meaning=first_sentence(LOSSES[place.loss]).replace("`", "") if place.loss in LOSSES else "",
+            values_only=case.extension == "none",
             stage=place.stage,
             entropy=case.entropy,
-            sizes=case.sizes,
+            sizes=self.about.get("catalogue", {}).get("sizes", {}).get(place.problem, ""),
             structures=(float(counts.min()), float(counts.max())) if len(counts) else (math.nan, math.nan),
             instances=len(place.instances),
             timed=place.timed,
             uncertain=place.uncertain,
             outcome=found.outcome,
             best=order[found.estimator],
-            why="",
             tied=tuple(order[name] for name in found.tied),
             rivals=found.rivals,
             order=tuple(order.values()),
-            left_out=self._left_out(case),
+            left_out=left_out,
         )
 
-
-@dataclass(frozen=True, eq=False)
-class _Case:
-    """A problem at an entropy level, with its rows, its sizes in words, and its normalised entropy."""
-
-    place: AnsweredStage
-    rows: pd.DataFrame
-    sizes: str
-    extension: str
-    entropy: float | None
-
-    @property
-    def values_only(self) -> bool:
-        return self.extension == _VALUES_ONLY
-
-    def distance(self, stage: str, entropy: float | None) -> float:
-        """Difference in entropy; 0 at the same level."""
-        known = math.inf if self.entropy is None or entropy is None else abs(self.entropy - entropy)
-        return 0.0 if self.place.stage == stage else known
-
-    def candidate(self, name: str, rho: Interval, place: AnsweredStage, batch: int) -> Candidate:
-        position, own = place.names.index(name), self.rows[self.rows["estimator"] == name]
+    def _candidate(self, case: _Case, place: AnsweredStage, name: str, rho: Interval) -> Candidate:
+        position, own = place.names.index(name), case.rows[case.rows["estimator"] == name]
         biases = own[(own["metric"] == "relative_bias") & own["reference"].isin(["", "expected"]) & (own["setting"] == "")]
         bias, bound = (_known(biases[column].astype(float).median()) for column in ("value", "high"))
         replicates = own.loc[own["metric"] == "relative_variance", "replicates"].dropna()
         return Candidate(
             estimator=name,
             rho=rho,
-            averaged=batch / float(place.costs[position]),
+            averaged=self.wish.batch / float(place.costs[position]),
             bias=bias,
             bias_bound=bound,
             verdict=str(place.verdicts[position]),
@@ -472,6 +381,11 @@ class _Case:
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
+
+
+def _nearest(rows: pd.DataFrame, groups: pd.Series[Any], wanted: float) -> str:
+    """The group whose logarithm of the number of structures is nearest."""
+    return str((rows["log_count"].groupby(groups, sort=False).median().astype(float) - wanted).abs().idxmin())
 
 
 def newest_run(oracle: str, folder: Path = RUNS) -> Path | None:
@@ -489,24 +403,3 @@ def newest_run(oracle: str, folder: Path = RUNS) -> Path | None:
         if manifest.get("status") == "finished" and "bias" in plan.get("suites", ()) and oracle in (own, own.partition("[")[0]):
             found.append((str(manifest.get("finished")), path.parent))
     return max(found)[1] if found else None
-
-
-def _heads(rows: pd.DataFrame) -> pd.Series[Any]:
-    """The structure of each row without sizes and options."""
-    return rows["oracle"].map(lambda name: str(name).partition("[")[0]).astype(object)
-
-
-def _nearest(log_counts: Any, wanted: float) -> str:
-    """The group whose number of structures is nearest; empty without any."""
-    medians = log_counts.median().astype(float)
-    return "" if medians.empty else str((medians - wanted).abs().idxmin())
-
-
-def _built_in(head: str) -> tuple[str, float | None]:
-    """The built-in problem of a structure, and the logarithm of the number of structures of its first item."""
-    from ...suites.problems.regimes import REGIMES
-
-    for name, regime in REGIMES.items():
-        if regime.oracle.name == head:
-            return name, math.log(regime.oracle.count(regime.events[0]))
-    return f"{head}[n=...]", None

@@ -91,8 +91,6 @@ def lines(found: Recommendation, *, whole: bool = False) -> list[str]:
     for answer in found.answers:
         text += ["", *_wrapped(f"Loss {answer.loss}" + (f": {answer.meaning}." if answer.meaning else "."), "")]
         text += [line for sentence in _sentences(answer) for line in _wrapped(sentence)]
-        others = [one for one in found.elsewhere if one.loss == answer.loss and not answer.why]
-        text += [line for one in others for line in _wrapped(_other_scores(one, answer))]
         for one in answer.order if whole else ():
             standing = "best" if one is answer.best else "tied" if one in answer.tied else ""
             cost = f"time × {number(one.cost)}" if answer.timed else ""
@@ -117,8 +115,6 @@ def _sentences(answer: Recommended) -> Iterator[str]:
     elif answer.outcome == "unclear":
         others = f", and {ties} are not significantly different" if answer.tied else " is the only eligible estimator"
         yield f"No estimator is clearly best here ({instances}): {first}{others}."
-    elif answer.why:
-        yield f"Take {first}: {answer.why} Also tied: {ties}."
     elif ties:
         yield f"Take {first}, or {ties}: not significantly different from it, of {plural(answer.rivals, 'other')}."
     elif answer.rivals:
@@ -145,18 +141,6 @@ def _where(answer: Recommended) -> str:
     counted = " to ".join(dict.fromkeys(exponential(math.log(end)) for end in (least, most)))
     state = answer.stage if answer.entropy is None or answer.stage.startswith("h=") else f"{answer.stage} (h={number(answer.entropy, 2)})"
     return ", ".join(filter(None, [answer.problem, answer.sizes, f"{counted} structures", state]))
-
-
-def _other_scores(other: Recommended, answer: Recommended) -> str:
-    """A sentence: whether other scores of the structure have the same answer."""
-    where, named = f"{_where(other)}, {plural(other.instances, 'instance')}", (other.best.estimator, *(one.estimator for one in other.tied))
-    if other.outcome in ("unclear", "useless"):
-        return f"On {where}, no estimator is {'clearly best' if other.outcome == 'unclear' else 'useful'}."
-    if answer.best.estimator not in named:
-        return f"Other scores differ: on {where}, {other.best.estimator} is best, ρ {estimate(other.best.rho)}."
-    alone = "best" if len(named) == 1 else f"one of {len(named)} ties"
-    rho = next(one.rho for one in other.order if one.estimator == answer.best.estimator)
-    return f"Other scores agree: on {where}, {answer.best.estimator} is {alone}, ρ {estimate(rho)}."
 
 
 def evidence(found: Candidate, *, timed: bool = True) -> str:
