@@ -60,30 +60,28 @@ class Contest:
     rho: float
 
     @property
-    def winner(self) -> str | None:
-        """The estimator that is best or tied on most structures; None if no estimator is on more of them than have no best one."""
-        leader = max(self.named, key=lambda name: (self.named[name], self.wins[name]), default=None)
-        return None if leader is None or self.named[leader] <= self.none else leader
-
-    @property
     def none(self) -> int:
         """The number of structures without a clearly best estimator."""
         return self.count - self.wins.total()
 
+    @property
+    def winners(self) -> list[str]:
+        """The estimators that are best or tied on most structures, unless more structures have no best one."""
+        most = max(self.named.values(), default=0)
+        leaders = [name for name, count in self.named.items() if count == most]
+        return sorted(leaders, key=lambda name: -self.wins[name]) if most > self.none else []
+
     def cell(self) -> str:
         """``rloo, 14 of 15``, with the others that are as often best or tied."""
-        name = self.winner
-        if name is None:
+        if not (names := self.winners):
             return f"none clearly best, {self.none} of {self.count}"
-        equal = [other for other in self.named if self.named[other] == self.named[name] and other != name]
-        return f"{' or '.join(f'`{one}`' for one in (name, *equal))}, {self.named[name]} of {self.count}"
+        return f"{' or '.join(f'`{one}`' for one in names)}, {self.named[names[0]]} of {self.count}"
 
     def phrase(self, of: str = "structures", *, rho: bool = False) -> str:
         """The content of the cell in a sentence, with the median ρ if asked."""
-        name, median = self.winner, f" (median ρ {number(self.rho, 2)})" if rho else ""
-        if name:
-            return f"`{name}` is best or tied on {self.named[name]} of {self.count} {of}{median}."
-        return f"no estimator is clearly best on {self.none} of {self.count} {of}{median}."
+        names, median = self.winners, f" (median ρ {number(self.rho, 2)})" if rho else ""
+        first, count = (f"`{names[0]}` is best or tied", self.named[names[0]]) if names else ("no estimator is clearly best", self.none)
+        return f"{first} on {count} of {self.count} {of}{median}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,11 +100,8 @@ class Standard:
 
     def contest(self, loss: str, stage: str, budget: float = MAIN_BUDGET) -> Contest:
         """The best estimators for one loss at one entropy level, over all measured structures."""
-        here = [
-            one
-            for one in self.found
-            if (one.question.name, one.budget, one.stage, split_loss(one.problem)[1]) == ("gradients", budget, stage, loss)
-        ]
+        asked = ("gradients", budget, stage, loss)
+        here = [one for one in self.found if (one.question.name, one.budget, one.stage, split_loss(one.problem)[1]) == asked]
         best = [one for one in here if one.outcome in ("clear", "tied")]
         named = Counter(name for one in best for name in (one.estimator, *one.tied))
         rho = float(np.median([one.score.value for one in here if one.score.value is not None]))
@@ -124,15 +119,14 @@ class Standard:
 
     def finding(self) -> list[str]:
         """The findings, in sentences of at most 25 words."""
-        exact = " and ".join(f"`{name}`" for name in self.exact(LINEAR))
-        used = published.predictors()
+        exact, used = " and ".join(f"`{name}`" for name in self.exact(LINEAR)), published.predictors()
         triple = coefficient(Interval(*used["used"]["correlation"]))
+        patient = f"With the time of {PATIENT} REINFORCE estimates instead of {MAIN_BUDGET} (h = 0.4)"
         return [
             f"With a differentiable loss and high entropy (h = 0.95), {self.contest(GRADIENTS, 'h=0.95').phrase(rho=True)}",
             f"At medium entropy (h = 0.4), {self.contest(GRADIENTS, 'h=0.4').phrase(rho=True)}",
             f"At low entropy (h = 0.1), {self.contest(GRADIENTS, 'h=0.1').phrase(rho=True)}",
-            f"With the time of {PATIENT} REINFORCE estimates instead of {MAIN_BUDGET} (h = 0.4), "
-            f"{self.contest(GRADIENTS, 'h=0.4', PATIENT).phrase()}",
+            f"{patient}, {self.contest(GRADIENTS, 'h=0.4', PATIENT).phrase()}",
             f"With a black-box loss and high entropy (h = 0.95), {self.contest(VALUES, 'h=0.95').phrase()}",
             f"With a black-box loss and low entropy (h = 0.1), {self.contest(VALUES, 'h=0.1').phrase()}",
             *([f"If the loss is linear between structures, {exact} are exact at every entropy level."] if exact else []),
@@ -183,22 +177,34 @@ class Standard:
         instances = _instances(self.frame[self.frame["stage"] == "final"], "problem")
         return f"With {whole(instances)} instances each, no estimator is clearly best in {none} of {count} cells"
 
+    def page(self) -> str:
+        """The text of ``standard.md``."""
+        plain = environment().overlay(autoescape=False, keep_trailing_newline=True)
+        return plain.get_template("standard.md.j2").render(
+            standard=self,
+            entropies=BUILT_IN,
+            stages=REAL,
+            budget=MAIN_BUDGET,
+            measured=markdown_table(plain_table("What was measured", self.measured())),
+            estimators=tables.order(self.frame, "estimator"),
+            **self.about,
+        )
+
+    def html(self) -> bytes:
+        """The HTML page of the published table."""
+        return to_html(self.frame, {**self.about, "folder": "standard"}).encode()
+
 
 def _instances(rows: pd.DataFrame, column: str) -> int:
     """The most instances of any value of a column."""
     return int(rows[rows["instance"].fillna("") != ""].groupby(column, observed=True)["instance"].nunique().max())
 
 
-def write(folder: Path, *, of: Path = published.FOLDER) -> list[Path]:
-    """Write ``standard.md``, its figures and the page ``standard-run.html``.
-
-    Args:
-        folder: where they go.
-        of: the folder of the published table.
-    """
-    standard = Standard.load(of)
+def write(folder: Path) -> list[Path]:
+    """Write ``standard.md``, its figures and the page ``standard-run.html`` into a folder."""
+    standard = Standard.load()
     contents = {f"{name}.png": image for name, image in standard.figures().items()}
-    contents |= {"standard.md": page(standard).encode(), "standard-run.html": page_of_table(standard)}
+    contents |= {"standard.md": standard.page().encode(), "standard-run.html": standard.html()}
     for name, content in contents.items():
         results.write_whole(folder / name, content)
     return [folder / name for name in contents]
@@ -222,37 +228,6 @@ def again(folder: Path, data: Path, to: Path = published.FOLDER) -> None:
         runs.append(folder / str(position))
         subprocess.run([sys.executable, "-m", "structgrad.reports.cli", *words, "--out", str(runs[-1])], check=True)
     published.write(*runs, folder=to)
-
-
-def page_of_table(standard: Standard) -> bytes:
-    """The HTML page of the published table."""
-    return to_html(standard.frame, {**standard.about, "folder": "standard"}).encode()
-
-
-def page(standard: Standard) -> str:
-    """The text of ``standard.md``."""
-    about = standard.about
-    return (
-        environment()
-        .overlay(autoescape=False, keep_trailing_newline=True)
-        .get_template("standard.md.j2")
-        .render(
-            finding=standard.finding(),
-            summary=standard.summary(),
-            entropies=BUILT_IN,
-            stages=REAL,
-            unsure=standard.unsure(),
-            budget=MAIN_BUDGET,
-            measured=markdown_table(plain_table("What was measured", standard.measured())),
-            rows=whole(about["rows"]),
-            estimators=", ".join(f"`{name}`" for name in tables.order(standard.frame, "estimator")),
-            day=str(about["finished"]).partition("T")[0],
-            environment=about["environment"],
-            commits=" and ".join(commit[:9] for commit in about["commits"]),
-            note=about.get("note"),
-            commands=about["command"].replace(" && ", "\n"),
-        )
-    )
 
 
 def main(words: list[str] | None = None) -> None:

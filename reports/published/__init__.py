@@ -33,43 +33,20 @@ REFERENCE_FAMILIES = ("exact",)
 """Families that compute the truth itself; they take part in every table, but not in the answers."""
 
 METRICS = (
-    "relative_bias",
-    "relative_bias_squared",
-    "relative_variance",
-    "gain",
-    "zero_gradient_rate",
-    "seconds_per_estimate",
-    "time_ratio",
-    "loss_evaluations",
+    *("relative_bias", "relative_bias_squared", "relative_variance", "gain"),
+    *("zero_gradient_rate", "seconds_per_estimate", "time_ratio", "loss_evaluations"),
 )
 """The metrics that a recommendation needs."""
 
 LEFT_OUT = (
-    "cell",
-    "vertex_degree",
-    "offset",
-    "entropy",
-    "truth_method",
-    "truth_error",
-    "setting",
-    "size",
-    "batches",
-    "sampling",
-    "p_value",
-    "p_adjusted",
-    "status",
-    "reason",
-    "error_type",
-    "traceback",
-    "seconds",
-    "schema_version",
+    *("cell", "vertex_degree", "offset", "entropy", "truth_method", "truth_error", "setting", "size", "batches", "sampling", "p_value"),
+    *("p_adjusted", "status", "reason", "error_type", "traceback", "seconds", "schema_version"),
 )
 """The columns of a result table that are not kept; they get the defaults of `Row`."""
 
 COLUMNS = tuple(name for name in frames.COLUMNS if name not in LEFT_OUT)
 
 _ROUNDED = ("normalised_entropy", "truth_norm", "value", "low", "high")
-_ONE_NUMBER = ["problem", "stage", "estimator", "instance", "metric"]
 _ENVIRONMENT = ("python", "packages", "commit", "dirty", "cpu", "cores", "os", "threads", "device", "device_name")
 
 
@@ -88,17 +65,14 @@ def reduced(frame: pd.DataFrame) -> pd.DataFrame:
     rows = frame[kept]
     # A share of zeros is counted by two suites; that of the replicates behind bias and variance is the one that belongs to them.
     rows = rows.assign(later=rows["suite"] != "bias").sort_values("later", kind="stable")
-    rows = rows.drop_duplicates(_ONE_NUMBER).sort_index()
+    rows = rows.drop_duplicates(["problem", "stage", "estimator", "instance", "metric"]).sort_index()
     numbers = {name: rows[name].astype("Float32").astype("Float64") for name in _ROUNDED}
     return _with_all_columns(rows[list(COLUMNS)].assign(**numbers))
 
 
 def _with_all_columns(rows: pd.DataFrame) -> pd.DataFrame:
-    """All columns of a result table; those that are not kept have the defaults of `Row`."""
-    blank = frames.to_frame([Row("", "", "", "", "", "", "", "", "")])
-    frame = rows.reset_index(drop=True)
-    again = [0] * len(frame)
-    frame = frame.assign(**{name: blank[name].array.take(again) for name in LEFT_OUT})
+    blank, again = frames.to_frame([Row("", "", "", "", "", "", "", "", "")]), [0] * len(rows)
+    frame = rows.reset_index(drop=True).assign(**{name: blank[name].array.take(again) for name in LEFT_OUT})
     return frame[list(frames.COLUMNS)].astype(frames.COLUMNS)
 
 
@@ -119,7 +93,16 @@ def write(*runs: Path, folder: Path = FOLDER) -> Path:
     """
     import pandas as pd
 
-    read = [_finished(run) for run in runs]
+    read = []
+    for run in runs:
+        frame, manifest = results.read(run)
+        if manifest.get("status", "finished") != "finished":
+            raise ValueError(f"{run} is a run that is {manifest['status']}; expected a finished one, resume it first")
+        rows = reduced(frame)
+        missing = [name for name in METRICS if not (rows["metric"] == name).any()]
+        if missing:
+            raise ValueError(f"{run} holds no {', '.join(missing)}; expected a run of the suites bias and wall_clock")
+        read.append((rows, manifest))
     problems = [problem for part, _ in read for problem in part["problem"].unique()]
     several = {problem for problem in problems if problems.count(problem) > 1}
     if several:
@@ -133,18 +116,6 @@ def write(*runs: Path, folder: Path = FOLDER) -> Path:
     about = _about([manifest for _, manifest in read], rows)
     results.write_whole(folder / ABOUT, (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
     return folder / TABLE
-
-
-def _finished(run: Path) -> tuple[pd.DataFrame, results.Manifest]:
-    """The reduced table of a finished run, and its manifest."""
-    frame, manifest = results.read(run)
-    if manifest.get("status", "finished") != "finished":
-        raise ValueError(f"{run} is a run that is {manifest['status']}; expected a finished one, resume it first")
-    rows = reduced(frame)
-    missing = [name for name in METRICS if not (rows["metric"] == name).any()]
-    if missing:
-        raise ValueError(f"{run} holds no {', '.join(missing)}; expected a run of the suites bias and wall_clock")
-    return rows, manifest
 
 
 def _parquet(rows: pd.DataFrame) -> bytes:
@@ -164,23 +135,23 @@ def _parquet(rows: pd.DataFrame) -> bytes:
 
 def _about(manifests: Sequence[Mapping[str, Any]], rows: pd.DataFrame) -> dict[str, Any]:
     """The part of the manifests that readers need, without folders. Seed and environment are those of the first run."""
-    first = manifests[0]
-    environment = first.get("environment", {})
+    first, environments = manifests[0], [manifest.get("environment", {}) for manifest in manifests]
+    times = {name: [str(manifest[name]) for manifest in manifests if manifest.get(name)] for name in ("started", "finished")}
     return {
         "kind": NAME,
         "schema_version": SCHEMA_VERSION,
         "command": " && ".join(command_of(str(manifest.get("command", ""))) for manifest in manifests),
         "seed": first.get("seed"),
-        "started": min((str(manifest["started"]) for manifest in manifests if manifest.get("started")), default=None),
-        "finished": max((str(manifest["finished"]) for manifest in manifests if manifest.get("finished")), default=None),
+        "started": min(times["started"], default=None),
+        "finished": max(times["finished"], default=None),
         "rows": len(rows),
         "problems": [str(name) for name in rows["problem"].astype(object).drop_duplicates()],
         "catalogue": {
             "values_only": first.get("catalogue", {}).get("values_only"),
             "sizes": {name: size for known in manifests for name, size in known.get("catalogue", {}).get("sizes", {}).items()},
         },
-        "commits": list(dict.fromkeys(manifest.get("environment", {}).get("commit") for manifest in manifests)),
-        "environment": {name: environment.get(name) for name in _ENVIRONMENT},
+        "commits": list(dict.fromkeys(environment.get("commit") for environment in environments)),
+        "environment": {name: environments[0].get(name) for name in _ENVIRONMENT},
     }
 
 

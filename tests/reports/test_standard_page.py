@@ -39,7 +39,7 @@ def test_the_findings_are_short_sentences(standard: Standard) -> None:
 
 
 def test_the_page_is_that_of_the_table(standard: Standard) -> None:
-    assert (ROOT / "docs/results/standard.md").read_text() == standard_page.page(standard)
+    assert (ROOT / "docs/results/standard.md").read_text() == standard.page()
 
 
 @pytest.mark.skipif(browser.path() is None, reason="no Chromium here; STRUCTGRAD_BROWSER may name one")
@@ -92,7 +92,7 @@ def test_one_command_measures_the_table_again(tmp_path: Path, monkeypatch: pytes
     ]
     monkeypatch.undo()
     assert published.load(tmp_path / "table")[1]["problems"] == ["built-in", "real"]
-    page = standard_page.page_of_table(Standard.load(tmp_path / "table")).decode()
+    page = Standard.load(tmp_path / "table").html().decode()
     assert str(tmp_path) not in page
     assert "2 gradient estimators on " in page
 
@@ -115,7 +115,7 @@ def test_a_contest_counts_who_is_the_best(tmp_path: Path) -> None:
     found = Standard.load(tmp_path)
     contest = found.contest("squared_distance", "h=0.5", 256)
     assert contest.wins == Counter(ste=2, reinforce=1)
-    assert (contest.winner, contest.count, contest.cell()) == ("ste", 3, "`ste`, 2 of 3")
+    assert (contest.winners, contest.count, contest.cell()) == (["ste"], 3, "`ste`, 2 of 3")
     assert found.exact("squared_distance") == []
     assert results.TABLE not in {path.name for path in tmp_path.iterdir()}
 
@@ -127,7 +127,7 @@ def test_a_contest_without_a_winner(tmp_path: Path) -> None:
     table = [replace(row, problem=f"{name}@black_box") for name, known in (("a", same), ("b", same), ("c", other)) for row in rows(known)]
     published.write(written(tmp_path / "run", table), folder=tmp_path)
     contest = Standard.load(tmp_path).contest("black_box", "h=0.9")
-    assert (contest.winner, contest.cell()) == (None, "none clearly best, 2 of 3")
+    assert (contest.winners, contest.cell()) == ([], "none clearly best, 2 of 3")
     assert contest.phrase() == "no estimator is clearly best on 2 of 3 structures."
 
 
