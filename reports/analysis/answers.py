@@ -1,6 +1,6 @@
 """The best estimator for each problem and entropy level, by question and budget, and why.
 
-Four questions are answered for every problem and entropy level, each with a budget: the time that a number of `REINFORCE` estimates take.
+Four questions are answered for every problem and entropy level, each with a budget: the time that a number of `REFERENCE` estimates take.
 All candidates get the same time: an estimator of cost c is averaged over T/c estimates. Costs are the paired ratios `time_ratio`; where one
 of them is uncertain, calls of the oracle and evaluations of the loss are counted instead. The reference families compute the truth and do
 not compete, and neither do estimators whose averages are mostly 0, or that a run contradicts. An answer names the best candidate, and all
@@ -36,6 +36,9 @@ MOSTLY = 0.5
 FEWEST_INSTANCES = 4
 """With fewer there is no interval, and no estimator is clearly best."""
 
+RIVAL = "rloo"
+"""The estimator that the user's own are compared with."""
+
 Outcome = Literal["clear", "tied", "unclear", "useless"]
 """One best estimator; a few that are not significantly different; more than half of them, or too few instances; none with a positive ρ."""
 
@@ -53,12 +56,10 @@ class Question:
     """A question about estimators.
 
     Attributes:
-        name: short name.
-        asks: title for people.
-        criterion: the name of the number that decides.
+        name: short name. ``asks``: title for people. ``criterion``: the name of the number that decides.
+        score: ``rho``, ``squared_error`` or ``variance_seconds``.
         values_only: whether candidates may use values of the loss only.
         unbiased: whether candidates must be unbiased for the expected loss.
-        score: ``rho``, ``squared_error`` or ``variance_seconds``.
     """
 
     name: str
@@ -87,16 +88,13 @@ class Answer:
     """The ranking of the candidates at one problem and entropy level, for one question and budget.
 
     Attributes:
-        loss: loss of the problem.
         scores: ρ, relative error, or variance × seconds of every candidate, the best first. Each has a 95 % interval from
             `FEWEST_INSTANCES` instances on.
         tied: the estimators that are not significantly different from the first, best first.
-        why: bias, variance and time of the first.
-        verdict: its result of the test for bias.
+        why: bias, variance and time of the first. ``verdict``: its result of the test for bias.
         instances: number of measured instances.
         timed: whether all get the same time. If not, they get as many estimates, or calls and evaluations if times are uncertain.
-        uncertain: estimators whose times are uncertain.
-        mostly_zero: estimators whose averages are mostly 0.
+        uncertain: estimators whose times are uncertain. ``mostly_zero``: estimators whose averages are mostly 0.
     """
 
     problem: str
@@ -163,15 +161,12 @@ def standings(found: Sequence[Answer]) -> pd.DataFrame:
         ``instances``, None for fewer than `FEWEST_INSTANCES`. ``standing`` is ``best``, ``tied`` (not significantly different from the
         best) or ``behind``. ``outcome`` is that of the answer, see `Outcome`.
     """
-    rows = [
-        (
-            *(answer.problem, answer.stage, answer.question.name, answer.budget, name, score.value, score.low, score.high),
-            *(answer.instances, "best" if name == answer.estimator else "tied" if name in answer.tied else "behind", answer.outcome),
-        )
-        for answer in found
-        for name, score in answer.scores.items()
-    ]
-    columns = ["problem", "stage", "question", "budget", "estimator", "score", "low", "high", "instances", "standing", "outcome"]
+    rows = []
+    for answer in found:
+        standing = {**dict.fromkeys(answer.scores, "behind"), **dict.fromkeys(answer.tied, "tied"), answer.estimator: "best"}
+        where, shared = (answer.problem, answer.stage, answer.question.name, answer.budget), (answer.instances, answer.outcome)
+        rows += [(*where, name, one.value, one.low, one.high, *shared, standing[name]) for name, one in answer.scores.items()]
+    columns = ["problem", "stage", "question", "budget", "estimator", "score", "low", "high", "instances", "outcome", "standing"]
     return pd.DataFrame(rows, columns=columns).astype({name: float for name in ("score", "low", "high") if rows})
 
 
@@ -237,10 +232,9 @@ class AnsweredStage:
         # All candidates are compared on the same instances, without those on which no estimator has one of the moments.
         moments, means = cube[: len(_MOMENTS)], {name: pd.DataFrame(cube[_METRICS.index(name)]).mean(axis=1).to_numpy() for name in _MEANS}
         common = (~np.isnan(moments)).any(1).all(0)
-        chosen = np.isfinite(moments[..., common]).all((0, 2)) & common.any()
         seconds, ratios = (once[once["metric"] == name] for name in ("seconds_per_estimate", "time_ratio"))
         timed = len(ratios) > 0
-        chosen &= np.isin(names, ratios.index) | (not timed)
+        chosen = np.isfinite(moments[..., common]).all((0, 2)) & common.any() & (np.isin(names, ratios.index) | (not timed))
         if not chosen.any():
             return None
         found = [str(name) for name in names[chosen]]
@@ -312,49 +306,46 @@ class AnsweredStage:
         if not allowed:
             return None
         scores, common = (found[allowed] for found in self.scores(question.score, budget))
-        chosen = best(scores, common, fewest=FEWEST_INSTANCES)
-        ends = _shown(*mean_intervals(scores, common, fewest=FEWEST_INSTANCES), question)
-        names = [self.names[position] for position in allowed]
-        order = np.argsort(-scores.mean(1), kind="stable")
+        middle, *ends = mean_intervals(scores, common, fewest=FEWEST_INSTANCES)
+        low, high = (np.where(np.isfinite(end), end, np.nan) for end in ends)
+        if question.logarithmic:
+            middle, low, high = (np.where(-end <= np.log(_SMALLEST), 0.0, np.exp(-end)) for end in (middle, high, low))
+        else:
+            low, high = np.maximum(low, -1.0), np.minimum(high, 1.0)
+        names, order = [self.names[position] for position in allowed], np.argsort(-scores.mean(1), kind="stable")
         winner = allowed[order[0]]
+        bias = np.sqrt(np.maximum(np.median(self.worth.bias_squared[winner]), 0))
+        bound, zero = self.bounds[winner], self.zeros[winner]
+        why = [
+            f"bias {number(float(bias)) if bias >= ZERO else 0}" if np.isnan(bound) else below(bound),
+            f"variance {number(float(np.median(self.worth.variance[winner])))}",
+            *([f"0 in {percent(zero)} of estimates"] if zero > 0 else []),
+            *([f"time\u00a0×\u00a0{number(float(self.costs[winner]))}"] if self.timed else []),
+        ]
         return Answer(
-            self.problem,
-            self.stage,
-            self.loss,
-            question,
-            budget,
-            {names[at]: interval_of(*(end[at] for end in ends)) for at in order},
-            tuple(names[at] for at in chosen.tied),
-            self._why(winner),
-            self.verdicts[winner],
-            len(self.instances),
-            self.timed,
-            self.uncertain,
-            tuple(name for name, share in zip(self.names, self._zero_shares(budget), strict=True) if share > MOSTLY),
+            *(self.problem, self.stage, self.loss, question, budget),
+            scores={names[at]: interval_of(middle[at], low[at], high[at]) for at in order},
+            tied=tuple(names[at] for at in best(scores, common, fewest=FEWEST_INSTANCES).tied),
+            why=", ".join(why),
+            verdict=self.verdicts[winner],
+            instances=len(self.instances),
+            timed=self.timed,
+            uncertain=self.uncertain,
+            mostly_zero=tuple(name for name, share in zip(self.names, self._zero_shares(budget), strict=True) if share > MOSTLY),
         )
 
     def scores(self, score: str, budget: int) -> tuple[np.ndarray, np.ndarray]:
         """[estimators, instances], the larger the better; and the standard error of each estimator's mean that comes from its cost."""
+
+        def at(costs: np.ndarray) -> np.ndarray:
+            if score == "rho":
+                return self.worth.rho(budget / costs)
+            value = self.worth.squared_error(budget / costs) if score == "squared_error" else self.worth.variance * costs
+            return np.asarray(-np.log(np.maximum(value, _SMALLEST)))
+
         errors = np.nan_to_num(self.errors, posinf=0.0)
-        lower, middle, upper = (self._scores(score, budget, (self.costs * np.exp(step * errors))[:, None]) for step in (1, 0, -1))
+        lower, middle, upper = (at((self.costs * np.exp(step * errors))[:, None]) for step in (1, 0, -1))
         return middle, np.nan_to_num(np.abs(upper - lower).mean(1) / 2)
-
-    def _scores(self, score: str, budget: int, costs: np.ndarray) -> np.ndarray:
-        if score == "rho":
-            return self.worth.rho(budget / costs)
-        value = self.worth.squared_error(budget / costs) if score == "squared_error" else self.worth.variance * costs
-        return np.asarray(-np.log(np.maximum(value, _SMALLEST)))
-
-    def _why(self, position: int) -> str:
-        bias = np.sqrt(np.maximum(np.median(self.worth.bias_squared[position]), 0))
-        bound, zero = self.bounds[position], self.zeros[position]
-        parts = [
-            f"bias {number(float(bias)) if bias >= ZERO else 0}" if np.isnan(bound) else below(bound),
-            f"variance {number(float(np.median(self.worth.variance[position])))}",
-            *([f"0 in {percent(zero)} of estimates"] if zero > 0 else []),
-            *([f"time\u00a0×\u00a0{number(float(self.costs[position]))}"] if self.timed else []),
-        ]
-        return ", ".join(parts)
 
 
 @functools.cache
@@ -394,19 +385,6 @@ def _estimator(name: str) -> Any:
         return None
 
 
-def _shown(value: np.ndarray, low: np.ndarray, high: np.ndarray, question: Question) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values and the ends of their intervals as people read them; NaN for ends that are not known."""
-    low, high = (np.where(np.isfinite(end), end, np.nan) for end in (low, high))
-    if question.logarithmic:
-        first, second, third = (np.where(-end <= np.log(_SMALLEST), 0.0, np.exp(-end)) for end in (value, high, low))
-        return first, second, third
-    return value, np.maximum(low, -1.0), np.minimum(high, 1.0)
-
-
-RIVAL = "rloo"
-"""The estimator that the user's own are compared with."""
-
-
 def is_own(estimator: str) -> bool:
     """Whether an estimator comes from a file or module of the user's.
 
@@ -429,13 +407,12 @@ def against_rival(frame: pd.DataFrame) -> tuple[str, list[tuple[AnsweredStage, s
     for place in places(frame):
         timed = {name: at for at, name in enumerate(place.names) if np.isfinite(place.errors[at])}
         own = {name: at for name, at in timed.items() if name != base and is_own(name)}
-        if not own or base not in timed:
-            continue
-        scores, common = place.scores("rho", MAIN_BUDGET)
-        mine, other = list(own.values()), timed[base]
-        errors = np.hypot(common[mine], common[other])
-        ends = zip(*mean_intervals(scores[mine] - scores[other], errors, fewest=FEWEST_INSTANCES), strict=True)
-        found += [(place, name, interval_of(*end)) for name, end in zip(own, ends, strict=True)]
+        if own and base in timed:
+            scores, common = place.scores("rho", MAIN_BUDGET)
+            mine, other = list(own.values()), timed[base]
+            errors = np.hypot(common[mine], common[other])
+            ends = zip(*mean_intervals(scores[mine] - scores[other], errors, fewest=FEWEST_INSTANCES), strict=True)
+            found += [(place, name, interval_of(*end)) for name, end in zip(own, ends, strict=True)]
     return base, found
 
 

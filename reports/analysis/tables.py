@@ -7,6 +7,7 @@ gradient have heavy tails.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +44,6 @@ SPARSITY_METRICS = ("support", "forward_nonzeros", "gradient_nonzeros", "zero_gr
 
 _GROUP = ["problem", "stage", "estimator"]
 _RESAMPLES = 1000
-_GROUPS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -155,14 +155,12 @@ def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
     for position, (problem, stage, estimator, metric) in enumerate(timing[[*_GROUP, "metric"]].itertuples(index=False, name=None)):
         for key in timed_nearest(problem, stage):
             known.setdefault((*key, estimator, metric), position)
-    own = set(distinct(timing, _GROUP).itertuples(index=False, name=None))
-    given = [
-        (nearest, problem, stage)
-        for problem, stage, estimator in distinct(rows[~timed], _GROUP).itertuples(index=False, name=None)
-        for metric in (timing["metric"].drop_duplicates() if (problem, stage, estimator) not in own else ())
-        if (nearest := next((known[at] for key in timed_nearest(problem, stage) if (at := (*key, estimator, metric)) in known), None))
-        is not None
-    ]
+    own, metrics = set(distinct(timing, _GROUP).itertuples(index=False, name=None)), timing["metric"].drop_duplicates()
+    given = []
+    for problem, stage, estimator in distinct(rows[~timed], _GROUP).itertuples(index=False, name=None):
+        for metric in metrics if (problem, stage, estimator) not in own else ():
+            nearest = (known[at] for key in timed_nearest(problem, stage) if (at := (*key, estimator, metric)) in known)
+            given += [(position, problem, stage) for position in itertools.islice(nearest, 1)]
     positions, problems, stages = zip(*given, strict=True) if given else ((), (), ())
     places = {name: pd.Categorical(list(found), rows[name].cat.categories) for name, found in (("problem", problems), ("stage", stages))}
     return pd.concat([rows, timing.iloc[list(positions)].assign(**places)], ignore_index=True)
@@ -173,24 +171,17 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     """Every metric over instances: one row per problem, stage, estimator and metric, with the fields of `Spread`."""
     rows = measured(frame)
     keys = [*_GROUP, "family", "metric"]
-    group = numbered(rows, keys)
-    table = distinct(rows, keys)
+    group, table = numbered(rows, keys), distinct(rows, keys)
     sizes = np.bincount(group, minlength=len(table))
     starts = np.cumsum(sizes) - sizes
     numbers = rows[["value", "low", "high"]].to_numpy(dtype=float)[np.argsort(group, kind="stable")]
-    spread = np.empty((len(table), 5))
+    spread = np.empty((5, len(table)))
     for size in np.unique(sizes):
         same = np.flatnonzero(sizes == size)
-        spread[same] = _spread(numbers[starts[same][:, None] + np.arange(size)])
-    return table.assign(**dict(zip(_FIELDS, spread.T, strict=False)), instances=sizes)
-
-
-def _spread(numbers: np.ndarray) -> np.ndarray:
-    """[group, instance, (value, low, high)] -> [group, (median, lower, upper, low, high)]."""
-    values = numbers[..., 0]
-    lower, median, upper = _quantiles(values, (0.25, 0.5, 0.75))
-    low, high = numbers[:, 0, 1:].T if values.shape[1] == 1 else median_interval(values)
-    return np.stack([median, lower, upper, low, high], axis=-1)
+        values, *ends = np.moveaxis(numbers[starts[same][:, None] + np.arange(size)], -1, 0)
+        lower, median, upper = _quantiles(values, (0.25, 0.5, 0.75))
+        spread[:, same] = [median, lower, upper, *(np.ravel(ends).reshape(2, -1) if size == 1 else median_interval(values))]
+    return table.assign(**dict(zip(_FIELDS, spread, strict=False)), instances=sizes)
 
 
 def _quantiles(values: np.ndarray, probabilities: tuple[float, ...]) -> np.ndarray:
@@ -212,23 +203,14 @@ def median_interval(values: np.ndarray) -> np.ndarray:
         >>> median_interval(np.array([[1.0, 2.0, 3.0]])).tolist()
         [[1.0], [3.0]]
     """
-    groups, size = values.shape
-    result = np.full((2, groups), math.nan)
-    draws = np.random.default_rng(size).integers(size, size=(_RESAMPLES, size))
-    # No resample is sorted: its median is at the rank, among the sorted values, up to which the counts of the draws reach its middle.
-    times = np.stack([(draws == item).sum(1) for item in range(size)]).astype(np.uint16)
-    middles = np.array([(size - 1) // 2, size // 2], np.uint16)[:, None, None]
-    for start in range(0, groups if size >= 3 else 0, _GROUPS_AT_ONCE):
-        chunk = values[start : start + _GROUPS_AT_ONCE]
-        order = np.argsort(chunk, axis=-1)
-        seen = np.zeros((len(chunk), _RESAMPLES), np.uint16)
-        ranks = np.zeros((2, *seen.shape), np.uint16)
-        for rank in range(size - 1):
-            seen += times[order[:, rank]]
-            ranks += seen <= middles
-        lower, upper = np.sort(chunk, axis=-1)[np.arange(len(chunk))[:, None], ranks]
-        result[:, start : start + _GROUPS_AT_ONCE] = _quantiles((lower + upper) / 2, (0.025, 0.975))
-    return result
+    size = values.shape[1]
+    if size < 3:
+        return np.full((2, len(values)), math.nan)
+    # The middle of a resample of sorted values is at the middle of the drawn ranks.
+    ranks = np.sort(np.random.default_rng(size).integers(size, size=(_RESAMPLES, size)), axis=1)[:, [(size - 1) // 2, size // 2]]
+    ordered = np.sort(values, axis=-1)
+    medians = [ordered[start : start + 1000][:, ranks].mean(-1) for start in range(0, len(values), 1000)]
+    return np.concatenate([_quantiles(part, (0.025, 0.975)) for part in medians], axis=1)
 
 
 @remembered
