@@ -36,9 +36,6 @@ CRITERIA = (
     "significantly different from the first. They are paired by instance, with an error rate of 5 % for the whole list. The exact gradient "
     "does not compete, and neither do estimators that were timed only once."
 )
-_UNTIMED = " Without times relative to REINFORCE, every candidate averages the same number of estimates."
-_FEW_INSTANCES = " More instances shorten the lists of ties."
-_MANY = 12
 
 
 def unit(score: str, *, timed: bool) -> str:
@@ -59,10 +56,8 @@ def _sentence(found: list[Answer]) -> str:
     leaders = {budget: next(iter(answers.winners(found, QUESTIONS[0].name, budget)), ("", 0, 0)) for budget in (MAIN_BUDGET, *BUDGETS)}
     (name, wins, named), of = leaders[MAIN_BUDGET][:3], plural(outcomes.total(), "cell")
     parts = [f"{name} is best in {wins} of {of}{f', and tied with the best in {named - wins}' if named > wins else ''}."] if wins else []
-    if outcomes["unclear"]:
-        parts.append(f"No estimator is clearly best in {outcomes['unclear']} of {of}.")
-    if outcomes["useless"]:
-        parts.append(f"No estimator is useful in {outcomes['useless']} of {of}.")
+    none = {"clearly best": outcomes["unclear"], "useful": outcomes["useless"]}
+    parts += [f"No estimator is {word} in {count} of {of}." for word, count in none.items() if count]
     others = {budget: row for budget, row in leaders.items() if row[0] not in ("", name)}
     return " ".join([*parts, *(f"With the time of {plural(budget, 'estimate')}: {row[0]}, in {row[1]}." for budget, row in others.items())])
 
@@ -80,25 +75,20 @@ def price(found: list[Answer]) -> str:
 
 def answer_table(found: list[Answer]) -> Table:
     """One row per problem, entropy level and budget, one column per question."""
-    rows: dict[tuple[str, str, float], dict[str, Any]] = {}
     asked = [question for question in QUESTIONS if any(answer.question.name == question.name for answer in found)]
+    rows: dict[tuple[str, str, int], dict[str, Any]] = {}
     for answer in sorted(found, key=lambda answer: (answer.budget != MAIN_BUDGET, answer.budget)):
-        key = (answer.problem, answer.stage, answer.budget)
-        if key not in rows:
-            rows[key] = {
-                "problem": answer.problem,
-                LEVEL: answer.stage,
-                BUDGET: TableCell(plural(answer.budget, "estimate"), answer.budget),
-            }
-            rows[key] |= {question.asks: TableCell("–") for question in asked}
-        rows[key][answer.question.asks] = answer_cell(answer)
+        first = {"problem": answer.problem, LEVEL: answer.stage, BUDGET: TableCell(plural(answer.budget, "estimate"), answer.budget)}
+        blank = {**first, **{question.asks: TableCell("–") for question in asked}}
+        rows.setdefault((answer.problem, answer.stage, answer.budget), blank)[answer.question.asks] = answer_cell(answer)
     hints = {
         LEVEL: "normalised entropy h of the distribution over structures, or the stage of training",
         BUDGET: "the time that every candidate may spend: that of so many estimates of REINFORCE",
         **{question.asks: question.criterion for question in asked},
     }
-    note = CRITERIA + ("" if all(answer.timed for answer in found) else _UNTIMED)
-    note += _FEW_INSTANCES if min((answer.instances for answer in found), default=_MANY) < _MANY else ""
+    timed, few = all(answer.timed for answer in found), any(answer.instances < 12 for answer in found)
+    note = CRITERIA + ("" if timed else " Without times relative to REINFORCE, every candidate averages the same number of estimates.")
+    note += " More instances shorten the lists of ties." if few else ""
     several = tuple((name, "") for name in ("problem", LEVEL) if len({row[name] for row in rows.values()}) > 1)
     filters = (*several, (BUDGET, plural(MAIN_BUDGET, "estimate")))
     return tabulate("Which estimator, where", list(rows.values()), hints, note=note, name="answer-table", filters=filters, pinned=True)

@@ -25,7 +25,7 @@ _MANY = 12
 class TableCell:
     """One entry of a table: its text, the key to sort by, a verdict that colours it, and lines in small print below it.
 
-    ``best`` entries are in bold.
+    ``best`` entries are in bold, and ``alarm`` marks a broken claim.
     """
 
     text: str
@@ -49,11 +49,11 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: column titles with explanations, and rows of cells.
+    """A table: its title, (title, explanation) of each column, and rows of cells.
 
     Attributes:
-        name: unique id in the page.
         note: text above the table.
+        name: unique id in the page.
         filters: (title, first choice) of columns with a menu; "" chooses all entries.
         pinned: whether the first column stays in sight.
     """
@@ -100,8 +100,8 @@ def tabulate(
         for row, group, one in zip(cells, groups, paid, strict=True):
             best = group is not None and row[place].text != "" and math.isclose(one, least[group], rel_tol=1e-9, abs_tol=1e-9)
             row[place] = replace(row[place], best=best)
-    words = {name: {row[place].text for row in cells} for place, name in enumerate(titles)}
-    filters = tuple((name, "") for name in _CHOSEN if len(rows) > _MANY and len(words.get(name, ())) > 1)
+    several = [name for place, name in enumerate(titles) if name in _CHOSEN and len({row[place].text for row in cells}) > 1]
+    filters = tuple((name, "") for name in _CHOSEN if name in several and len(rows) > _MANY)
     return Table(title, tuple((name, hints.get(name, "")) for name in titles), cells, **{"filters": filters, **keywords})
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -36,9 +37,11 @@ VERDICT_MEANING = {
 }
 """The meaning of the verdicts of the test for bias."""
 
+METRIC_MEANING = {name: sections.described(name) for name in METRICS}
+"""The meaning of all metrics."""
 
-@dataclass(frozen=True)
-class EstimatorLine:
+
+class EstimatorLine(NamedTuple):
     """An estimator of a run, its documentation in a line, and its papers."""
 
     name: str
@@ -46,8 +49,7 @@ class EstimatorLine:
     papers: tuple[Entry, ...]
 
 
-@dataclass(frozen=True)
-class FailureLine:
+class FailureLine(NamedTuple):
     """The cells that failed for one reason, with the traceback."""
 
     where: tuple[str, ...]
@@ -61,24 +63,28 @@ class Report:
     """The content of a report, in its order.
 
     Attributes:
-        headline: the estimators, problems and instances that were measured. ``counts``: of cells.
+        headline: the estimators, problems and instances that were measured. ``estimators``: with an explanation each.
+        counts: of cells. ``quick``: whether it is for a first look only.
         contradictions: a sentence for every broken claim. ``claims``: one on all claims.
         minute: question and answer, in a sentence each; ``price`` is their budget. ``answers``: the table of answers.
-        overview: claims and errors by entropy level. ``cost``: of every estimator. ``problems``: a table by the name of each problem.
+        comparison: of estimators of the user's own with `rloo`.
+        overview: claims by entropy level. ``cost``: of every estimator. ``problems``: a table by the name of each problem.
         further: sparsity, exponents and descent, if measured. ``learning``: results of training, if any.
         skipped, failures: pairs and cells without numbers. ``setup, environment``: lines of the manifest. ``command``: of the run.
         references: publications, each with the estimators and oracles that refer to it.
-        metrics, verdicts: their meaning. ``title, purpose``: of the page. ``estimators``: with an explanation each.
-        comparison: of estimators of the user's own with `rloo`.
     """
 
+    title: str
+    purpose: str
     headline: str
     counts: dict[str, int]
+    quick: bool
     contradictions: list[str]
     claims: str
     minute: list[tuple[str, str]]
     price: str
     answers: Table
+    comparison: Table
     overview: list[Table]
     cost: Table
     problems: dict[str, Table]
@@ -86,73 +92,59 @@ class Report:
     learning: LearningSection
     skipped: Table
     failures: list[FailureLine]
+    estimators: list[EstimatorLine]
     setup: list[tuple[str, str]]
     environment: list[tuple[str, str]]
     command: str
     references: dict[Entry, list[str]]
-    quick: bool = False
-    title: str = "Gradient estimators compared with the exact gradient"
-    purpose: str = PURPOSE
-    estimators: list[EstimatorLine] = field(default_factory=list)
-    comparison: Table = field(default_factory=lambda: Table("", (), []))
-    metrics: dict[str, str] = field(default_factory=lambda: {name: sections.described(name) for name in METRICS})
-    verdicts: dict[str, str] = field(default_factory=lambda: dict(VERDICT_MEANING))
 
 
 def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
     """The content of the report of a run."""
-    frame = tables.by_loss(frame)
-    known, learning, whole = manifest.get("catalogue", {}), learning_of(frame), frame
-    frame = of_gradients(frame)
+    every = tables.by_loss(frame)
+    known, learning, frame = manifest.get("catalogue", {}), learning_of(every), of_gradients(every)
     claims, found = tables.claims(frame), answers.answers(frame, known.get("values_only"))
+    extent = headline(frame, manifest) if len(tables.measured(frame)) or not learning else ""
     return Report(
-        headline=" ".join(
-            filter(None, (learning.headline, headline(frame, manifest) if len(tables.measured(frame)) or not learning else ""))
-        ),
-        counts=tables.counts(whole),
+        title=_title(frame, learning),
+        purpose=LEARNING_PURPOSE if learning and not len(claims) else PURPOSE,
+        headline=" ".join(filter(None, (learning.headline, extent))),
+        counts=tables.counts(every),
+        quick=manifest.get("preset") == "quick",
         contradictions=contradictions(claims),
-        claims=claims_sentence(claims) if not learning or (claims["verdict"] != "").any() else "",
+        claims=_claims_sentence(claims) if not learning or (claims["verdict"] != "").any() else "",
         minute=answering.minute(found),
         price=answering.price(found),
         answers=answering.answer_table(found),
-        overview=sections.claim_tables(frame, claims),
+        comparison=sections.comparison_table(frame),
+        overview=sections.claim_tables(claims),
         cost=sections.cost_table(frame),
-        problems={
-            name: sections.problem_table(name, claims[claims["problem"] == name], tables.spreads(frame))
-            for name in tables.order(claims, "problem")
-        },
+        problems=sections.problem_tables(frame, claims),
         further=sections.further_tables(frame),
         learning=learning,
-        skipped=plain_table("Skipped pairs", tables.skipped(whole), filters=(("estimator", ""), ("oracle", ""))),
-        failures=failures(whole),
-        setup=setup(manifest),
-        environment=environment(manifest),
+        skipped=plain_table("Skipped pairs", tables.skipped(every), filters=(("estimator", ""), ("oracle", ""))),
+        failures=_failures(every),
+        estimators=_estimator_lines(every, known),
+        setup=_setup(manifest),
+        environment=_environment(manifest),
         command=str(manifest.get("command", "")),
-        references=bibliography.used(whole, known.get("references")),
-        quick=manifest.get("preset") == "quick",
-        title=title(frame, learning),
-        purpose=LEARNING_PURPOSE if learning and not len(claims) else PURPOSE,
-        estimators=estimator_lines(whole, known),
-        comparison=sections.comparison_table(frame),
+        references=bibliography.used(every, known.get("references")),
     )
 
 
-def title(frame: pd.DataFrame, learning: LearningSection) -> str:
-    """The title of the page: the tasks, or the structures, of the run."""
+def _title(frame: pd.DataFrame, learning: LearningSection) -> str:
+    """The tasks, or the structures, of the run."""
     if learning:
         return f"Training with gradient estimators: {listed(learning.study.tasks)}"
     rows = tables.measured(frame)
     structures = list(dict.fromkeys(name.partition("[")[0] for name in tables.order(rows, "oracle") if name))
-    on = listed(structures) if len(structures) <= _NAMED else plural(len(structures), "structure")
+    on = listed(structures) if len(structures) <= 2 else plural(len(structures), "structure")
     return f"{plural(rows['estimator'].nunique(), 'gradient estimator')} on {on}" if structures else "Gradient estimators"
 
 
-_NAMED = 2
-
-
-def estimator_lines(frame: pd.DataFrame, known: Manifest) -> list[EstimatorLine]:
+def _estimator_lines(frame: pd.DataFrame, known: Manifest) -> list[EstimatorLine]:
     """The measured estimators, each with an explanation and its papers."""
-    pairs = tables.distinct(frame[frame["status"] != "skipped"], ["estimator", "family"])
+    pairs = tables.distinct(frame[(frame["status"] != "skipped") & (frame["family"] != "")], ["estimator", "family"])
     families = [str(name) for name in pairs["family"].unique()]
     texts = known.get("explained") or bibliography.explained(families)
     cited = known.get("references") or bibliography.cited(families, [])
@@ -162,7 +154,6 @@ def estimator_lines(frame: pd.DataFrame, known: Manifest) -> list[EstimatorLine]
         if answers.is_own(name)
         else EstimatorLine(str(name), texts.get(family, ""), tuple(papers[key] for key in cited.get(family, ()) if key in papers))
         for name, family in pairs.itertuples(index=False, name=None)
-        if family
     ]
 
 
@@ -170,13 +161,12 @@ def headline(frame: pd.DataFrame, manifest: Manifest) -> str:
     """The estimators, problems and instances that were measured, in one sentence."""
     rows = tables.measured(frame)
     estimators, problems = plural(rows["estimator"].nunique(), "estimator"), plural(rows["problem"].nunique(), "problem")
-    pairs = plural(
-        len(tables.distinct(rows, ["problem", "stage"])), "pair of problem and entropy level", "pairs of problem and entropy level"
-    )
+    cells = len(tables.distinct(rows, ["problem", "stage"]))
     # An instance counts at every entropy level.
     instances = plural(len(tables.distinct(rows[rows["instance"] != ""], ["problem", "stage", "instance"])), "instance")
     replicates = rows["replicates"].max()
     precision = "" if pd.isna(replicates) else f", up to {whole(replicates)} replicates each"
+    pairs = plural(cells, "pair of problem and entropy level", "pairs of problem and entropy level")
     return f"{estimators} on {problems} ({pairs}, {instances}{precision}), compared with the exact gradient."
 
 
@@ -191,32 +181,24 @@ def contradictions(claims: pd.DataFrame) -> list[str]:
             f"{name} declares itself unbiased, and {'returns NaN or infinity' if first.verdict == 'broken' else 'is found biased'} "
             f"on {first.problem}, {first.stage} ({whole(first.sharing)} of {whole(first.instances)} instances)"
             + (f". The claim fails in {len(found) - 1} more of its {cases} pairs of problem and entropy level" if len(found) > 1 else "")
-            + ("." if abs(gain - 1) < _GAIN_SHOWN else f". Its median gain is {number(gain)}; that of an unbiased estimator is 1.")
+            # A gain near 1 does not explain a bias.
+            + ("." if abs(gain - 1) < 0.01 else f". Its median gain is {number(gain)}; that of an unbiased estimator is 1.")
         )
     return sentences
 
 
-_GAIN_SHOWN = 0.01
-"""Difference from 1 from which a gain explains a bias."""
-
-
-def claims_sentence(claims: pd.DataFrame) -> str:
+def _claims_sentence(claims: pd.DataFrame) -> str:
     """The numbers of claims of unbiasedness that hold and that do not."""
-    made = claims[claims["unbiased"] & (claims["objective"] == "expected") & (claims["verdict"] != "")]
-    counts = made["verdict"].value_counts()
+    made = claims.loc[claims["unbiased"] & (claims["objective"] == "expected") & (claims["verdict"] != ""), "verdict"].astype(str)
     if made.empty:
         return "No estimator claims to be unbiased for the expected loss."
-    proven = int(counts.get("unbiased-exact", 0) + counts.get("equivalent", 0))
-    open_ = int(sum(number for word, number in counts.items() if str(word).startswith("unresolved")))
-    broken = int(counts.get("biased", 0) + counts.get("broken", 0))
-    undecided = f", {open_} undecided" if open_ else ""
-    return (
-        f"Of {plural(len(made), 'claim')} of unbiasedness (one per estimator, problem and entropy level) {proven} hold{undecided}, "
-        f"{broken} broken."
-    )
+    proven, broken = (int(made.isin(words).sum()) for words in (["unbiased-exact", "equivalent"], ["biased", "broken"]))
+    undecided = f", {open_} undecided" if (open_ := len(made) - proven - broken) else ""
+    claimed = f"{plural(len(made), 'claim')} of unbiasedness (one per estimator, problem and entropy level)"
+    return f"Of {claimed} {proven} hold{undecided}, {broken} broken."
 
 
-def failures(frame: pd.DataFrame) -> list[FailureLine]:
+def _failures(frame: pd.DataFrame) -> list[FailureLine]:
     """The failed cells: one entry for each reason."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in tables.records(tables.errors(frame)):
@@ -225,7 +207,7 @@ def failures(frame: pd.DataFrame) -> list[FailureLine]:
     return [FailureLine(tuple(where), *key) for key, where in found.items()]
 
 
-def setup(manifest: Manifest) -> list[tuple[str, str]]:
+def _setup(manifest: Manifest) -> list[tuple[str, str]]:
     """Lines (name, value) of the plan, with its effort and its seed."""
     plan = dict(manifest.get("plan", {}))
     effort = plan.pop("effort", None)
@@ -235,7 +217,7 @@ def setup(manifest: Manifest) -> list[tuple[str, str]]:
     return _lines({"preset": manifest.get("preset"), "seed": manifest.get("seed"), **named, **efforts, "plan": manifest.get("plan_hash")})
 
 
-def environment(manifest: Manifest) -> list[tuple[str, str]]:
+def _environment(manifest: Manifest) -> list[tuple[str, str]]:
     """Lines (name, value) of the machine, the versions and the dates."""
     surroundings = dict(manifest.get("environment", {}))
     packages, commit = surroundings.pop("packages", {}), surroundings.pop("commit", None)

@@ -18,23 +18,28 @@ MOST_ROWS = 120_000
 
 OVER_INSTANCES, EVERY_INSTANCE = "over instances", "every instance"
 
-_DIGITS = 4
-
 
 def held(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The tables that a page holds, by the kind of their rows."""
-    found = {OVER_INSTANCES: over_instances(frame)}
-    return {**found, EVERY_INSTANCE: every_instance(frame)} if len(frame) <= MOST_ROWS else found
+    """The tables that a page holds: every metric over instances, with the worst verdict, and the rows behind them."""
+    verdicts = tables.verdicts(frame)[["problem", "stage", "estimator", "verdict"]].assign(metric="relative_bias")
+    table = tables.aggregate(frame).drop(columns="family")
+    table = table.merge(verdicts, on=["problem", "stage", "estimator", "metric"], how="left").fillna({"verdict": ""})
+    ends = {"low": "95 % from", "high": "95 % to"}
+    found = {OVER_INSTANCES: table.rename(columns={"lower": "lower quartile", "upper": "upper quartile", **ends})}
+    if len(frame) <= MOST_ROWS:
+        rows = frame[frame["metric"].astype(object).ne("") | frame["status"].ne("ok")]
+        chosen = ["problem", "stage", "estimator", "suite", "metric", "instance", "setting", "reference", "value", "low", "high"]
+        chosen += ["replicates", "verdict", "p_adjusted", "status", "reason"]
+        found[EVERY_INSTANCE] = rows[chosen].rename(columns=ends)
+    return found
 
 
 def summary(found: dict[str, pd.DataFrame], rows: int) -> str:
     """The sizes of the tables of a page, and the file with all rows, in two sentences."""
     medians, single = len(found[OVER_INSTANCES]), found.get(EVERY_INSTANCE)
-    behind = (
-        "single instances are too many for a page"
-        if single is None
-        else f"“{EVERY_INSTANCE}” shows the {whole(len(single))} rows behind them"
-    )
+    behind = "single instances are too many for a page"
+    if single is not None:
+        behind = f"“{EVERY_INSTANCE}” shows the {whole(len(single))} rows behind them"
     return (
         f"The table opens with {whole(medians)} medians over instances; {behind}. "
         f"Numbers have four digits here; results.parquet, next to this page, has all {whole(rows)} rows in full."
@@ -42,8 +47,11 @@ def summary(found: dict[str, pd.DataFrame], rows: int) -> str:
 
 
 def packed(found: dict[str, pd.DataFrame]) -> str:
-    """Tables as columns in JSON, deflated, in base64: a browser unpacks it on demand."""
-    as_columns = {name: columns(table) for name, table in found.items()}
+    """Tables as columns in JSON, deflated, in base64: a browser unpacks it on demand.
+
+    Numbers have four digits; words are positions in a list of them.
+    """
+    as_columns = {name: [_column(str(title), values) for title, values in table.items()] for name, table in found.items()}
     return deflated(json.dumps(as_columns, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
 
 
@@ -52,39 +60,19 @@ def deflated(text: str) -> str:
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
-def over_instances(frame: pd.DataFrame) -> pd.DataFrame:
-    """Every metric over instances, with the worst verdict where there is one."""
-    table = tables.aggregate(frame)
-    verdicts = tables.verdicts(frame)[["problem", "stage", "estimator", "verdict"]].assign(metric="relative_bias")
-    table = table.merge(verdicts, on=["problem", "stage", "estimator", "metric"], how="left").fillna({"verdict": ""})
-    titles = {"lower": "lower quartile", "upper": "upper quartile", "low": "95 % from", "high": "95 % to"}
-    return table.drop(columns="family").rename(columns=titles)
-
-
-def every_instance(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the table that hold a number or a reason, with the columns that differ between them."""
-    rows = frame[frame["metric"].astype(object).ne("") | frame["status"].ne("ok")]
-    chosen = ["problem", "stage", "estimator", "suite", "metric", "instance", "setting", "reference", "value", "low", "high"]
-    chosen += ["replicates", "verdict", "p_adjusted", "status", "reason"]
-    return rows[chosen].rename(columns={"low": "95 % from", "high": "95 % to"})
-
-
-def columns(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Columns for a script: numbers to four digits as they are, words as positions in a list of them."""
-    found: list[dict[str, Any]] = []
-    for name, values in table.items():
-        if pd.api.types.is_numeric_dtype(values):
-            numbers = values.astype("float64").to_numpy(dtype=float, na_value=math.nan).tolist()
-            found.append({"name": name, "numbers": list(map(_strict_value, numbers))})
-        else:
-            codes, words = pd.factorize(values.astype(object).fillna("").astype(str))
-            found.append({"name": name, "words": list(words), "codes": codes.tolist()})
-    return found
+def _column(title: str, values: pd.Series[Any]) -> dict[str, Any]:
+    if pd.api.types.is_numeric_dtype(values):
+        return {
+            "name": title,
+            "numbers": list(map(_strict_value, values.astype("float64").to_numpy(dtype=float, na_value=math.nan).tolist())),
+        }
+    codes, words = pd.factorize(values.astype(object).fillna("").astype(str))
+    return {"name": title, "words": list(words), "codes": codes.tolist()}
 
 
 def _strict_value(value: float) -> float | int | str | None:
     """Strict JSON, to four digits: whole numbers as integers, infinite ones as words, missing ones as null."""
     if not math.isfinite(value):
         return None if math.isnan(value) else "∞" if value > 0 else "−∞"
-    near = rounded(value, _DIGITS)
+    near = rounded(value, 4)
     return int(near) if abs(near) < 1e15 and near == int(near) else near

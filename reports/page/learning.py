@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from ...suites.base import LEARNT, TASK
 from ...suites.learning.arrays import Study, study
 from ...suites.learning.correlation import Association
 from ...suites.learning.finding import measured, predictor_results
-from ...suites.learning.summaries import interquartile_mean, mean, performance_profile, probability_of_improvement, survival
+from ...suites.learning.summaries import interquartile_mean, mean, probability_of_improvement
 from ...suites.metrics import label_of, signed_label
 from ...suites.statistics.interval import Interval
 from ...suites.text import coefficient, estimate, number, plural, significant, whole
@@ -48,13 +48,13 @@ class LearningSection:
 
     Attributes:
         study: the numbers. ``sentences``: the answer, the first of which is enough alone. ``tables``: over all tasks, by task, predictors.
-        curves: accuracy during training; see `charts`.
+        charts: the rows of each chart that has any, by its name.
     """
 
     study: Study
     sentences: list[str]
     tables: list[Table]
-    curves: pd.DataFrame = field(repr=False)
+    charts: dict[str, pd.DataFrame] = field(repr=False)
 
     @property
     def headline(self) -> str:
@@ -74,12 +74,6 @@ class LearningSection:
             found.append({"title": f"{task}: {table.note}", "stages": [table.columns[at][0] for at in wanted], "rows": rows})
         return found
 
-    def charts(self) -> dict[str, pd.DataFrame]:
-        """The rows of each chart that has any, by its name."""
-        makers = {"points": _points, "survival": _survival, "profile": _profile, "improvement": _improvement}
-        found = {"curves": self.curves, **{name: pd.DataFrame(make(self.study)) for name, make in makers.items()}} if self else {}
-        return {f"learning-{name}": rows for name, rows in found.items() if len(rows)}
-
     def __bool__(self) -> bool:
         return bool(self.study.tasks)
 
@@ -92,7 +86,8 @@ def learning_of(frame: pd.DataFrame) -> LearningSection:
     made = [overall_table(found)] if len(found.tasks) > 1 else []
     made += [task_table(found, task) for task in found.tasks]
     made += [predictor_table(found)] if found.predictors and found.tasks else []
-    return LearningSection(found, sentences(found), made, _curves(found, rows))
+    charts = {"learning-curves": _curves(found, rows), "learning-points": _points(found)} if found.tasks else {}
+    return LearningSection(found, sentences(found), made, {name: points for name, points in charts.items() if len(points)})
 
 
 @tables.remembered
@@ -225,59 +220,28 @@ def _curves(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
     rows = tables.swept(frame)
     rows = rows[(rows["metric"] == "curve_accuracy") & rows["problem"].str.startswith(TASK)]
     points = rows.assign(task=rows["problem"].str.removeprefix(TASK)).groupby(["task", "estimator", "size"], sort=False)["value"]
-    half = points.std() / np.sqrt(points.size()) * scipy.special.stdtrit(np.maximum(points.size() - 1, 1), 0.975)
-    found = pd.DataFrame(
-        {"mean": points.mean(), "low": points.mean() - half.fillna(0), "high": points.mean() + half.fillna(0)}
-    ).reset_index()
-    places = [(study.tasks.index(task), study.names.index(name)) for task, name in found[["task", "estimator"]].itertuples(index=False)]
-    step = [np.nanmedian(one) if np.isfinite(one := study.outcome("step_time")[place]).any() else math.nan for place in places]
-    limits = {name: [np.nanmean(study.outcome(f"{name}_accuracy")[task]) for task, _ in places] for name in ("floor", "ceiling")}
-    return found.assign(step=found["size"], seconds=found["size"] * np.array(step, dtype=float), **limits).drop(columns="size")
+    half = (points.sem() * scipy.special.stdtrit(np.maximum(points.size() - 1, 1), 0.975)).fillna(0)
+    found = pd.DataFrame({"mean": points.mean(), "low": points.mean() - half, "high": points.mean() + half}).reset_index()
+    places = list(zip(map(study.tasks.index, found["task"]), map(study.names.index, found["estimator"]), strict=True))
+    seconds = [size * _mean(study.outcome("step_time")[place], np.median) for size, place in zip(found["size"], places, strict=True)]
+    limits = {name: [_mean(study.outcome(f"{name}_accuracy")[task], np.mean) for task, _ in places] for name in ("floor", "ceiling")}
+    return found.rename(columns={"size": "step"}).assign(seconds=seconds, **limits)
 
 
-def _points(study: Study) -> Iterator[dict[str, Any]]:
+def _mean(values: np.ndarray, of: Callable[[np.ndarray], Any]) -> float:
+    known = values[np.isfinite(values)]
+    return float(of(known)) if len(known) else math.nan
+
+
+def _points(study: Study) -> pd.DataFrame:
     """Every estimator by a number of its gradient, or the quality of its structures, and by its final accuracy: means over seeds."""
     numbers = {f"{label_of(name)} at {stage}": study.predictor(name, stage) for name, stage in measured(study)}
+    accuracies, found = study.outcome("accuracy"), []
     for label, values in {**numbers, "quality of structures": study.outcome("structure_accuracy")}.items():
-        for at, place in itertools.product(range(len(study.tasks)), range(len(study.names))):
-            one, x, y = study.contenders[place], mean(values[at, place]), mean(study.outcome("accuracy")[at, place])
+        for (at, task), (place, one) in itertools.product(enumerate(study.tasks), enumerate(study.contenders)):
+            x, y = mean(values[at, place]), mean(accuracies[at, place])
             if one.competes and x.value is not None and y.value is not None:
-                yield {
-                    **{"metric": label, "task": study.tasks[at], "estimator": one.name, "objective": one.objective},
-                    "kind": "deterministic" if one.deterministic else "stochastic",
-                    **{"x": x.value, "accuracy": y.value},
-                    **({"low": y.value, "high": y.value} if y.low is None else {"low": y.low, "high": y.high}),
-                }
-
-
-def _survival(study: Study) -> Iterator[dict[str, Any]]:
-    """The share of seeds below the target, by steps (Kaplan–Meier)."""
-    steps = study.outcome("steps_to_target")
-    stopped = study.censored.get("steps_to_target", np.zeros(steps.shape, bool))
-    for at, place in itertools.product(range(len(study.tasks)), range(len(study.names))):
-        if np.isfinite(steps[at, place]).any():
-            found = survival(steps[at, place], stopped[at, place])
-            end = (float(np.nanmax(steps[at])), float(found.share[-1]) if len(found.share) else 1.0)
-            for step, share in [(0.0, 1.0), *zip(found.times, found.share, strict=True), end]:
-                yield {"task": study.tasks[at], "estimator": study.names[place], "step": step, "share": share}
-
-
-def _profile(study: Study) -> Iterator[dict[str, Any]]:
-    """The share of runs whose normalised accuracy is at least x, of the estimators trained on all common tasks."""
-    scores = study.of(tasks=lambda task: task in study.common).outcome(SCORE)
-    complete = [place for place in range(len(study.names)) if scores.size and np.isfinite(scores[:, place]).any(-1).all()]
-    across = np.linspace(min(0.0, float(np.nanmin(scores))) if complete else 0.0, 1.05, 61)
-    for place in complete:
-        for point in zip(across, *performance_profile(scores[:, place], across), strict=True):
-            yield {"estimator": study.names[place], **dict(zip(("accuracy", "share", "low", "high"), point, strict=True))}
-
-
-def _improvement(study: Study) -> list[dict[str, Any]]:
-    """The probability that a run ends with a higher accuracy than one of `BASE`, best first."""
-    base, scores = study.of_family(BASE), study.outcome(SCORE)
-    others = [name for name in study.names if base and name != base]
-    found = [(name, probability_of_improvement(*(scores[:, study.names.index(one)] for one in (name, base)))) for name in others]
-    known = [
-        {"estimator": name, "probability": one.value, "low": one.low, "high": one.high} for name, one in found if one.value is not None
-    ]
-    return sorted(known, key=lambda row: -row["probability"])
+                kind = "deterministic" if one.deterministic else "stochastic"
+                ends = (y.value, y.value) if y.low is None else (y.low, y.high)
+                found.append((label, task, one.name, one.objective, kind, x.value, y.value, *ends))
+    return pd.DataFrame(found, columns=["metric", "task", "estimator", "objective", "kind", "x", "accuracy", "low", "high"])

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import argparse
 import io
-import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ...suites.learning.arrays import Study
-from ...suites.learning.finding import KINDS, OUTCOMES, association, chosen, measured, of_kind, predictor_result
-from ...suites.learning.finding import kinds as objectives
+from ...suites.learning.finding import OUTCOMES, association, chosen, measured, predictor_result
 from ...suites.learning.halves import HALVES, half_of_task
 from ...suites.learning.summaries import mean, paired_difference
 from ...suites.metrics import label_of, signed_label
@@ -28,7 +26,7 @@ from .. import published, results
 from ..analysis.learning import RECOMMENDING, correlation, predictor_name
 from ..results import Manifest
 from .cells import Table, TableCell, estimate_cell, plain, tabulate
-from .learning import LearningSection, correlation_cell, learning_of, overall_table, predictor_table, task_table
+from .learning import LearningSection, learning_of, overall_table, predictor_table, task_table
 from .looks import looks
 from .markdown import escaped, markdown_table
 
@@ -75,7 +73,7 @@ def figures(section: LearningSection, colours: dict[str, str]) -> Iterator[tuple
     """Learning curves, and accuracy by a number of the gradient and by structures: name, title and PNG of each."""
     import seaborn as sns
 
-    rows = section.charts()
+    rows = section.charts
     points = rows.get("learning-points", pd.DataFrame(columns=["metric"]))
     rho = f"{label_of(RECOMMENDING[0])} at {RECOMMENDING[1]}"
     looks: dict[str, Any] = {"hue": "estimator", "palette": colours, "col": "task", "col_wrap": 3, "height": 2.4}
@@ -149,15 +147,14 @@ def _missing(study: Study) -> Iterator[str]:
     lacking = [f"{have} of at least {want} {noun}" for have, want, noun in counts if have < want]
     if lacking:
         yield from (f"**This is a part of the study: it has {', '.join(lacking)}.**", "")
-    absent = [f"`{name}`" for name in TASKS if name not in study.tasks]
-    if absent:
+    if absent := [f"`{name}`" for name in TASKS if name not in study.tasks]:
         yield from (f"Not trained in this run: {', '.join(absent)}.", "")
     seeds = np.isfinite(study.outcome("accuracy")).sum(-1)
     gaps = [
-        f"`{name}` on `{task}` ({seeds[place, position]} of {len(study.seeds)})"
-        for place, task in enumerate(study.tasks)
-        for position, name in enumerate(study.names)
-        if 0 < seeds[place, position] < len(study.seeds)
+        f"`{name}` on `{task}` ({count} of {len(study.seeds)})"
+        for task, counts_ in zip(study.tasks, seeds, strict=True)
+        for name, count in zip(study.names, counts_, strict=True)
+        if 0 < count < len(study.seeds)
     ]
     if gaps:
         yield from ("Without a result at every seed: " + "; ".join(gaps) + ".", "")
@@ -190,33 +187,17 @@ def _choice(study: Study) -> Iterator[str]:
 
 
 def _predictors(study: Study) -> Iterator[str]:
-    """Correlations of all predictors, the largest ones, by objective and by task."""
+    """Correlations of all predictors, over all tasks and by task."""
     pairs = list(measured(study))
     if not pairs:
         yield from ("Gradients were not measured.", "")
         return
     rows: list[dict[str, TableCell | str]] = []
-    for outcome, kind in itertools.product((name for name in OUTCOMES if name in study.outcomes), KINDS):
-        found = [(pair, association(of_kind(study, kind), *pair, outcome)) for pair in pairs]
-        carried = sorted((one for one in found if one[1].significant), key=lambda one: -abs(one[1].pooled.value or 0.0))
-        largest = "; ".join(f"{signed_label(name)} at {stage} {correlation(one)}" for (name, stage), one in carried[:3]) or "none"
-        carrying = f"{len(carried)} of {len(pairs)}"
-        rows.append({"outcome": signed_label(outcome), "estimators": kind, "largest": largest, "without 0": carrying})
-    yield from ("### The largest correlations", "")
-    yield "Spearman's rank correlations, means over tasks. They are the largest of many, and larger by chance."
-    yield from ("", _table(rows), "### Every predictor", "", _noted(predictor_table(study)))
-    kinds = [kind for kind in objectives(study, by_objective=True) if kind not in KINDS]
-    by_objective: list[dict[str, TableCell | str]] = []
-    by_task: list[dict[str, TableCell | str]] = []
     for name, stage in pairs:
-        first = {"predictor": signed_label(name), "stage": stage}
-        by_objective.append(
-            {**first, **{kind: correlation_cell(association(of_kind(study, kind), name, stage, "accuracy")) for kind in kinds}}
-        )
         within = association(study, name, stage, "accuracy", resamples=0).within
-        by_task.append({**first, **{task: coefficient(within.get(task)) for task in study.tasks}})
-    yield from ("### By objective", "", "Final accuracy, over the estimators of one objective.", "", _table(by_objective))
-    yield from ("### Task by task", "", "Final accuracy, over all estimators.", "", _table(by_task))
+        rows.append({"predictor": signed_label(name), "stage": stage, **{task: coefficient(within.get(task)) for task in study.tasks}})
+    yield from ("### Every predictor", "", _noted(predictor_table(study)))
+    yield from ("### Task by task", "", "Final accuracy, over all estimators.", "", markdown_table(tabulate("", rows, {})))
 
 
 def _differences(one: Study, task: str) -> Iterator[str]:
@@ -236,10 +217,6 @@ def _differences(one: Study, task: str) -> Iterator[str]:
     columns = ("estimator", "accuracy", "difference", "structure", "difference")
     yield from (f"### Compared with {escaped(base)}", "", f"{finding} Differences are paired by seed.", "")
     yield markdown_table(Table("", tuple((title, "") for title in columns), rows))
-
-
-def _table(rows: Sequence[Mapping[str, TableCell | str]]) -> str:
-    return markdown_table(tabulate("", rows, {}))
 
 
 def main() -> None:

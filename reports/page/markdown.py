@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pandas as pd
 
@@ -10,68 +11,54 @@ from ...suites.text import cells_line, plural
 from ..analysis.answers import MAIN_BUDGET
 from ..results import Manifest
 from .cells import Table, TableCell
-from .content import Report, report
+from .content import METRIC_MEANING, VERDICT_MEANING, Report, report
 
 COMMENT_LIMIT = 60_000
 """Characters that fit into a comment on a pull request."""
 
 
 def to_markdown(frame: pd.DataFrame, manifest: Manifest) -> str:
-    """The tables of the page as Markdown, short enough for a comment; tables that do not fit are named."""
-    return markdown_of(report(frame, manifest))
-
-
-def markdown_of(found: Report) -> str:
-    """The Markdown of a report."""
-    left_out: list[str] = []
-    text = ""
-    for title, body in [_opening(found), *_folded_tables(found), *_closing(found)]:
+    """The tables of the page as Markdown, short enough for a comment; parts that do not fit are named."""
+    found = report(frame, manifest)
+    text, left_out = "\n".join(_opening(found)) + "\n", list[str]()
+    for title, body in _parts(found):
         fits = len(text) + len(body) <= COMMENT_LIMIT
         text += body + "\n" if fits else ""
         left_out += [] if fits else [title]
+    text += f"Reproduce: `{found.command}`\n\n"
     return text + (f"\nLeft out, since a comment has a limit: {', '.join(left_out)}.\n" if left_out else "")
 
 
-def _opening(found: Report) -> tuple[str, str]:
-    lines = [
-        "## structgrad report",
-        "",
-        escaped(found.headline),
-        "",
-        f"{cells_line(found.counts)} {found.claims}",
-        "",
-        *(f"> **Contradicted claim:** {escaped(line)}" for line in found.contradictions),
-        *(["> Quick preset: for a first look, not for conclusions.", ""] if found.quick else [""]),
-        *([f"Which estimator is best {escaped(found.price)}, over all pairs of problem and entropy level:", ""] if found.minute else []),
-        *(f"- **{escaped(question)}** → {escaped(answer)}" for question, answer in found.minute),
-        "",
-    ]
-    return "answers", "\n".join(lines)
+def _opening(found: Report) -> Iterator[str]:
+    yield from ("## structgrad report", "", escaped(found.headline), "", f"{cells_line(found.counts)} {found.claims}", "")
+    yield from (f"> **Contradicted claim:** {escaped(line)}" for line in found.contradictions)
+    yield from ("> Quick preset: for a first look, not for conclusions.", "") if found.quick else ("",)
+    if found.minute:
+        yield from (f"Which estimator is best {escaped(found.price)}, over all pairs of problem and entropy level:", "")
+    yield from (f"- **{escaped(question)}** → {escaped(answer)}" for question, answer in found.minute)
+    yield ""
 
 
-def _folded_tables(found: Report) -> Iterable[tuple[str, str]]:
-    every = [
-        _at_main_budget(found.answers),
-        found.comparison,
-        *found.overview,
-        found.cost,
-        found.skipped,
-        *found.problems.values(),
-        *found.further,
-    ]
-    for position, table in enumerate(every):
+def _parts(found: Report) -> Iterator[tuple[str, str]]:
+    """Title and text of everything that is folded."""
+    budget = plural(MAIN_BUDGET, "estimate")  # a comment has room for one
+    every = [replace(found.answers, rows=[row for row in found.answers.rows if row[2].text == budget]), found.comparison, *found.overview]
+    for position, table in enumerate([*every, found.cost, found.skipped, *found.problems.values(), *found.further]):
         if table.rows:
-            opening = "<details open>" if position == 0 else "<details>"
-            body = f"{opening}<summary>{safe(table.title)}</summary>\n\n{table.note}\n\n{markdown_table(table)}\n</details>\n"
-            yield table.title, body
-    if found.failures:
-        lines = [f"- {one.status}: {escaped(one.reason)} — {escaped('; '.join(one.where))}" for one in found.failures]
-        yield "failures", "<details><summary>Failures</summary>\n\n" + "\n".join(lines) + "\n\n</details>\n"
+            yield _folded(table.title, f"{table.note}\n\n{markdown_table(table)}", opened=position == 0)
+    lists: dict[str, Iterable[str]] = {
+        "Failures": (f"{one.status}: {escaped(one.reason)} — {escaped('; '.join(one.where))}" for one in found.failures),
+        "Glossary": (f"`{name}`: {meaning}" for name, meaning in {**VERDICT_MEANING, **METRIC_MEANING}.items()),
+        "Run settings and environment": (f"{escaped(key)}: {escaped(value)}" for key, value in [*found.setup, *found.environment]),
+        "References": (f"{escaped(str(entry))} ({escaped(', '.join(names))})" for entry, names in found.references.items()),
+    }
+    for title, lines in lists.items():
+        if body := "".join(f"- {line}\n" for line in lines):
+            yield _folded(title, body)
 
 
-def _at_main_budget(table: Table) -> Table:
-    """A comment has room for one budget."""
-    return Table(table.title, table.columns, [row for row in table.rows if row[2].text == plural(MAIN_BUDGET, "estimate")], table.note)
+def _folded(title: str, body: str, *, opened: bool = False) -> tuple[str, str]:
+    return title, f"<details{' open' * opened}><summary>{safe(title)}</summary>\n\n{body}\n</details>\n"
 
 
 def markdown_table(table: Table) -> str:
@@ -96,13 +83,3 @@ def escaped(text: str) -> str:
 def safe(text: str) -> str:
     """Text that is safe in HTML."""
     return text.replace("&", "&amp;").replace("<", "&lt;")
-
-
-def _closing(found: Report) -> Iterable[tuple[str, str]]:
-    words = [f"- `{name}`: {meaning}" for name, meaning in {**found.verdicts, **found.metrics}.items()]
-    surroundings = [f"- {escaped(key)}: {escaped(value)}" for key, value in [*found.setup, *found.environment]]
-    papers = [f"- {escaped(str(entry))} ({escaped(', '.join(names))})" for entry, names in found.references.items()]
-    for title, lines in (("Glossary", words), ("Run settings and environment", surroundings), ("References", papers)):
-        if lines:
-            yield title.lower(), "\n".join([f"<details><summary>{title}</summary>", "", *lines, "", "</details>", ""])
-    yield "command", f"Reproduce: `{found.command}`\n"

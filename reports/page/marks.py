@@ -9,23 +9,13 @@ import numpy as np
 import pandas as pd
 
 from ..analysis import answers, tables
-from ..analysis.tables import REFERENCE_FAMILIES
 from .looks import looks
 
 _KEY = ["problem", "stage", "estimator"]
 _METRICS = {
-    "bias": "relative_bias",
-    "gain": "gain",
-    "orthogonal": "orthogonal_bias",
-    "cosine": "cosine",
-    "variance": "relative_variance",
-    "mse": "relative_mse",
-    "rho": "rho",
-    "evaluations": "loss_evaluations",
-    "seconds": "seconds_per_estimate",
-    "bytes": "peak_memory",
+    **{"relative_bias": "bias", "gain": "gain", "orthogonal_bias": "orthogonal", "cosine": "cosine", "relative_variance": "variance"},
+    **{"relative_mse": "mse", "rho": "rho", "loss_evaluations": "evaluations", "seconds_per_estimate": "seconds", "peak_memory": "bytes"},
 }
-_CELL = 12
 
 
 def held(frame: pd.DataFrame, known: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
@@ -35,8 +25,7 @@ def held(frame: pd.DataFrame, known: Mapping[str, Any]) -> dict[str, pd.DataFram
         frame: the rows of a run, with one loss per problem; see `tables.by_loss`.
         known: of its manifest: ``values_only``, as in `answers.answers`, and ``sizes`` by problem, in words.
     """
-    known_sizes = known.get("sizes", {})
-    found = cells(frame)
+    known_sizes, found = known.get("sizes", {}), cells(frame)
     sizes = [known_sizes.get(name, known_sizes.get(name.rpartition(", ")[0], "")) for name in found["problem"]]
     return {
         "cells": found.assign(n=pd.Series(sizes, dtype=object)),
@@ -52,37 +41,33 @@ def cells(frame: pd.DataFrame) -> pd.DataFrame:
     """
     rows = tables.measured(frame)
     words = [*_KEY, "oracle", "loss", "family", "cell"]
-    rows = rows.loc[rows["metric"].isin(_METRICS.values()), [*words, "seed", "suite", "instance", "log_count", "replicates"]]
+    rows = rows.loc[rows["metric"].isin(list(_METRICS)), [*words, "seed", "suite", "instance", "log_count", "replicates"]]
     rows = rows.assign(key=tables.numbered(rows, _KEY), late=rows["suite"].ne("bias"))
     # Times are measured at one level and repeated at others: the cell of a row is that of its bias, if it was measured.
     first = rows.sort_values("late", kind="stable").drop_duplicates("key").sort_index()
     table = first[["key", *words, "seed"]].astype(dict.fromkeys(words, object))
-    table = table.assign(cell=table["cell"].str[:_CELL], reference=table["family"].isin(REFERENCE_FAMILIES))
+    table = table.assign(cell=table["cell"].str[:12], reference=table["family"].isin(tables.REFERENCE_FAMILIES))
     groups = rows[rows["instance"] != ""].groupby("key", sort=False)
-    facts = pd.DataFrame(
-        {
-            "instances": groups["instance"].nunique(),
-            "structures": np.exp(groups["log_count"].median().astype("float64")),
-            "replicates": groups["replicates"].max().astype("float64"),
-        }
-    )
-    table = table.merge(facts, left_on="key", right_index=True, how="left").drop(columns="key")
+    facts = {
+        "instances": groups["instance"].nunique(),
+        "structures": np.exp(groups["log_count"].median().astype("float64")),
+        "replicates": groups["replicates"].max().astype("float64"),
+    }
+    table = table.merge(pd.DataFrame(facts), left_on="key", right_index=True, how="left").drop(columns="key")
     table = table.merge(tables.claims(frame)[[*_KEY, "verdict", "bias_bound"]], on=_KEY, how="left").fillna({"verdict": ""})
     known = tables.aggregate(frame).drop_duplicates([*_KEY, "metric"], keep="last")
-    for name, metric in _METRICS.items():
+    for metric, name in _METRICS.items():
         # A time is measured once per problem: it has an interval and no quartiles.
         sides = ("low", "high") if name == "seconds" else ("lower", "upper")
         fields = {"median": name, sides[0]: f"{name}_low", sides[1]: f"{name}_high"}
-        spreads = known.loc[known["metric"] == metric, [*_KEY, *fields]].rename(columns=fields)
-        table = table.merge(spreads, on=_KEY, how="left")
+        table = table.merge(known.loc[known["metric"] == metric, [*_KEY, *fields]].rename(columns=fields), on=_KEY, how="left")
     return _looking(table, frame)
 
 
 def _looking(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
     """The table with the colour and the shape of its estimators."""
     known = looks(frame)
-    pairs = [known[name] for name in table["estimator"]]
-    return table.assign(colour=[colour for colour, _ in pairs], shape=[shape for _, shape in pairs]).reset_index(drop=True)
+    return table.assign(**{name: [known[one][at] for one in table["estimator"]] for at, name in enumerate(("colour", "shape"))})
 
 
 def sweeps(frame: pd.DataFrame) -> pd.DataFrame:
@@ -90,7 +75,6 @@ def sweeps(frame: pd.DataFrame) -> pd.DataFrame:
     rows = tables.swept(frame)
     rows = rows[rows["size"].notna()]
     names = rows["setting"].str.replace(r"=[^,]*", "", n=1, regex=True)
-    key = ["problem", "stage", "estimator", "metric", "axis", "size"]
-    groups = rows.assign(axis=names).groupby(key, sort=False)["value"]
+    groups = rows.assign(axis=names).groupby([*_KEY, "metric", "axis", "size"], sort=False)["value"]
     spread = {"median": groups.median(), "lower": groups.quantile(0.25), "upper": groups.quantile(0.75), "instances": groups.size()}
     return _looking(pd.DataFrame(spread).reset_index(), frame)

@@ -85,9 +85,9 @@ def compare(options: CompareOptions) -> None:
                 items = items[items[column].isin(names)] if patterns else items
             found.append((name, ordered(items[items["verdict"].isin(CHANGED)] if options.only == "changed" else items, sort)))
         if kind == "html":
-            from ..page import vega
+            from ..page.page import vega
 
-            text = formats.comparison_page(base, found, sort, vega.packed)
+            text = formats.comparison_page(base, found, sort, vega)
         else:
             writers = {"text": formats.comparison_text, "md": formats.comparison_markdown}
             writers |= {"json": formats.comparison_json, "csv": formats.comparison_csv}

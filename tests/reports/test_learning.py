@@ -125,7 +125,7 @@ def test_a_page_of_learning_has_its_section_and_figures(found):
     assert '<h2 id="learning">Training results</h2>' in page
     assert "<h1>Training with gradient estimators: clusters, matching</h1>" in page
     assert "Predictors of final accuracy" in page
-    for name in ("curves", "points", "survival", "profile", "improvement"):
+    for name in ("curves", "points"):
         assert f'id="learning-{name}"' in page
     assert "6 estimators trained on 2 tasks, with 2 seeds each." in page
     assert "task:clusters" not in page.partition('id="numbers"')[0]
@@ -143,16 +143,15 @@ def test_a_page_of_training_alone_has_no_empty_sections():
 
 def test_charts_have_the_rows_that_there_are():
     few = [one for one in planted(("toy",), FEW, 1) if one.metric == "accuracy"]
-    assert learning_of(results.to_frame(few)).charts() == {}
-    rows = learning_of(results.to_frame(planted(("clusters",), FEW, 2))).charts()
-    curves, points, survival = (rows[f"learning-{name}"] for name in ("curves", "points", "survival"))
+    assert learning_of(results.to_frame(few)).charts == {}
+    rows = learning_of(results.to_frame(planted(("clusters",), FEW, 2))).charts
+    curves, points = (rows[f"learning-{name}"] for name in ("curves", "points"))
     assert len(curves) == 6 * 5
     assert list(curves["seconds"]) == pytest.approx(list(curves["step"] * 0.004))
     assert set(curves["floor"]) == {0.5}
     assert ((curves["low"] <= curves["mean"]) & (curves["mean"] <= curves["high"])).all()
     assert "exact" not in set(points["estimator"])
     assert set(points["metric"]) > {"cosine of the mean at early", "quality of structures"}
-    assert set(survival.groupby("estimator")["share"].first()) == {1.0}
     names = ["exact", *FEW]
     made = charts.training_specs(names, dict.fromkeys(names, "#000000"), ["cosine"])
     assert set(rows) <= set(made)
