@@ -34,16 +34,15 @@ __all__ = [
     "run",
 ]
 
-_ELSEWHERE = {
-    ".metrics": ("METRICS",),
-    ".measures.bias": ("Measurement", "Sampling", "measure"),
-    ".running.runner": ("Machine", "Plan", "Results", "learn", "run"),
-    ".truth": ("Truth", "exact_truth"),
+_HOMES = {
+    "METRICS": ".metrics",
+    **dict.fromkeys(("Measurement", "Sampling", "measure"), ".measures.bias"),
+    **dict.fromkeys(("Machine", "Plan", "Results", "learn", "run"), ".running.runner"),
+    **dict.fromkeys(("Truth", "exact_truth"), ".truth"),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = next((home for home, names in _ELSEWHERE.items() if name in names), ".base")
-    return getattr(import_module(home, __name__), name)
+    return getattr(import_module(_HOMES.get(name, ".base"), __name__), name)

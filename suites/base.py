@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
 from annotated_types import Interval
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from ..estimators.base import Estimator
     from ..oracles.capabilities import Oracle
 
-SCHEMA_VERSION = 3
-"""Version of `Row`; raised when a column changes its meaning."""
+SCHEMA_VERSION = 3  # version of `Row`; raised when a column changes its meaning
 
 Status = Literal["ok", "skipped", "error", "timeout", "oom", "crash", "nonfinite"]
 """``oom``: memory ran out. ``crash``: the process died. ``nonfinite``: the result was infinite or NaN."""
@@ -22,22 +21,15 @@ Status = Literal["ok", "skipped", "error", "timeout", "oom", "crash", "nonfinite
 FAILED: tuple[Status, ...] = ("error", "timeout", "oom", "crash")
 """Cells with one of these are measured again when a run is resumed. Non-finite numbers are not, since they would be the same."""
 
+# Columns of the result table: text with few values (a category in tables), integers below 2¹⁵, and below 2⁶³.
 Label: TypeAlias = str
-"""A column of text with few values, which is a category in tables."""
-
 Small: TypeAlias = Annotated[int, Interval(ge=-(2**15), lt=2**15)]
-"""A column of integers below 2¹⁵."""
-
 Large: TypeAlias = Annotated[int, Interval(ge=-(2**63), lt=2**63)]
-"""A column of integers below 2⁶³."""
+
+REFERENCE = "reinforce"  # times are relative to the total time of this estimator, and budgets are so many of its estimates
 
 
-REFERENCE = "reinforce"
-"""Times are relative to the total time of this estimator, and budgets are so many of its estimates."""
-
-
-TASK, LEARNT = "task:", "learnt:"
-"""Prefixes of the names of tasks, and of the scores and losses along a training run."""
+TASK, LEARNT = "task:", "learnt:"  # prefixes of the names of tasks, and of the scores and losses along a training run
 
 
 def split_loss(name: str) -> tuple[str, str | None]:
@@ -55,34 +47,22 @@ def timed_nearest(problem: str, stage: str) -> list[tuple[str, ...]]:
     """Keys of the times that a problem at a stage may use, the nearest first; the first known time is used.
 
     They are the problem at this stage, its scores at this stage with another loss, the problem at another stage, and its scores anywhere.
-
-    Example:
-        >>> timed_nearest("subset_regimes@f1", "init")[1], timed_nearest("subset_regimes@mlp", "init")[1]
-        (('scores', 'subset_regimes', 'init'), ('scores', 'subset_regimes', 'init'))
     """
     scores, _ = split_loss(problem)
     return [("problem", problem, stage), ("scores", scores, stage), ("problem", problem), ("scores", scores)]
 
 
 class ProblemLoss(Protocol):
-    """A loss on structures ``[..., *event] -> [...]``, with its properties.
-
-    Attributes:
-        name: the name in tables.
-        differentiable: whether it has gradients in the structure. If not, estimators that need them are skipped.
-        inside_hull: whether it is defined at points that are no structures.
-        vertex_degree: its degree as a polynomial in the parts *on the structures*; None if it is no polynomial.
-        extension: its form between the structures: ``linear``, ``quadratic``, ``multilinear``, ``formula`` (its own formula) or ``none``.
-            Bias that comes from the extension alone is no bias of the discrete problem.
-        offset: the constant that was added to it.
-    """
+    """A loss on structures ``[..., *event] -> [...]``, with its properties."""
 
     name: str
-    differentiable: bool
-    inside_hull: bool
-    vertex_degree: int | None
+    differentiable: bool  # in the structure
+    inside_hull: bool  # whether it is defined at points that are no structures
+    vertex_degree: int | None  # as a polynomial in the parts *on the structures*; None if it is none
     extension: str
-    offset: float
+    """Its form between the structures: ``linear``, ``quadratic``, ``formula`` (its own formula) or ``none``. Bias that comes from the
+    extension alone is no bias of the discrete problem."""
+    offset: float  # the constant that was added to it
 
     def __call__(self, structure: Tensor) -> Tensor: ...
 
@@ -120,56 +100,32 @@ class Skip:
 class Row:
     """One row of the result table: one metric of one estimator on one instance (or on a whole problem, ``instance=""``).
 
-    This is the only schema of a row. The types of tables (`frames.COLUMNS`) and the checks of stored rows follow from its annotations.
-
-    Attributes:
-        cell: identity of the cell that the row comes from. It is empty for skipped pairs and for values derived from several cells.
-        suite: name of the suite; empty for a skipped pair.
-        problem, stage, source: names of the scores.
-        oracle, loss, estimator: names with their options, such as ``imle[lambda=2.5]``.
-        family: the registry name of the estimator without options.
-        vertex_degree, extension, offset: as in `ProblemLoss`.
-        estimator_version, oracle_version, suite_version: as declared; raised when numbers change.
-        objective, unbiased, deterministic: as the estimator declares them.
-        instance: the name of the instance.
-        log_count: log of its number of structures.
-        entropy: entropy of its Gibbs distribution, in nats.
-        normalised_entropy: entropy / log_count, 1 for the uniform distribution and 0 for a single structure.
-        truth_norm, truth_method, truth_error: norm, method and error bound of the exact gradient.
-        metric: such as ``relative_bias``.
-        unit: ``1``, ``s``, ``B`` or ``count``.
-        value, low, high, interval, setting, size, reference, tier, replicates, batches, sampling, verdict, p_value: as in `Finding`.
-        p_adjusted: the p-value after Holm's correction over all tests of the run.
-        seed, dtype, device: settings of the measurement.
-        status: ``ok``, or the kind of failure.
-        reason: the failure in one sentence.
-        error_type, traceback: type and traceback of an exception, as text.
-        seconds: time of the whole cell.
-        schema_version: `SCHEMA_VERSION`.
+    This is the only schema of a row. The types of tables (`frames.COLUMNS`) and the checks of stored rows follow from its annotations. For
+    the columns of a finding, ``metric`` to ``p_value``, see `Finding`.
     """
 
-    cell: str
+    cell: str  # identity of the cell; empty for skipped pairs and for values derived from several cells
     suite: Label
     problem: Label
     stage: Label
     source: Label
     oracle: Label
     loss: Label
-    estimator: Label
-    family: Label
+    estimator: Label  # with its options, such as ``imle[lambda=2.5]``
+    family: Label  # the registry name of the estimator without options
     vertex_degree: Small | None = None
     extension: Label = ""
     offset: float = 0.0
-    estimator_version: Small = 1
+    estimator_version: Small = 1  # versions are declared, and raised when numbers change
     oracle_version: Small = 1
     suite_version: Small = 1
     objective: Label = ""
     unbiased: bool = False
     deterministic: bool = False
-    instance: str = ""
-    log_count: float | None = None
-    entropy: float | None = None
-    normalised_entropy: float | None = None
+    instance: str = ""  # empty for a whole problem
+    log_count: float | None = None  # log of its number of structures
+    entropy: float | None = None  # of its Gibbs distribution, in nats
+    normalised_entropy: float | None = None  # entropy / log_count, 1 for the uniform distribution and 0 for a single structure
     truth_norm: float | None = None
     truth_method: Label = ""
     truth_error: float | None = None
@@ -188,7 +144,7 @@ class Row:
     sampling: Label = ""
     verdict: Label = ""
     p_value: float | None = None
-    p_adjusted: float | None = None
+    p_adjusted: float | None = None  # after Holm's correction over all tests of the run
     seed: Large = 0
     dtype: Label = "float64"
     device: Label = "cpu"
@@ -196,7 +152,7 @@ class Row:
     reason: str = ""
     error_type: Label = ""
     traceback: str = ""
-    seconds: float | None = None
+    seconds: float | None = None  # time of the whole cell
     schema_version: Small = SCHEMA_VERSION
 
 
@@ -205,15 +161,9 @@ class NonFiniteError(ValueError):
 
 
 def check_finite(estimates: Tensor, name: str, before: int = 0) -> Tensor:
-    """Return estimates ``[n, *event]``, or raise NonFiniteError if one is NaN or infinite.
+    """Return estimates ``[n, *event]``, or raise NonFiniteError if one is NaN or infinite, with how many of all draws were.
 
-    Args:
-        estimates: one or more draws.
-        name: of the estimator.
-        before: finite draws before these.
-
-    Raises:
-        NonFiniteError: with how many of all draws were NaN or infinite.
+    ``before`` finite draws came before these.
 
     Example:
         >>> import torch
@@ -249,9 +199,8 @@ def oracle_name(oracle: Any) -> str:
         >>> oracle_name(Subset(3))
         'subset[k=3]'
     """
-    options = (
-        ",".join(f"{key}={value}" for key, value in asdict(oracle).items()) if is_dataclass(oracle) and not isinstance(oracle, type) else ""
-    )
+    known = asdict(oracle) if is_dataclass(oracle) and not isinstance(oracle, type) else {}
+    options = ",".join(f"{key}={value}" for key, value in known.items())
     return f"{oracle.name}[{options}]" if options else str(oracle.name)
 
 
@@ -264,21 +213,13 @@ def estimator_name(estimator: Any) -> str:
         ['rloo', 'rloo[num_samples=16]', 'imle[lambda=2.5]']
     """
     options = fields(estimator) if is_dataclass(estimator) else ()
-    chosen = {one.name.rstrip("_"): value for one in options if (value := getattr(estimator, one.name)) != _default(one)}
+    defaults = {one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in options}
+    chosen = {name.rstrip("_"): value for name, default in defaults.items() if (value := getattr(estimator, name)) != default}
     text = ",".join(f"{key}={getattr(value, 'name', value)}" for key, value in chosen.items())
     return f"{estimator.name}[{text}]" if text else str(estimator.name)
 
 
-def _default(option: Field[Any]) -> Any:
-    return option.default if option.default_factory is MISSING else option.default_factory()
-
-
 def loss_name(loss: Any) -> str:
-    """The name of a loss: its attribute ``name``, or the name of the function, or the name of its class.
-
-    Example:
-        >>> loss_name(abs), loss_name(lambda z: z)
-        ('abs', 'a lambda')
-    """
+    """The name of a loss: its attribute ``name``, or the name of the function, or the name of its class."""
     name = str(getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__))
     return "a lambda" if name == "<lambda>" else name

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from .base import Row
 
@@ -34,27 +33,6 @@ COLUMNS: dict[str, str] = {field.name: TYPES[str(field.type)] for field in datac
 def to_frame(rows: Iterable[Row]) -> pd.DataFrame:
     """The rows as a table with the columns and types of `COLUMNS`; missing values are NA, never NaN."""
     return table(tuple(COLUMNS), map(vars, rows))
-
-
-def from_csv(path: Path | str | IO[str]) -> pd.DataFrame:
-    """The table that ``structgrad export --to csv`` wrote, with the columns and types of `COLUMNS`.
-
-    Args:
-        path: the file, or one that is open.
-
-    Example:
-        >>> import io
-        >>> len(from_csv(io.StringIO(",".join(COLUMNS))))
-        0
-    """
-    import pandas as pd
-
-    texts = [name for name, dtype in COLUMNS.items() if dtype in ("category", "string", "object")]
-    missing = {name: [""] for name in COLUMNS if name not in texts}
-    types: dict[Any, Any] = dict.fromkeys(texts, "str")
-    read = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=missing)
-    read["batches"] = [tuple(map(float, filter(None, values.split(";")))) for values in read["batches"]]
-    return read.astype(COLUMNS)
 
 
 def table(columns: Sequence[str], records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Unit = Literal["1", "s", "B", "count"]
-"""A plain number, seconds, bytes, or a count."""
+Unit = Literal["1", "s", "B", "count"]  # a plain number, seconds, bytes, or a count
 
 Role = Literal["lower", "higher", "stable", "never"]
 """``lower``: less is better; ``higher``: more is better; ``stable``: any change is one for the worse; ``never``: it is not compared."""
@@ -25,30 +24,20 @@ class Rule:
 
     A value is worse if ``head > base + minimum_change |base| + floor`` (mirrored where more is better); both margins hold for sampled and
     timed values only. Exact values are worse as soon as they differ by more than the tolerance.
-
-    Attributes:
-        role, scale, needs: see `Role`, `Scale`, `Needs`.
-        gated: whether a gate fails on it; else it is only shown.
-        minimum_change: smaller relative changes do not count.
-        floor: smaller absolute changes do not count.
-        equivalence: values are equivalent if the relative change is proven to be smaller.
-        ceiling: values are equivalent if the absolute change is proven to be smaller.
-        tolerance: absolute difference of exact values that counts as rounding.
     """
 
     role: Role
     scale: Scale = "ratio"
     needs: Needs = ""
-    gated: bool = False
-    minimum_change: float = 0.02
-    floor: float = 0.0
-    equivalence: float = 0.10
-    ceiling: float = 0.0
-    tolerance: float = 1e-12
+    gated: bool = False  # whether a gate fails on it; else it is only shown
+    minimum_change: float = 0.02  # smaller relative changes do not count
+    floor: float = 0.0  # smaller absolute changes do not count
+    equivalence: float = 0.10  # values are equivalent if the relative change is proven to be smaller
+    ceiling: float = 0.0  # values are equivalent if the absolute change is proven to be smaller
+    tolerance: float = 1e-12  # absolute difference of exact values that counts as rounding
 
 
-RTOL = 1e-9
-"""Relative difference of exact values that counts as rounding."""
+RTOL = 1e-9  # relative difference of exact values that counts as rounding
 
 _LOWER = Rule("lower")
 _GATED = replace(_LOWER, gated=True)
@@ -68,32 +57,19 @@ _BETWEEN_RUNS = Rule("lower", needs="machine", gated=True, minimum_change=0.10, 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric, except its measurement; its name is its key in `METRICS`.
+    """One metric, except its measurement; its name is its key in `METRICS`."""
 
-    Attributes:
-        meaning: a sentence, which reports print.
-        rule: how two runs are compared in it.
-        unit: the unit of its values.
-        range: the range of its values, and the best value if it is neither end.
-        title: the title of its column; empty for its name.
-        label: its name in words, on an axis or in a sentence.
-        width: sampling continues until half of the interval is at most this share of the value, or this absolute number if that is larger.
-            None if nothing is sampled for it.
-        undirected: whether it is not compared with the exact gradient, so that it is defined even if that is 0.
-        mean: whether it is a mean of independent numbers, one per replicate: the jackknife of their batches is a t-interval.
-        paired: whether its values without each batch are kept, so that runs with the same random numbers are compared pair by pair.
-    """
-
-    meaning: str
+    meaning: str  # a sentence, which reports print
     rule: Rule
     unit: Unit = "1"
-    range: str = ""
-    title: str = ""
-    label: str = ""
+    range: str = ""  # of its values, with the best value if it is neither end
+    title: str = ""  # of its column; empty for its name
+    label: str = ""  # its name in words, on an axis or in a sentence
     width: tuple[float, float] | None = None
-    undirected: bool = False
-    mean: bool = False
-    paired: bool = False
+    """Sampling continues until half of the interval is at most this share of the value, or this absolute number if that is larger."""
+    undirected: bool = False  # whether it is defined even if the exact gradient is 0
+    mean: bool = False  # whether it is a mean of independent numbers, one per replicate: the jackknife of their batches is a t-interval
+    paired: bool = False  # whether its values without each batch are kept, so that runs are compared pair by pair
 
     @property
     def sign(self) -> int:
@@ -151,12 +127,7 @@ METRICS: dict[str, Metric] = {
     ),
     "null_bias": Metric("‖bias along directions that change no probability‖ / ‖g‖", _NORM),
     "mean_cosine": Metric("E[⟨ĝ, g⟩ / (‖ĝ‖ ‖g‖)], with 0 for ĝ = 0: depends on bias and variance", _SHARE, mean=True),
-    "snr": Metric(
-        "‖E ĝ‖² / tr Cov(ĝ) of one estimate; undefined without variance",
-        Rule("higher"),
-        width=(0.05, 0.002),
-        undirected=True,
-    ),
+    "snr": Metric("‖E ĝ‖² / tr Cov(ĝ) of one estimate; undefined without variance", Rule("higher"), width=(0.05, 0.002), undirected=True),
     "rho": Metric(
         "E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²) of one estimate ĝ: a step of fixed length along ĝ compared with one along g",
         _SHARE,
@@ -230,9 +201,7 @@ METRICS: dict[str, Metric] = {
     ),
     "oracle_share": Metric("share of the forward and backward time spent inside the oracle", _NEVER),
     "seconds_per_estimate": Metric(
-        "median seconds per row of forward and backward passes over a large batch; on a CPU, processor time",
-        _NEVER,
-        unit="s",
+        "median seconds per row of forward and backward passes over a large batch; on a CPU, processor time", _NEVER, unit="s"
     ),
     "threads": Metric("number of torch threads during the timings", _NEVER, unit="count"),
     "forward_memory": Metric("peak bytes of tensors and kernels in a forward pass for a batch of 32 rows", _BYTES, unit="B"),
@@ -252,9 +221,7 @@ METRICS: dict[str, Metric] = {
     ),
     "steps": Metric("number of training steps within the budget of loss evaluations", _NEVER, unit="count"),
     "accuracy": Metric(
-        "share of test items that are predicted correctly with the argmax structures, after training",
-        _LEARNT,
-        label="final accuracy",
+        "share of test items that are predicted correctly with the argmax structures, after training", _LEARNT, label="final accuracy"
     ),
     "structure_accuracy": Metric("agreement of the argmax structures with the true structures, by the metric of the task", _SHARE),
     "relaxed_accuracy": Metric("accuracy with marginals instead of argmax structures", _SHARE),
@@ -302,32 +269,17 @@ METRICS: dict[str, Metric] = {
 
 
 def title_of(metric: str) -> str:
-    """The title of the column of a metric.
-
-    Example:
-        >>> title_of("relative_mse"), title_of("rho")
-        ('rel. MSE', 'ρ')
-    """
+    """The title of the column of a metric, such as "rel. MSE"."""
     return METRICS[metric].title or metric if metric in METRICS else metric
 
 
 def label_of(metric: str) -> str:
-    """A metric in words.
-
-    Example:
-        >>> label_of("relative_mse"), label_of("gain")
-        ('relative MSE', 'gain')
-    """
+    """A metric in words, such as "relative MSE"."""
     return METRICS[metric].label or metric if metric in METRICS else metric
 
 
 def signed_label(metric: str) -> str:
-    """A metric in words, with a minus if less is better, as rank correlations use it.
-
-    Example:
-        >>> signed_label("relative_mse"), signed_label("cosine")
-        ('− relative MSE', 'cosine of the mean')
-    """
+    """A metric in words, with a minus if less is better, as rank correlations use it."""
     return f"− {label_of(metric)}" if METRICS[metric].sign < 0 else label_of(metric)
 
 

@@ -12,14 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .statistics.interval import Interval
 
-MISSING = "–"
-"""The text of a missing value."""
-
-ZERO = 1e-12
-"""Anything smaller is rounding, and is shown as 0."""
-
-COMPILING = "compiling kernels (once per machine)"
-"""The state of a process that compiles kernels before it can measure."""
+MISSING = "–"  # the text of a missing value
+ZERO = 1e-12  # anything smaller is rounding, and is shown as 0
+COMPILING = "compiling kernels (once per machine)"  # the state of a process that compiles kernels before it can measure
 
 _IN_FULL = 1e6
 
@@ -28,12 +23,10 @@ def number(value: float | None, digits: int = 3) -> str:
     """A measured value with some significant digits; a whole number has no decimal point.
 
     Example:
-        >>> [number(value) for value in (0.12345, 12345.0, 2.5e-7, 1e-17, float("nan"))]
-        ['0.123', '12300', '2.5e-7', '0', '–']
-        >>> [number(value) for value in (1 - 1e-15, 0.5, 0.9999, 9.999, 99.96)], number(0.123, 1), number(None)
-        (['1', '0.500', '1.00', '10.0', '100'], '0.1', '–')
-        >>> [number(value) for value in (1.5e7, -0.00012, math.inf, -math.inf)]
-        ['1.5e7', '-1.2e-4', '∞', '−∞']
+        >>> [number(value) for value in (0.12345, 12345.0, 2.5e-7, 1e-17, 1 - 1e-15, 0.5, 0.9999, 99.96, 1.5e7, -0.00012)]
+        ['0.123', '12300', '2.5e-7', '0', '1', '0.500', '1.00', '100', '1.5e7', '-1.2e-4']
+        >>> [number(value) for value in (None, float("nan"), math.inf, -math.inf)], number(0.123, 1)
+        (['–', '–', '∞', '−∞'], '0.1')
     """
     if value is None or math.isnan(value):
         return MISSING
@@ -51,12 +44,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def rounded(value: float, digits: int) -> float:
-    """The nearest number with so many significant digits.
-
-    Example:
-        >>> rounded(0.123456, 4), rounded(-98765.0, 2)
-        (0.1235, -99000.0)
-    """
+    """The nearest number with so many significant digits."""
     return float(f"{value:.{digits - 1}e}")
 
 
@@ -71,12 +59,7 @@ def significant(value: float, digits: int = 6) -> str:
 
 
 def whole(value: float) -> str:
-    """A count, in full.
-
-    Example:
-        >>> whole(7), whole(12345.0)
-        ('7', '12,345')
-    """
+    """A count, in full: 12,345."""
     return f"{value:,.0f}"
 
 
@@ -104,13 +87,7 @@ def interval(value: float | None, low: float | None = None, high: float | None =
 
 
 def estimate(found: Interval) -> str:
-    """A value with its interval, as `interval` shows it.
-
-    Example:
-        >>> from structgrad.suites.statistics.interval import Interval
-        >>> estimate(Interval(0.12, 0.1, 0.15)), estimate(Interval(None))
-        ('0.120 [0.100, 0.150]', '–')
-    """
+    """A value with its interval, as `interval` shows it."""
     return interval(found.value, found.low, found.high)
 
 
@@ -174,12 +151,7 @@ def duration(seconds: float) -> str:
 
 
 def gibibytes(size: float) -> str:
-    """Bytes of a memory or a disk.
-
-    Example:
-        >>> gibibytes(3 * 2**29)
-        '1.5 GiB'
-    """
+    """Bytes of a memory or a disk: 1.5 GiB."""
     return f"{size / 2**30:,.1f} GiB"
 
 
@@ -194,12 +166,7 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 
 def cells_line(counts: Mapping[str, int]) -> str:
-    """The line that every run ends with.
-
-    Example:
-        >>> cells_line({"ok": 1, "failed": 0, "skipped": 3})
-        '1 cell ok, 0 failed, 3 skipped.'
-    """
+    """The line that every run ends with: 1 cell ok, 0 failed, 3 skipped."""
     broken = f" ({whole(counts['broken'])} by NaN or infinity)" if counts.get("broken") else ""
     return f"{plural(counts['ok'], 'cell')} ok, {whole(counts['failed'])} failed{broken}, {whole(counts['skipped'])} skipped."
 
@@ -216,12 +183,7 @@ def listed(names: Sequence[str], most: int = 4) -> str:
 
 
 def below(bound: float) -> str:
-    """The upper bound of a bias that was not found, in percent of the gradient.
-
-    Example:
-        >>> below(0.0251), below(3.2)
-        ('|bias| < 2.5 %', '|bias| < 320 %')
-    """
+    """The upper bound of a bias that was not found, in percent of the gradient: |bias| < 2.5 %."""
     return f"|bias| < {number(100 * bound, 2)} %"
 
 
@@ -239,12 +201,7 @@ def exponential(logarithm: float) -> str:
 
 
 def first_sentence(kind: type) -> str:
-    """The first sentence of a docstring, as plain text.
-
-    Example:
-        >>> first_sentence(type("Mine", (), {"__doc__": "Half of ``this``. And more."}))
-        'Half of `this`'
-    """
+    """The first sentence of a docstring, as plain text."""
     paragraph = (kind.__doc__ or "").strip().partition("\n\n")[0]
     return " ".join(paragraph.split()).replace("``", "`").partition(". ")[0].rstrip(".")
 

@@ -17,17 +17,10 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-LARGEST_TEXT = 2**30
-"""Bytes of a text that is read at once: a plan of a million cells has half of them."""
-
-LARGEST_SETTINGS = 2**20
-"""Bytes of a configuration."""
-
-LARGEST_ARRAYS = 2**33
-"""Bytes of the arrays of a file together, unpacked."""
-
-MOST_ROWS = 30_000_000
-"""Rows of a table that is read at once."""
+LARGEST_TEXT = 2**30  # bytes of a text that is read at once: a plan of a million cells has half of them
+LARGEST_SETTINGS = 2**20  # bytes of a configuration
+LARGEST_ARRAYS = 2**33  # bytes of the arrays of a file together, unpacked
+MOST_ROWS = 30_000_000  # rows of a table that is read at once
 
 _IDENTITY = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,127}")
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
@@ -66,24 +59,14 @@ def check_identity(name: str) -> str:
 
 
 def check_size(path: Path, most: int) -> None:
-    """Refuse a file with more bytes than allowed.
-
-    Raises:
-        ValueError: it is too large.
-        OSError: it does not exist.
-    """
+    """Raise ValueError for a file with more bytes than allowed."""
     size = path.stat().st_size
     if size > most:
         raise ValueError(f"{path} has {size} bytes; expected at most {most}, so that nothing larger is read by mistake")
 
 
 def text_of(path: Path, most: int = LARGEST_TEXT) -> str:
-    """A text, packed by gzip or not.
-
-    Raises:
-        ValueError: it is too large, unpacked too, or no UTF-8.
-        OSError: it cannot be read.
-    """
+    """A text, packed by gzip or not; ValueError if it is too large, unpacked too, or no UTF-8."""
     check_size(path, most)
     try:
         if path.suffix != ".gz":
@@ -100,11 +83,7 @@ def text_of(path: Path, most: int = LARGEST_TEXT) -> str:
 
 
 def json_of(text: str | bytes) -> Any:
-    """Parse JSON; nesting that is too deep is an error, not a crash.
-
-    Raises:
-        ValueError: no JSON, or nested deeper than this process can follow.
-    """
+    """Parse JSON; ValueError if it is none, or nested deeper than this process can follow."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -112,12 +91,7 @@ def json_of(text: str | bytes) -> Any:
 
 
 def toml_of(path: Path) -> dict[str, Any]:
-    """A configuration.
-
-    Raises:
-        ValueError: no TOML, or too large, or nested too deep.
-        OSError: it cannot be read.
-    """
+    """A configuration; ValueError if it is no TOML, too large, or nested too deep."""
     import tomllib
 
     text = text_of(path, LARGEST_SETTINGS)
@@ -128,12 +102,7 @@ def toml_of(path: Path) -> dict[str, Any]:
 
 
 def check_archive(stream: IO[bytes]) -> None:
-    """Refuse a `.npz` archive whose arrays are larger than allowed, or larger than their entries; only headers are unpacked.
-
-    Raises:
-        ValueError: an array is too large.
-        zipfile.BadZipFile: the file is no archive.
-    """
+    """Refuse a `.npz` archive whose arrays are larger than allowed, or larger than their entries; only headers are unpacked."""
     import numpy as np
 
     with zipfile.ZipFile(stream) as archive:
@@ -156,11 +125,7 @@ def check_archive(stream: IO[bytes]) -> None:
 
 
 def check_table(file: pq.ParquetFile, path: Path) -> None:
-    """Refuse a Parquet file whose declared size is larger than is read at once.
-
-    Raises:
-        ValueError: it is too large.
-    """
+    """Refuse a Parquet file whose declared size is larger than is read at once."""
     found = file.metadata
     size = sum(found.row_group(group).total_byte_size for group in range(found.num_row_groups))
     if found.num_rows > MOST_ROWS or size > LARGEST_ARRAYS:

@@ -24,7 +24,7 @@ from structgrad.oracles import (
     Subset,
     TiedChain,
 )
-from structgrad.suites.truth.replay_oracle import scripted
+from structgrad.suites.truth.replay import scripted
 from tests.derived_cases import DERIVED_CASES
 from tests.helpers import (
     OracleCase,

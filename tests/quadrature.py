@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import Estimator, Gumbel, Loss
-from structgrad.suites.truth.replay_oracle import scripted
+from structgrad.suites.truth.replay import scripted
 
 
 def pieces(cuts: Sequence[float], nodes: int) -> tuple[np.ndarray, np.ndarray]:

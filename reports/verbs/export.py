@@ -52,10 +52,7 @@ def export(
 
 
 def to_csv(frame: pd.DataFrame) -> bytes:
-    """Comma-separated values, one row per line; the batches behind a number are numbers separated by semicolons.
-
-    `frames.from_csv` restores the table.
-    """
+    """Comma-separated values, one row per line; the batches behind a number are numbers separated by semicolons."""
     plain = frame.assign(batches=frame["batches"].map(lambda values: ";".join(repr(float(value)) for value in values)))
     return plain.to_csv(index=False).encode()
 

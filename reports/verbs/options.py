@@ -180,8 +180,8 @@ class RunOptions(Options):
     """Structure of the scores in --file, such as 'subset[k=3]'. Without --file, a structure with a size, such as 'subset[n=10,k=5]' (same
     as --problem)."""
     field: tuple[str, ...] = option((), SCORES, "KEY=VALUE", shown=False)
-    """Array names in the file (scores, transition, start, end, gold, lengths) and their meaning (meaning=cost, temperature,
-    transition_axes, root, spans). For example, --field scores=logits. Repeatable."""
+    """Array names in the file (scores, transition, start, end, gold, lengths) and their meaning (meaning=cost, temperature). For
+    example, --field scores=logits. Repeatable."""
     instances: int | None = option(None, PRECISION, "N", shown=PRESETS, min=1)
     """Instances per problem and entropy level."""
     replicates: int | None = option(None, PRECISION, "N", shown=PRESETS)

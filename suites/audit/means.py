@@ -24,8 +24,7 @@ from ..statistics.metrics import Summary, estimated_metrics, exact_metrics, sing
 from ..statistics.moments import BATCHES, Moments
 from ..truth import Target
 from ..truth.references import STEP, reference_gradient
-from ..truth.replay import replay
-from ..truth.replay_oracle import slots_of
+from ..truth.replay import replay, slots_of
 from .cases import FLAT, PEAKED, USUAL, AuditEffort, AuditLoss, Case, Structure, masked_scores, random_scores, seeded, target
 from .diagnosis import Point
 from .laws import world_state

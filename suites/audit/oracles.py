@@ -19,7 +19,7 @@ from ...oracles import make_oracle
 from ...oracles.capabilities import EnumerableOracle, Oracle
 from ...oracles.derivations import Derivations, StatedOracle, walked
 from ..problems.sized import size_names, sized_structure
-from ..truth.derivations import derivations_of
+from ..truth.laws import derivations_of
 from .oracle_laws import CAPABILITIES, Scene, laws_of, scenes
 from .result import Check, Judged, check_limits, checked, settled
 

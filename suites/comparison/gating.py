@@ -17,11 +17,8 @@ from .verdicts import MEANING, VERDICTS, Machine, adjust, holm_with, uncorrected
 
 Outcome = Literal["passed", "failed", "undecided", "nothing to compare"]
 
-PASSING = ("new", "fixed", "improved", "equivalent", "identical")
-"""Verdicts that pass."""
-
-MIN_POINTS = 3
-"""Values of a training curve that moves."""
+PASSING = ("new", "fixed", "improved", "equivalent", "identical")  # verdicts that pass
+MIN_POINTS = 3  # values of a training curve that moves
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from ..trust import toml_of
 Reaction = Literal["fail", "warn"]
 """The reaction of a gate to a verdict. There is no ``pass``: a missing measurement is never accepted silently."""
 
-PATTERNS = ("suite", "problem", "stage", "instance", "estimator", "metric", "setting")
-"""Columns that an override selects by."""
+PATTERNS = ("suite", "problem", "stage", "instance", "estimator", "metric", "setting")  # columns that an override selects by
 
 Margin = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

@@ -13,8 +13,7 @@ from ..base import Row
 from ..metrics import rule_of, unit_of
 from ..statistics.interval import LEVEL
 from ..statistics.multiplicity import holm_values
-from .estimates import AT_GAIN, Estimates, contrast, is_close, is_exact, p_above
-from .pairs import KEY, SCORES, VERSIONS, Pairs, matched, prepared
+from .pairs import AT_GAIN, KEY, SCORES, VERSIONS, Estimates, Pairs, contrast, is_close, is_exact, matched, p_above, prepared
 from .settings import Settings
 
 MEANING: dict[str, str] = {
@@ -34,17 +33,10 @@ MEANING: dict[str, str] = {
 
 VERDICTS = pd.CategoricalDtype(list(MEANING), ordered=True)
 
-Machine = Mapping[str, Any]
-"""The ``environment`` of a manifest: processor, cores, versions."""
-
-SMALLEST_SHARE = 1e-6
-"""Numbers further apart are compared by their difference."""
-
-LARGEST_RATIO = 1000.0
-"""A larger change is shown as a difference: the ratio to a rounding error has no meaning."""
-
-MIN_GAIN, MIN_GAIN_ERRORS = 1e-6, 5.0
-"""Errors are divided by a gain that is larger than this, and than so many standard errors."""
+Machine = Mapping[str, Any]  # the ``environment`` of a manifest: processor, cores, versions
+SMALLEST_SHARE = 1e-6  # numbers further apart are compared by their difference
+LARGEST_RATIO = 1000.0  # a larger change is shown as a difference: the ratio to a rounding error has no meaning
+MIN_GAIN, MIN_GAIN_ERRORS = 1e-6, 5.0  # errors are divided by a gain that is larger than this, and than so many standard errors
 
 UNKNOWN_ERROR = "the error of one of them is not known"
 NO_SAVING = "its gradient is wrong here, and a cheaper wrong gradient is no improvement"
@@ -141,24 +133,16 @@ def uncorrected(
     replicates = pairs.both("replicates")
     paired &= (replicates[0] == replicates[1]) | (np.isnan(replicates[0]) & np.isnan(replicates[1]))
     untested = np.flatnonzero(verdict == "")
-    tests = []
-    for rows in _chunks(pairs, untested):
+    for rows in _chunks(untested):
         base, head = (Estimates.of(pairs, pairs.places[rows, one]) for one in (0, 1))
-        tests.append(tested(base, head, paired[rows], rules.iloc[rows], alpha).set_index(rows))
-    for test in tests:
-        for name in _TESTED:
-            out.loc[test.index, name] = test[name]
+        out.loc[rows, _TESTED] = tested(base, head, paired[rows], rules.iloc[rows], alpha).set_index(rows)
     found_at_gain = _at_same_gain(out, pairs, rules, untested, comparable, paired, alpha)
     kept = out["verdict"] != _SKIP
     return out[kept], found_at_gain.loc[found_at_gain.index.isin(out.index[kept])]
 
 
-def _chunks(pairs: Pairs, rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Some pairs at a time, those without batches first."""
-    column = pairs.rows["batches"].to_numpy()
-    sizes = np.append([0 if one is None else len(one) for one in column], 0).astype(int)[pairs.places[rows]].max(1)
-    ordered = rows[np.argsort(sizes, kind="stable")]
-    yield from np.array_split(ordered, np.arange(_CHUNK, len(ordered), _CHUNK)) if len(ordered) else ()
+def _chunks(rows: np.ndarray) -> list[np.ndarray]:
+    return np.array_split(rows, len(rows) // _CHUNK + 1) if len(rows) else []
 
 
 def _obstacles(pairs: Pairs, machines: tuple[Machine, Machine]) -> Iterator[tuple[np.ndarray, str, np.ndarray, np.ndarray]]:
@@ -264,7 +248,7 @@ def _at_same_gain(  # noqa: PLR0913, PLR0917 - all of them are columns of the sa
     shrinking = untested[shrinks[untested]]
     found = pairs.keys.loc[shrinking, place].assign(row=shrinking).merge(pairs.keys.loc[gains, place].assign(gain=gains), on=place)
     found_at_gain = []
-    for number in np.array_split(np.arange(len(found)), len(found) // _CHUNK + 1) if len(found) else ():
+    for number in _chunks(np.arange(len(found))):
         row, gain = found["row"].to_numpy()[number], found["gain"].to_numpy()[number]
         sides = [(Estimates.of(pairs, pairs.places[row, one]), Estimates.of(pairs, pairs.places[gain, one])) for one in (0, 1)]
         sure = [size.known & (np.abs(size.value) > np.maximum(MIN_GAIN, MIN_GAIN_ERRORS * size.error)) for _, size in sides]
@@ -291,14 +275,9 @@ def _at_same_gain(  # noqa: PLR0913, PLR0917 - all of them are columns of the sa
 def adjust(out: pd.DataFrame, at_gain: pd.DataFrame, alpha: float, others: Sequence[float] = ()) -> pd.DataFrame:
     """Correct uncorrected comparisons for many tests.
 
-    Holm's correction covers all tests that can fail, and apart from them all tests that can improve. If the gain is found to have changed,
-    its errors are compared again at the same gain. That adds no false alarm to unchanged code: a gain that changed is one.
-
-    Args:
-        out: as `uncorrected` returns it.
-        at_gain: as `uncorrected` returns it.
-        alpha: the level.
-        others: p-values of other tests that share the level.
+    Holm's correction covers all tests that can fail, with the p-values of ``others``, and apart from them all tests that can improve. If
+    the gain is found to have changed, its errors are compared again at the same gain. That adds no false alarm to unchanged code: a gain
+    that changed is one.
     """
 
     def corrected(frame: pd.DataFrame) -> pd.DataFrame:

@@ -39,8 +39,7 @@ from ..truth import UNKNOWN, Target, Truth, exact_truth
 from ..truth.geometry import geometry
 from ..truth.loss_checks import examine_loss
 from ..truth.references import MIN_BLOCKS, own_reference, reference_gradient, reference_of
-from ..truth.replay import REPLAY_CAP, replay, replay_outside, replay_samples
-from ..truth.replay_oracle import draws_of
+from ..truth.replay import REPLAY_CAP, draws_of, replay, replay_outside, replay_samples
 from .bias_tests import (
     ALPHA,
     EQUIVALENCE,

@@ -18,11 +18,8 @@ from torch import Tensor
 from ...oracles.capabilities import Oracle, SamplingOracle
 from ..base import ProblemLoss
 
-STAGES = ("init", "early", "final")
-"""Stages of training: before the first step, after a few, and at the end."""
-
-NUM_REDRAWS = 1000
-"""Samples that replace one without parts."""
+STAGES = ("init", "early", "final")  # stages of training: before the first step, after a few, and at the end
+NUM_REDRAWS = 1000  # samples that replace one without parts
 
 
 def number_of(stage: str, key: str, most: float = math.inf) -> float | None:
@@ -41,14 +38,7 @@ def number_of(stage: str, key: str, most: float = math.inf) -> float | None:
 
 
 class Items(abc.ABC):
-    """An item set.
-
-    Attributes:
-        name: of the problem. ``seed``: of everything random.
-        source: where the scores come from, for people.
-        oracle: whose scores they are.
-        default_loss: a key of `LOSSES`.
-    """
+    """An item set: the ``name`` of its problem, the ``seed`` of everything random, and a ``source`` for people."""
 
     name: str
     seed: int
@@ -69,9 +59,6 @@ class Items(abc.ABC):
         """One exact sample, always the same for an item; its best structure if the oracle does not sample, or not at this size.
 
         The structure without parts, which some oracles have, is drawn again: losses are tied to parts.
-
-        Raises:
-            ValueError: hardly any other structure is drawn.
         """
         if not isinstance(self.oracle, SamplingOracle) or not self.oracle.sums_in_reach(tuple(scores.shape)):
             return self.oracle.argmax(scores)
@@ -113,13 +100,9 @@ class Items(abc.ABC):
 
 
 class FileItems(Items):
-    """Items of a file: a selection is spread evenly over them by length.
+    """Items of a file: a selection is spread evenly over them by length."""
 
-    Attributes:
-        lengths: sizes of the items, integers ``[items]``, or ``[items, 2]`` if an item has two.
-    """
-
-    lengths: np.ndarray
+    lengths: np.ndarray  # integers [items], or [items, 2] if an item has two
 
     def chosen(self, instances: int) -> list[int]:
         order = np.argsort(self.lengths.reshape(len(self.lengths), -1).sum(-1), kind="stable")

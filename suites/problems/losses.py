@@ -1,11 +1,15 @@
-"""Losses on structures: differentiable and black-box, decomposable and not."""
+"""Losses on structures: differentiable and black-box, decomposable and not.
+
+A loss that is simple enough for an exact gradient at any size declares its formula on structures through an attribute ``form``. A form says
+nothing about the loss inside the hull.
+"""
 
 from __future__ import annotations
 
 import abc
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,19 +19,69 @@ from ...oracles.capabilities import Oracle
 from ...oracles.registry import unknown
 from ...oracles.row_products import row_products
 from ..base import ProblemLoss
-from .forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, form_of, shifted
+
+
+@dataclass(frozen=True, eq=False)
+class LinearForm:
+    """``⟨c, z⟩ + constant`` with the weights c, [*event]."""
+
+    weights: Tensor
+    constant: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class QuadraticForm:
+    """``‖A z − b‖² + constant`` with the matrix A, [r, *event], and the target b, [r]."""
+
+    matrix: Tensor
+    target: Tensor
+    constant: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class CountForm:
+    """Any function φ of a few counts: ``φ(⟨a₁, z⟩, ⟨a₂, z⟩, …)`` with integers of at least 0 in every a [*event].
+
+    φ is elementwise, from as many int64 tensors to a floating one.
+
+    Example:
+        >>> gold = torch.tensor([0.0, 1.0, 1.0])
+        >>> at_most_one = CountForm((gold,), lambda correct: (correct > 1).double())
+        >>> at_most_one.function(torch.arange(3))
+        tensor([0., 0., 1.], dtype=torch.float64)
+    """
+
+    counts: tuple[Tensor, ...]
+    function: Callable[..., Tensor]
+
+    def __post_init__(self) -> None:
+        if not self.counts:
+            raise ValueError("`CountForm` got no counts; expected at least one tensor of weights")
+        for weights in self.counts:
+            if not bool(((weights >= 0) & (weights == weights.round())).all()):
+                raise ValueError(
+                    "`CountForm` got weights that are no integers of at least 0; expected 0, 1, 2, …: "
+                    "where all structures have the same size, add a constant to every weight, and take it off again in the function"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class PointForm:
+    """The value ``here`` at one structure, [*event] of 0/1, and ``elsewhere`` at every other one."""
+
+    structure: Tensor
+    here: float
+    elsewhere: float
+
+
+LossForm = LinearForm | QuadraticForm | CountForm | PointForm
 
 
 class StructureLoss(abc.ABC):
     """A loss ``[..., *event] -> [...]`` that holds float64 tensors and computes in the dtype and on the device of the structure.
 
-    Of the fields of losses, ``gold`` is a structure, [*event] of 0/1, and ``parts`` says which entries count, boolean [*event]; None stands
-    for all.
-
-    Attributes:
-        name: registry name.
-        differentiable, inside_hull, vertex_degree, extension, offset: as in `ProblemLoss`; None also if nothing is claimed.
-        discrete: the name of the loss of which this is another extension; None for a loss in its own right.
+    For its attributes see `ProblemLoss`. Of the fields of losses, ``gold`` is a structure, [*event] of 0/1, and ``parts`` says which
+    entries count, boolean [*event]; None stands for all. ``discrete`` is the name of the loss of which this is another extension.
     """
 
     name: str
@@ -42,7 +96,6 @@ class StructureLoss(abc.ABC):
 
     @property
     def event_ndim(self) -> int:
-        """The number of trailing dimensions of one structure."""
         return int(getattr(self, self.event_of).ndim)
 
     @abc.abstractmethod
@@ -66,11 +119,7 @@ class StructureLoss(abc.ABC):
 
 @dataclass(frozen=True, eq=False)
 class Linear(StructureLoss):
-    """``⟨c, z⟩``, whose value inside the hull is its expectation.
-
-    Args:
-        weights: c, [*event].
-    """
+    """``⟨c, z⟩``, whose value inside the hull is its expectation. The weights c are [*event]."""
 
     weights: Tensor
 
@@ -89,11 +138,7 @@ class Linear(StructureLoss):
 
 @dataclass(frozen=True, eq=False)
 class SquaredDistance(StructureLoss):
-    """``‖z − b‖²``: linear on the structures, where ``z² = z``, and quadratic between them.
-
-    Args:
-        target: b, [*event].
-    """
+    """``‖z − b‖²``: linear on the structures, where ``z² = z``, and quadratic between them. The target b is [*event]."""
 
     target: Tensor
     parts: Tensor | None = None
@@ -128,12 +173,7 @@ class LinearSquaredDistance(SquaredDistance):
 
 @dataclass(frozen=True, eq=False)
 class LowRankQuadratic(StructureLoss):
-    """``‖A (z − gold)‖²``: couples all parts, 0 at the gold structure.
-
-    Args:
-        matrix: A, [r, *event].
-        target: the gold structure.
-    """
+    """``‖A (z − gold)‖²``: couples all parts, 0 at the gold structure. The matrix A is [r, *event]."""
 
     matrix: Tensor
     target: Tensor
@@ -216,31 +256,6 @@ class F1(StructureLoss):
         return CountForm(counts, lambda common, size: 1 - 2 * common.double() / (size + total))
 
 
-@dataclass(frozen=True, eq=False)
-class MultilinearF1(F1):
-    """The expectation of `F1` over independent parts, part i taken with probability ``z_i``: linear in every part.
-
-    With ``|gold| = g``, ``E[1 / (g + 1 + S)] = ∫₀¹ t^g E[t^S] dt``. Here ``E[t^S] = ∏ (1 − z_j (1 − t))`` runs over the parts except i.
-    Gauss–Legendre of 2g nodes is exact if at most 3g − 1 parts are taken. O(d g) for a structure of d parts.
-    """
-
-    name = "f1_multilinear"
-    extension = "multilinear"
-    discrete = F1.name
-
-    def __call__(self, structure: Tensor) -> Tensor:
-        places = self._counted().nonzero().squeeze(-1).to(structure.device)
-        gold = self.gold.to(structure).flatten()[places]
-        chances = self._rows(structure)[..., places]
-        size = int(self.gold.sum())
-        total = torch.zeros_like(chances[..., 0])
-        for node, weight in zip(*np.polynomial.legendre.leggauss(2 * size), strict=True):
-            t = (float(node) + 1) / 2
-            missed = 1 - chances * (1 - t)
-            total = total + float(weight) / 2 * t**size * missed.prod(-1) * ((gold * chances) / missed).sum(-1)
-        return 1 - 2 * total
-
-
 class Classifier(StructureLoss):
     """Cross-entropy of a label under scores of classes that depend on the structure."""
 
@@ -259,11 +274,7 @@ class Classifier(StructureLoss):
 class MLP(Classifier):
     """Cross-entropy of a label under a network with one tanh layer: ``V tanh(U z + b)``.
 
-    Args:
-        first: U, [h, *event].
-        bias: b, [h].
-        second: V, [c, h].
-        label: the class, 0 ≤ label < c.
+    U is ``first``, [h, *event], and V is ``second``, [classes, h].
     """
 
     first: Tensor
@@ -286,12 +297,7 @@ class MLP(Classifier):
 class Downstream(Classifier):
     """Cross-entropy of a linear classifier of the mean chosen frame: ``W (Σ_i z_i x_i / k) + b``.
 
-    Args:
-        weight: W, [classes, features].
-        bias: b, [classes].
-        frames: x, [n, features].
-        k: how many frames are chosen.
-        label: the class, 0 ≤ label < classes.
+    The shapes are [classes, features] of W, [classes] of b, and [n, features] of the frames x.
     """
 
     weight: Tensor
@@ -310,11 +316,7 @@ class Downstream(Classifier):
 
 @dataclass(frozen=True, eq=False)
 class BlackBox(StructureLoss):
-    """The values of another loss on structures, and nothing else: no gradient, no values inside the hull, no degree.
-
-    Args:
-        inner: the hidden loss.
-    """
+    """The values of another loss on structures, and nothing else: no gradient, no values inside the hull, no degree."""
 
     inner: StructureLoss
 
@@ -334,14 +336,6 @@ class BlackBox(StructureLoss):
 class Offset:
     """``L + c``: the same gradient, and another variance of estimators that multiply by the loss without a baseline.
 
-    Args:
-        inner: L.
-        constant: c.
-
-    Attributes:
-        name: name of the loss with the constant. ``offset``: the sum of all added constants.
-        differentiable, inside_hull, vertex_degree, extension: as of the loss.
-
     Example:
         >>> import torch
         >>> loss = Offset(Linear(torch.ones(3)), 10.0)
@@ -357,20 +351,23 @@ class Offset:
 
     @property
     def form(self) -> LossForm | None:
-        """The form of the loss, with the constant."""
-        form = form_of(self.inner)
-        return None if form is None else shifted(form, self.constant)
+        form: LossForm | None = getattr(self.inner, "form", None)
+        if isinstance(form, PointForm):
+            return replace(form, here=form.here + self.constant, elsewhere=form.elsewhere + self.constant)
+        if isinstance(form, CountForm):
+            function = form.function
+            return replace(form, function=lambda *counts: function(*counts) + self.constant)
+        return None if form is None else replace(form, constant=form.constant + self.constant)
 
     def __call__(self, structure: Tensor) -> Tensor:
-        """``[..., *event] -> [...]``."""
         return self.inner(structure) + self.constant
 
 
 LOSSES: dict[str, type[StructureLoss]] = {
     kind.name: kind
     for kind in (
-        *(Linear, SquaredDistance, LinearSquaredDistance, LowRankQuadratic, Hamming, ExactMatch),
-        *(F1, MultilinearF1, MLP, Downstream, BlackBox),
+        *(Linear, SquaredDistance, LinearSquaredDistance, LowRankQuadratic, Hamming),
+        *(ExactMatch, F1, MLP, Downstream, BlackBox),
     )
 }
 
@@ -390,8 +387,7 @@ def make_loss(name: str, gold: Tensor, oracle: Oracle, *, seed: np.random.SeedSe
     - ``mlp`` has 16 hidden units with weights ``ε/√P``, and 5 classes. Its label is the class that it gives to gold.
     - ``black_box`` hides that mlp.
 
-    Entries that the oracle ignores have weight 0. So have counted parts (see `Oracle.binary_mask`): the loss of a tied chain is one of its
-    tags.
+    Entries that the oracle ignores, and counted parts (see `Oracle.binary_mask`), have weight 0.
 
     Args:
         name: a key of `LOSSES`, other than ``downstream``.
@@ -420,12 +416,10 @@ def make_loss(name: str, gold: Tensor, oracle: Oracle, *, seed: np.random.SeedSe
         """Standard normal [*leading, *event], 0 at ignored entries."""
         return torch.where(parts, torch.from_numpy(random.standard_normal((*leading, *event))), 0)
 
-    def scaled_noise(*leading: int) -> Tensor:
-        """Noise whose inner product with a structure has variance 1."""
-        return noise(*leading) / math.sqrt(float(gold.sum()))
+    root = math.sqrt(float(gold.sum()))  # divided by it, an inner product of noise with a structure has variance 1
 
     def network() -> MLP:
-        first, bias = scaled_noise(MLP_HIDDEN), torch.from_numpy(random.standard_normal(MLP_HIDDEN))
+        first, bias = noise(MLP_HIDDEN) / root, torch.from_numpy(random.standard_normal(MLP_HIDDEN))
         second = torch.from_numpy(random.standard_normal((MLP_CLASSES, MLP_HIDDEN)))
         return MLP(first, bias, second, int(MLP(first, bias, second, 0).logits(gold).argmax()))
 
@@ -433,11 +427,10 @@ def make_loss(name: str, gold: Tensor, oracle: Oracle, *, seed: np.random.SeedSe
         "linear": lambda: Linear(noise() - gold),
         "squared_distance": lambda: SquaredDistance(gold + noise() / 2, parts),
         "squared_distance_linear": lambda: LinearSquaredDistance(gold + noise() / 2, parts),
-        "quadratic": lambda: LowRankQuadratic(scaled_noise(QUADRATIC_RANK), gold),
+        "quadratic": lambda: LowRankQuadratic(noise(QUADRATIC_RANK) / root, gold),
         "hamming": lambda: Hamming(gold),
         "exact_match": lambda: ExactMatch(whole, parts),
         "f1": lambda: F1(gold, parts),
-        "f1_multilinear": lambda: MultilinearF1(gold, parts),
         "mlp": network,
         "black_box": lambda: BlackBox(network()),
     }

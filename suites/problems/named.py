@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
-from ...oracles.capabilities import MarginalOracle, Oracle
+from ...oracles.capabilities import Oracle
 from ...oracles.registry import unknown
 from ..base import Instance, Problem, split_loss
 from ..score_folders import DATA_VARIABLE
@@ -23,14 +22,9 @@ REAL_PROBLEMS: dict[str, str] = {name: summary for name, (_, summary, _) in REAL
 
 BUILT_IN_PROBLEMS: dict[str, str] = {name: regime.summary for name, regime in REGIMES.items()}
 
-PROBLEMS: dict[str, str] = {**REAL_PROBLEMS, **BUILT_IN_PROBLEMS, **TASK_PROBLEMS}
-"""Every problem that has a name, and one line on it."""
-
-OWN_LOSS = "own"
-"""The name for the default loss of a problem."""
-
-LOSS_NAMES = (OWN_LOSS, *LOSSES)
-"""The losses that a plan may name."""
+PROBLEMS: dict[str, str] = {**REAL_PROBLEMS, **BUILT_IN_PROBLEMS, **TASK_PROBLEMS}  # every problem that has a name, and one line on it
+OWN_LOSS = "own"  # the name for the default loss of a problem
+LOSS_NAMES = (OWN_LOSS, *LOSSES)  # the losses that a plan may name
 
 
 def with_loss(name: str, loss: str) -> str:
@@ -57,9 +51,8 @@ def available(data: str | None) -> tuple[str, ...]:
 def stages_of(name: str) -> tuple[str, ...]:
     """The stages of a named problem that a run measures by default.
 
-    All have stages of training except ``dtw_speech``, which has temperatures. Built-in problems have normalised entropies too. `load` also
-    takes ``h=<number>`` in (0, 1) for a built-in problem, and ``gamma=<number>`` above 0 for ``dtw_speech``. A task has the one stage
-    ``training``.
+    All have stages of training except ``dtw_speech``, which has temperatures, and tasks, which have the one stage ``training``. Built-in
+    problems have normalised entropies too. `load` also takes other numbers: ``h=<number>`` in (0, 1), ``gamma=<number>`` above 0.
 
     Raises:
         ValueError: an unknown name.
@@ -86,9 +79,9 @@ def load(  # noqa: PLR0913
 
     Args:
         name: a key of `PROBLEMS`, a structure with its size, such as ``subset[n=10,k=5]``, or a task with its sizes. A suffix ``@loss``
-            takes another loss, a key of `LOSSES`. Scores and gold structures do not depend on the loss.
+            takes another loss, a key of `LOSSES`; scores and gold structures stay the same.
         stage: one of `stages_of(name)`, or with another number.
-        instances: their number. In a real set they are spread evenly over its items by length; built-in ones are numbered from 0.
+        instances: in a real set they are spread evenly over its items by length; built-in ones are numbered from 0.
         data: the folder of the real score files; not read for a built-in problem.
         offset: a constant that is added to every loss.
         seed: of everything random: built-in scores, drawn gold structures and random losses.
@@ -132,16 +125,13 @@ def _items(name: str, seed: int, data: str | None) -> Items:
 @functools.lru_cache(maxsize=256)
 def _regime_items(name: str, seed: int, kind: type[Oracle]) -> Items:
     """Items kept for the scales of their stages, shared by losses; an oracle whose file has changed has another class."""
-    return RegimeItems(name, seed, None if name in REGIMES else sized_regime(name))
+    return RegimeItems(name, seed, REGIMES[name] if name in REGIMES else sized_regime(name))
 
 
 def from_file(file: ScoreFile, loss: str | None = None, *, offset: float = 0.0) -> Problem:
     """The problem of a user's own score file, named after the file, with the stage ``file``.
 
-    Args:
-        file: the file of the scores, and how to read it.
-        loss: a key of `LOSSES` that replaces the loss of the file; its name follows that of the problem.
-        offset: as in `load`.
+    Another ``loss``, a key of `LOSSES`, replaces that of the file, and its name follows that of the problem.
 
     Raises:
         ValueError: one sentence that names the file.
@@ -169,45 +159,3 @@ def _problem(items: Items, where: tuple[str, str], instances: int, loss: str | N
             made = make_loss(loss, items.gold(index), items.oracle, seed=seed)
         found.append(Instance(name, scores, made if offset == 0 else Offset(made, offset)))
     return Problem(*where, items.oracle, tuple(found), items.source)
-
-
-@dataclass(frozen=True)
-class InstanceFacts:
-    """Size and entropy of an instance, and properties of its loss.
-
-    Attributes:
-        log_count: log of the number of structures.
-        entropy: of the Gibbs law, in nats. ``normalised_entropy``: the same / log_count, 1 for the uniform law and 0 for one structure.
-        min_marginal: the least probability of a part that is not forbidden. Much rarer parts than one in the number of replicates do not
-            occur in a sample, and a test on their variance misleads.
-        vertex_degree, extension, offset: of the loss.
-    """
-
-    log_count: float
-    entropy: float | None
-    normalised_entropy: float | None
-    min_marginal: float | None
-    vertex_degree: int | None
-    extension: str
-    offset: float
-
-
-def instance_facts(oracle: Oracle, instance: Instance) -> InstanceFacts:
-    """The facts of one instance, at any size; those of the Gibbs law are None if the oracle has none.
-
-    Example:
-        >>> from structgrad.suites.problems import load
-        >>> problem = load("subset_regimes", "h=0.4", instances=1, data=None)
-        >>> facts = instance_facts(problem.oracle, problem.instances[0])
-        >>> round(facts.normalised_entropy, 6), round(facts.log_count, 3), facts.vertex_degree, facts.extension, facts.offset
-        (0.4, 5.394, None, 'formula', 0.0)
-    """
-    scores, loss = instance.scores, instance.loss
-    log_count = math.log(oracle.count(tuple(scores.shape)))
-    entropy: float | None = None
-    least: float | None = None
-    if isinstance(oracle, MarginalOracle) and oracle.sums_in_reach(tuple(scores.shape)):
-        entropy = float(oracle.entropy(scores))
-        least = float(oracle.marginals(scores)[oracle.free_parts(scores)].min())
-    share = entropy / log_count if entropy is not None and log_count > 0 else None
-    return InstanceFacts(log_count, entropy, share, least, loss.vertex_degree, loss.extension, loss.offset)

@@ -16,21 +16,15 @@ from .score_files import Arrays
 
 
 class RealItems(FileItems):
-    """Items of one of the score files.
-
-    Attributes:
-        stages: the stages of the file.
-        scores_key, gold_key: of the scores of items, without the stage, and of the indices of gold structures (`Oracle.dense`).
-        length_key: of the lengths of items; all are 1 when empty.
-        extra_rows: rows and columns of scores beyond the length of an item.
-        keep_key: of a mask of the items that belong to the problem; all when empty.
-    """
+    """Items of one of the score files."""
 
     oracle: Any
     stages: ClassVar[tuple[str, ...]] = STAGES
     default_loss = "quadratic"
-    id_key, length_key, scores_key, gold_key, keep_key = "small_id", "small_length", "", "", ""
-    extra_rows = 0
+    id_key, length_key = "small_id", "small_length"  # all lengths are 1 without a key
+    scores_key, gold_key = "", ""  # of scores without the stage, and of the indices of gold structures (`Oracle.dense`)
+    keep_key = ""  # of a mask of the items that belong to the problem
+    extra_rows = 0  # rows and columns of scores beyond the length of an item
 
     def __init__(self, name: str, seed: int, file: str, arrays: Arrays) -> None:
         self.name, self.seed, self.arrays, self.source = name, seed, arrays, f"{file}.npz"

@@ -41,31 +41,21 @@ AGREEMENT = 0.5
 """Share of the final direction in the early one. Early in training, a model already prefers its final structures; with this share, gold has
 about the log-probability that it has in the real sets."""
 
-USUAL_ENTROPIES = (0.95, 0.7, 0.1)
-"""Entropies of a structure without real scores of a similar one."""
+USUAL_ENTROPIES = (0.95, 0.7, 0.1)  # entropies of a structure without real scores of a similar one
 
 
 @dataclass(frozen=True)
 class Regime:
-    """The definition of one built-in problem.
-
-    Attributes:
-        summary: one line.
-        oracle: of the scores.
-        events: shapes of the scores, taken in turn.
-        entropies: at init, early and final, as shares of the log count.
-        loss: a key of `LOSSES`, by default.
-    """
+    """The definition of one built-in problem; ``entropies`` are those at init, early and final, as shares of the log count."""
 
     summary: str
     oracle: MarginalOracle
-    events: tuple[tuple[int, ...], ...]
+    events: tuple[tuple[int, ...], ...]  # shapes of the scores, taken in turn
     entropies: tuple[float, float, float]
     loss: str = "quadratic"
 
 
-MAX_SCALE = 2.0**60
-"""The greatest scale of the search."""
+MAX_SCALE = 2.0**60  # the greatest scale of the search
 
 
 def entropy_scales(oracle: MarginalOracle, directions: Tensor, entropies: Tensor, *, origin: Tensor | None = None) -> Tensor:
@@ -117,18 +107,13 @@ class RegimeItems(Items):
     The directions of init and final are drawn independently, and early lies between them. Those of ``h=…`` are one more draw, the same for
     all h. Gold is a sample of the final stage, so the best structure there is gold as often as in a calibrated trained model. It is
     independent of the directions of init and of ``h=…``.
-
-    Args:
-        name: of a built-in problem, or of another one that has the regime.
-        seed: of everything random.
-        regime: that of the name when None.
     """
 
     source = "built-in"
     oracle: MarginalOracle
 
-    def __init__(self, name: str, seed: int, regime: Regime | None = None) -> None:
-        self.name, self.seed, self.regime = name, seed, regime or REGIMES[name]
+    def __init__(self, name: str, seed: int, regime: Regime) -> None:
+        self.name, self.seed, self.regime = name, seed, regime
         self.oracle, self.default_loss = self.regime.oracle, self.regime.loss
         self._scales: dict[tuple[str, int], float] = {}
 
@@ -148,7 +133,10 @@ class RegimeItems(Items):
                 by_shape.setdefault(self._event(place[1]), []).append(place)
         for event, places in by_shape.items():
             log_count = math.log(self.oracle.count(event))
-            entropies = torch.tensor([self._share(stage) * log_count for stage, _ in places], dtype=torch.float64)
+            shares = [
+                self.regime.entropies[STAGES.index(stage)] if stage in STAGES else number_of(stage, "h", 1) or 0.0 for stage, _ in places
+            ]
+            entropies = log_count * torch.tensor(shares, dtype=torch.float64)
             directions = torch.stack([self.direction(*place) for place in places])
             found = entropy_scales(self.oracle, directions, entropies, origin=_uniform_scores(self.oracle, event))
             # Rounded, because the last bits of an entropy depend on the number of items computed together, and scores must not.
@@ -182,10 +170,6 @@ class RegimeItems(Items):
 
     def _event(self, index: int) -> tuple[int, ...]:
         return self.regime.events[index % len(self.regime.events)]
-
-    def _share(self, stage: str) -> float:
-        """The normalised entropy of a stage."""
-        return self.regime.entropies[STAGES.index(stage)] if stage in STAGES else number_of(stage, "h", 1) or 0.0
 
 
 def random_direction(oracle: Oracle, event: tuple[int, ...], random: np.random.Generator) -> Tensor:

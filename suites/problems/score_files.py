@@ -1,10 +1,9 @@
-"""Score tensors from files: `.npz` without pickles and `.safetensors`, with the conventions of the file."""
+"""Score tensors from files: `.npz` without pickles and `.safetensors`."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-import functools
 import json
 import math
 import re
@@ -30,86 +29,9 @@ from .sized import oracle_of_arrays
 
 Arrays = dict[str, np.ndarray]
 
-ARRAYS = ("scores", "transition", "start", "end", "gold", "lengths")
-"""The options of a `ScoreFile` that name an array."""
+ARRAYS = ("scores", "transition", "start", "end", "gold", "lengths")  # the options of a `ScoreFile` that name an array
 
 _CORRUPT = (OSError, EOFError, ValueError, KeyError, MemoryError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
-
-_FLAGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "meaning": (("score", "cost"), ()),
-    "transition_axes": (("previous_next", "next_previous"), ("linear_chain",)),
-    "root": (("first", "diagonal"), ("spanning_tree", "projective_tree")),
-    "spans": (("inclusive", "exclusive"), ("constituency",)),
-}
-"""The values of each flag of a `Convention`, the default first, and the oracles that it applies to; all when empty."""
-
-
-@dataclass(frozen=True)
-class Convention:
-    """Meaning of the numbers of a file; every flag is explicit, none is guessed.
-
-    Attributes:
-        meaning: ``score`` (higher is better) or ``cost`` (negated).
-        temperature: divides the scores; above 1 softens.
-        transition_axes: whether ``[..., p, c]`` (previous, next) or ``[..., c, p]`` is stored; linear chains.
-        root: ``first``, index 0 of ``[n+1, n+1]`` is the root; or ``diagonal``, ``[n, n]`` holds the root scores on its diagonal; trees.
-        spans: ``inclusive``, ``[i, j]`` covers i..j; or ``exclusive``, ``[n+1, n+1]`` covers i..j−1; constituency.
-    """
-
-    meaning: Literal["score", "cost"] = "score"
-    temperature: float = 1.0
-    transition_axes: Literal["previous_next", "next_previous"] = "previous_next"
-    root: Literal["first", "diagonal"] = "first"
-    spans: Literal["inclusive", "exclusive"] = "inclusive"
-
-    def __post_init__(self) -> None:
-        for flag, (choices, _) in _FLAGS.items():
-            if getattr(self, flag) not in choices:
-                raise ValueError(f"`Convention`: {unknown(str(getattr(self, flag)), choices, flag)}")
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(f"`Convention` got temperature={self.temperature}; expected a finite number above 0")
-
-    def check(self, oracle: Oracle) -> None:
-        """Refuse a flag that does not apply to the oracle's scores, because it would be ignored silently."""
-        for flag, (choices, names) in _FLAGS.items():
-            if names and getattr(self, flag) != choices[0] and oracle.name not in names:
-                raise ValueError(
-                    f"`Convention` got {flag}={getattr(self, flag)!r} for the oracle {oracle.name}; "
-                    f"it applies to {' and '.join(names)} only, leave it out"
-                )
-
-    @property
-    def extra(self) -> int:
-        """The size of scores less that of the stored array, the same in every dimension."""
-        return (self.root == "diagonal") - (self.spans == "exclusive")
-
-    def values(self, array: np.ndarray, *, key: str) -> Tensor:
-        """Numbers of a file as float64 scores: costs negated, divided by the temperature.
-
-        Raises:
-            ValueError: numbers of another kind, NaN, or a score of +inf (a cost of -inf), with the key and the first index.
-        """
-        if array.dtype.kind not in "fiu":
-            raise ValueError(f"key {key!r} has dtype {array.dtype}; expected floating-point numbers or integers")
-        sign = -1.0 if self.meaning == "cost" else 1.0
-        values = sign / self.temperature * torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape))
-        bad = ~(values < math.inf)
-        if bool(bad.any()):
-            index = tuple(int(i) for i in bad.nonzero()[0])
-            allowed = "finite costs, or +inf for a forbidden part" if sign < 0 else "finite scores, or -inf for a forbidden part"
-            raise ValueError(f"key {key!r} holds {array[index]} at index {index}; expected {allowed}")
-        return values
-
-    def laid_out(self, stored: Tensor, absent: float = -math.inf) -> Tensor:
-        """The last two axes in the layout of this package; ``absent`` fills entries that are not stored."""
-        if self.transition_axes == "next_previous":
-            stored = stored.mT.contiguous()
-        if self.root == "diagonal":
-            arcs = torch.nn.functional.pad(stored, (1, 0, 1, 0), value=absent)
-            arcs[..., 0, 1:] = stored.diagonal(dim1=-2, dim2=-1)
-            arcs.diagonal(dim1=-2, dim2=-1).fill_(absent)
-            stored = arcs
-        return stored[..., :-1, 1:].contiguous() if self.spans == "exclusive" else stored
 
 
 def read_arrays(path: str | Path) -> Arrays:
@@ -206,12 +128,6 @@ class PaddingWarning(UserWarning):
     """A warning about a file whose items seem to be padded, and that is read without their lengths."""
 
 
-@functools.cache
-def warn_once(text: str) -> None:
-    """Warn once per process and sentence."""
-    warnings.warn(text, PaddingWarning, stacklevel=2)
-
-
 def counted_by(oracle: Oracle) -> str:
     """The unit of the length of an item of this oracle."""
     return COUNTED.get(oracle.name, (oracle.examples if isinstance(oracle, DerivedOracle) else Examples()).counted)
@@ -221,19 +137,22 @@ def counted_by(oracle: Oracle) -> str:
 class ScoreFile:
     """A user's own scores: the arrays of a file by their meaning. The first axis of each counts items, except transition, start and end.
 
+    Scores have the layout of the oracle's operations. For example, index 0 of a tree's ``[n + 1, n + 1]`` is the root.
+
     Attributes:
         path: `.npz` or `.safetensors`.
         oracle: name with options, ``subset[k=3]``.
         scores: key of ``[items, *event]``; for a linear chain also of unary scores ``[items, n, t]``.
-        transition, start, end: keys of ``[t, t]``, ``[t]`` and ``[t]`` that go with unary scores; 0 when None.
-        gold: key of the gold structures: ``[items, *event]`` of 0/1, laid out and padded as the scores are, or their indices (see
-            `Oracle.dense`): tags of chains ``[items, n]``, classes ``[items]``. When None, gold is one exact sample of each item (its best
-            structure if the oracle does not sample).
+        transition, start, end: keys of ``[t, t]`` (previous, next), ``[t]`` and ``[t]`` that go with unary scores; 0 when None.
+        gold: key of the gold structures: ``[items, *event]`` of 0/1, padded as the scores are, or their indices (see `Oracle.dense`): tags
+            of chains ``[items, n]``, classes ``[items]``. When None, gold is one exact sample of each item (its best structure if the
+            oracle does not sample).
         lengths: key of ``[items]`` integers, the sizes of items without padding. Units: positions of a chain, words of a dependency tree
             (without the root), tokens of a constituency tree or a derivation, rows of a permutation, categories, else parts. Alignments
             have ``[items, 2]``, rows and columns. An item is cut to its own size. When None, items have no padding.
+        meaning: ``score`` (higher is better) or ``cost`` (negated).
+        temperature: divides the scores; above 1 softens.
         loss: a key of `LOSSES` other than ``downstream``.
-        convention: the meaning of the numbers.
         instances: number of items, spread evenly by length; all when None.
         seed: of drawn gold structures and of random losses.
     """
@@ -247,10 +166,17 @@ class ScoreFile:
     end: str | None = None
     gold: str | None = None
     lengths: str | None = None
+    meaning: Literal["score", "cost"] = "score"
+    temperature: float = 1.0
     loss: str = "quadratic"
-    convention: Convention = Convention()
     instances: int | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.meaning not in ("score", "cost"):
+            raise ValueError(f"`ScoreFile`: {unknown(str(self.meaning), ('score', 'cost'), 'meaning')}")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"`ScoreFile` got temperature={self.temperature}; expected a finite number above 0")
 
     @property
     def problem(self) -> str:
@@ -261,11 +187,8 @@ class ScoreFile:
 class ScoreTables(FileItems):
     """The items of a `ScoreFile`, checked and read one by one.
 
-    Args:
-        file: the arrays by their meaning.
-
     Raises:
-        ValueError: an unknown key, an array whose shape, numbers or length do not fit, or a flag that does not apply.
+        ValueError: an unknown key, or an array whose shape, numbers or length do not fit.
     """
 
     def __init__(self, file: ScoreFile) -> None:
@@ -281,7 +204,6 @@ class ScoreTables(FileItems):
                 f"got a score file of {file.oracle!r} with lengths={file.lengths!r}; expected items of one size, in whose padding no "
                 "transitions lie: write a file for each length"
             )
-        file.convention.check(self.oracle)
         self.arrays = read_arrays(file.path)
         array = self._array(file.scores)
         self._unary = isinstance(self.oracle, LinearChain) and array.ndim == 3
@@ -295,8 +217,11 @@ class ScoreTables(FileItems):
                 raise ValueError(f"`ScoreFile` got {name}={key!r}; expected it only with unary scores [items, n, t] of a linear chain")
             if key is not None and self._array(key).shape != shape:
                 raise ValueError(f"key {key!r} has shape {self._array(key).shape}; expected {shape}")
-        self._event = (*array.shape[1:], tags) if self._unary else tuple(size + file.convention.extra for size in array.shape[1:])
-        self._check_event(file.scores, array.shape, self._event)
+        self._event = (*array.shape[1:], tags) if self._unary else array.shape[1:]
+        try:
+            self.oracle.check_event("ScoreFile", self._event)
+        except ValueError as error:
+            raise ValueError(f"key {file.scores!r} has shape {array.shape}: {error}") from error
         self.lengths = self._read_lengths(len(array))
         gold = None if file.gold is None else self._array(file.gold)
         if gold is not None and (gold.dtype.kind not in "fiub" or gold.shape[:1] != (len(array),)):
@@ -308,26 +233,15 @@ class ScoreTables(FileItems):
         return str(index)
 
     def scores(self, index: int, stage: str = "file") -> Tensor:
-        """The float64 scores of an item, [*event].
-
-        Raises:
-            ValueError: numbers that are no scores, or an item that forbids every structure.
-        """
+        """The float64 scores of an item, [*event]; ValueError for numbers that are no scores, or an item that forbids every structure."""
         file, key, event = self.file, f"{self.file.scores}[{index}]", self._event_of(index)
         stored = self._array(file.scores)[index]
         if self._unary:
-            transition, start, end = (
-                None if name is None else file.convention.values(self._array(name), key=name)
-                for name in (file.transition, file.start, file.end)
-            )
-            if transition is not None and file.convention.transition_axes == "next_previous":
-                transition = transition.mT
-            unary = file.convention.values(stored[: event[0]], key=key)
-            scores = LinearChain.from_potentials(unary, transition, start=start, end=end)
+            shared = (None if name is None else self._values(self._array(name), name) for name in (file.transition, file.start, file.end))
+            transition, start, end = shared
+            scores = LinearChain.from_potentials(self._values(stored[: event[0]], key), transition, start=start, end=end)
         else:
-            cut = _corner(stored, event, -file.convention.extra)
-            scores = file.convention.laid_out(file.convention.values(cut, key=key))
-            self._check_event(key, cut.shape, tuple(scores.shape))
+            scores = self._values(_corner(stored, event), key)
         # The structure without parts, which some oracles have, is the best one if every part costs something.
         nothing = bool((scores == -math.inf).any()) and not bool(self.oracle.argmax(scores).any())
         if nothing and bool(self.oracle.argmax(torch.full_like(scores, -1)).any()):
@@ -342,14 +256,12 @@ class ScoreTables(FileItems):
         if self.file.gold is None:
             return self.sampled(index, self.scores(index))
         stored = np.asarray(self._array(self.file.gold)[index])
-        event, structure = self._event_of(index), None
+        event = self._event_of(index)
+        structure: Tensor | None = None
         # Of any dtype and byte order; torch compares no unsigned integers of more than 8 bits.
         entry = torch.from_numpy(stored.astype(np.float64 if stored.dtype.kind == "f" else np.int64))
         if entry.ndim == len(event):
-            # In the layout of the file or, by its size, of this package.
-            own = self.file.convention.extra != 0 and tuple(entry.shape) == self._event
-            cut = _corner(entry.double(), event, 0 if own else -self.file.convention.extra)
-            structure = cut if own else self.file.convention.laid_out(cut, 0.0)
+            structure = _corner(entry.double(), event)
         elif not entry.is_floating_point() and entry.ndim == len(shape := self.oracle.index_shape(event)):
             with contextlib.suppress(ValueError):
                 structure = self.oracle.dense(_corner(entry, shape), event, dtype=torch.float64)
@@ -372,13 +284,18 @@ class ScoreTables(FileItems):
             f"(`ScoreFile({option}=...)` in Python)"
         )
 
-    def _check_event(self, key: str, stored: tuple[int, ...], event: tuple[int, ...]) -> None:
-        try:
-            if 0 in event:
-                raise ValueError(f"got event shape {event}; expected at least one part in every event dimension")
-            self.oracle.check_event("ScoreFile", event)
-        except ValueError as error:
-            raise ValueError(f"key {key!r} has shape {stored}: {error}") from error
+    def _values(self, array: np.ndarray, key: str) -> Tensor:
+        """Numbers of the file as float64 scores: costs negated, divided by the temperature."""
+        if array.dtype.kind not in "fiu":
+            raise ValueError(f"key {key!r} has dtype {array.dtype}; expected floating-point numbers or integers")
+        sign = -1.0 if self.file.meaning == "cost" else 1.0
+        values: Tensor = sign / self.file.temperature * torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape))
+        bad = ~(values < math.inf)
+        if bool(bad.any()):
+            index = tuple(int(i) for i in bad.nonzero()[0])
+            allowed = "finite costs, or +inf for a forbidden part" if sign < 0 else "finite scores, or -inf for a forbidden part"
+            raise ValueError(f"key {key!r} holds {array[index]} at index {index}; expected {allowed}")
+        return values
 
     def _event_of(self, index: int) -> tuple[int, ...]:
         """The event shape of an item."""
@@ -404,20 +321,19 @@ class ScoreTables(FileItems):
         return lengths.astype(np.int64)
 
     def _warn_of_padding(self, array: np.ndarray) -> None:
-        """Warn once if items seem to be padded and no field names their lengths."""
+        """Warn if items seem to be padded and no field names their lengths."""
         named = {getattr(self.file, option) for option in ARRAYS}
         limits = self.oracle.length_limits(self._event)
-        lengths, masks = [], []
+        unnamed: dict[str, str] = {}
         for key, other in self.arrays.items():
-            if key in named or not LENGTH_NAME.fullmatch(key) or other.dtype.kind not in "iub":
-                continue
-            if other.shape == self.lengths.shape and other.dtype.kind != "b":
-                lengths += [key] if ((other >= 1) & (other < limits)).any() else []
-            elif other.ndim > 1 and len(other) == len(array) and not other.all():
-                # A mask: rows of ones with zeros behind them.
-                masks += [key] if np.isin(other, (0, 1)).all() and (np.diff(other.astype(np.int64), axis=-1) <= 0).all() else []
+            lengths = other.shape == self.lengths.shape and other.dtype.kind in "iu"
+            mask = not lengths and other.ndim > 1 and len(other) == len(array) and other.dtype.kind in "iub" and not other.all()
+            # Rows of ones with zeros behind them.
+            mask = mask and bool((other <= 1).all() and (np.diff(other.astype(np.int64), axis=-1) <= 0).all())
+            if key not in named and LENGTH_NAME.fullmatch(key) and ((lengths and (other < limits).any()) or mask):
+                unnamed[key] = key if lengths else "NAME"
         values = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
-        scores = values.unsqueeze(-1).expand(-1, *self._event) if self._unary else self.file.convention.laid_out(values)
+        scores = values.unsqueeze(-1).expand(-1, *self._event) if self._unary else values
         padded, read = torch.zeros(len(scores), dtype=torch.bool), self.oracle.read_mask(self._event)
         for axis, limit in enumerate(limits):
             # Items whose last parts along an axis are all one number, and not all the others. One part alone shows nothing.
@@ -432,15 +348,17 @@ class ScoreTables(FileItems):
                 padded |= same & (others != last[:, :1]).any(-1)
         items = padded.nonzero().flatten().tolist()
         signs = [f"{len(items)} of {len(array)} items, such as {item}, end in parts of one value" for item in items[:1]]
-        signs += [f"the array {key!r} is named by no field" for key in [*lengths, *masks][:1]]
+        signs += [f"the array {key!r} is named by no field" for key in list(unnamed)[:1]]
         if signs:
-            warn_once(
+            warnings.warn(
                 f"{self.file.path}: {' and '.join(signs)}: possible padding is measured as scores; if it is padding, name an "
-                f"array of integers, how many {counted_by(self.oracle)} each item has, by --field lengths={[*lengths, 'NAME'][0]} "
-                "(`ScoreFile(lengths=...)` in Python)"
+                f"array of integers, how many {counted_by(self.oracle)} each item has, by --field lengths={[*unnamed.values(), 'NAME'][0]} "
+                "(`ScoreFile(lengths=...)` in Python)",
+                PaddingWarning,
+                stacklevel=2,
             )
 
 
-def _corner(values: Any, size: tuple[int, ...], extra: int = 0) -> Any:
+def _corner(values: Any, size: tuple[int, ...]) -> Any:
     """The first entries along every axis."""
-    return values[tuple(slice(length + extra) for length in size)]
+    return values[tuple(map(slice, size))]

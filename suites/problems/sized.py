@@ -21,8 +21,7 @@ SIZES = {"n": ("length", "rows", "frames"), "m": ("columns",), "t": ("tags",), "
 
 LETTERS = {word: letter for letter, words in SIZES.items() for word in words}
 
-MAX_SCORES = 250_000
-"""The most scores of one instance."""
+MAX_SCORES = 250_000  # the most scores of one instance
 
 
 def is_sized(name: str) -> bool:
@@ -40,7 +39,7 @@ def sized_name(name: str) -> str:
     """The one spelling of such a name: letters for sizes, these first, then the options of the structure.
 
     Raises:
-        ValueError: an unknown structure, option or size; one that is missing; or a space of one structure, or without Gibbs distribution.
+        ValueError: an unknown structure, option or size, or one that is missing.
 
     Example:
         >>> sized_name("subset[k=5, length=10]"), sized_name("alignment[m=4,n=3]")
@@ -52,10 +51,7 @@ def sized_name(name: str) -> str:
 
 
 def sized_structure(name: str) -> tuple[Oracle, tuple[int, ...]]:
-    """The oracle of such a name, and the event shape of its size.
-
-    Raises:
-        ValueError: as `sized_name`, or too many scores.
+    """The oracle of such a name, and the event shape of its size; ValueError as `sized_name`, or for too many scores.
 
     Example:
         >>> sized_structure("subset[n=10,k=5]")
@@ -79,10 +75,8 @@ def sized_regime(name: str) -> Regime:
     like = next((regime for regime in REGIMES.values() if regime.oracle == oracle), None)
     like = like or next((regime for regime in REGIMES.values() if type(regime.oracle) is type(oracle)), None)
     loss = like.loss if like else Regime.loss
-    if like is None:
-        like = peaked_like(
-            oracle.examples.like if isinstance(oracle, DerivedOracle) else LinearChain.name if isinstance(oracle, TiedChain) else ""
-        )
+    if isinstance(oracle, DerivedOracle | TiedChain):
+        like = like or peaked_like(oracle.examples.like if isinstance(oracle, DerivedOracle) else LinearChain.name)
     return Regime(f"random scores of {name}", oracle, (event,), like.entropies if like else USUAL_ENTROPIES, loss)
 
 
@@ -129,11 +123,7 @@ def _example(text: str, wanted: tuple[str, ...]) -> str:
 
 
 def oracle_of_arrays(text: str) -> Oracle:
-    """The oracle of a name without sizes, which come from the arrays of scores.
-
-    Raises:
-        ValueError: an unknown structure or option, or a size.
-    """
+    """The oracle of a name without sizes, which come from the arrays of scores; ValueError for an unknown name, or a size."""
     name, options = parse(text)
     kind = _kind_of(name, "oracle")
     if _is_oracle(kind):
@@ -145,11 +135,7 @@ def oracle_of_arrays(text: str) -> Oracle:
 
 
 def refuse_unsized(name: str) -> None:
-    """Refuse the name of a structure without its size; any other name passes.
-
-    Raises:
-        ValueError: a structure by name or file, or a file that cannot be imported.
-    """
+    """Raise ValueError for a structure, by name or file, without its size; any other name passes."""
     text = name.partition("[")[0]
     kind = _kind_of(text, "problem")
     if kind is None:
@@ -186,32 +172,23 @@ def sizes_of(oracle: Oracle, events: Iterable[tuple[int, ...]]) -> str:
         'n = 3 to 6, t = 5'
     """
     found = [sizes_at(oracle, event) for event in dict.fromkeys(events)]
-    ranges = {letter: sorted({sizes.get(letter, 0) for sizes in found}) for letter in found[0]} if all(found) and found else {}
-    return ", ".join(f"{letter} = {ends[0] if len(ends) == 1 else f'{ends[0]} to {ends[-1]}'}" for letter, ends in ranges.items())
+    ranges = {letter: sorted({sizes[letter] for sizes in found}) for letter in found[0]} if found and all(found) else {}
+    return ", ".join(f"{letter} = {' to '.join(map(str, dict.fromkeys((ends[0], ends[-1]))))}" for letter, ends in ranges.items())
 
 
 def sizes_at(oracle: Oracle, event: tuple[int, ...]) -> dict[str, int]:
-    """The sizes behind an event shape, by their letters; empty if they do not follow from it, or are many.
+    """The one to three sizes behind an event shape, by their letters; empty if they do not follow from it.
 
-    Candidates are the lengths of the axes and the numbers just below them.
-
-    Example:
-        >>> from structgrad.oracles import SpanningTree
-        >>> sizes_at(LinearChain(), (5, 3, 3)), sizes_at(SpanningTree(), (6, 6))
-        ({'n': 5, 't': 3}, {'n': 5})
+    Candidates are the lengths of the axes and the numbers just below them. A user's `event_shape` may raise anything, and no measurement
+    should fail because of a label.
     """
-    names: tuple[str, ...] = ()
-    # A user's `event_shape` may raise anything, and no measurement should fail because of a label.
+    candidates, fitting = sorted({length - less for length in event for less in (0, 1)} - {0, -1}, reverse=True), []
     with contextlib.suppress(Exception):
         names = size_names(type(oracle))
-    if not 1 <= len(names) <= 3:
-        return {}
-    candidates = sorted({length - less for length in event for less in (0, 1)} - {0, -1}, reverse=True)
-    choices = (dict(zip(names, sizes, strict=True)) for sizes in itertools.product(candidates, repeat=len(names)))
-    fitting = []
-    for sizes in choices:
-        with contextlib.suppress(Exception):
-            fitting += [sizes] if tuple(oracle.event_shape(**sizes)) == event else []
+        for sizes in itertools.product(candidates, repeat=len(names)) if 1 <= len(names) <= 3 else ():
+            with contextlib.suppress(Exception):
+                named = dict(zip(names, sizes, strict=True))
+                fitting += [named] if tuple(oracle.event_shape(**named)) == event else []
     return {LETTERS.get(name, name): size for name, size in fitting[0].items()} if len(fitting) == 1 else {}
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
+from ...oracles.capabilities import MarginalOracle
 from ..base import Instance, Problem, ProblemLoss, Row, oracle_name
 from ..measures import SUITES
 from ..measures.suite import Context, Finding
 from ..metrics import unit_of
-from ..problems import InstanceFacts, instance_facts
 from .planning.plan import Plan
 from .work import Cell
 
@@ -101,5 +101,9 @@ class RowWriter:
 
 @functools.lru_cache(maxsize=1024)
 def _facts(problem: Problem, instance: Instance) -> dict[str, Any]:
-    facts: InstanceFacts = instance_facts(problem.oracle, instance)
-    return {name: getattr(facts, name) for name in ("log_count", "entropy", "normalised_entropy")}
+    """Size and entropy of an instance; None without sums in reach."""
+    oracle, event = problem.oracle, tuple(instance.scores.shape)
+    log_count = math.log(oracle.count(event))
+    entropy = float(oracle.entropy(instance.scores)) if isinstance(oracle, MarginalOracle) and oracle.sums_in_reach(event) else None
+    share = entropy / log_count if entropy is not None and log_count > 0 else None
+    return {"log_count": log_count, "entropy": entropy, "normalised_entropy": share}

@@ -8,33 +8,26 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...oracles import SpanningTree
 from ...oracles.capabilities import EnumerableOracle, MarginalOracle, Oracle
 from ...oracles.magnitudes import counted
 from ...oracles.numerics import zero_ignored
-from ...oracles.spanning_tree import SpanningTree
-from ..problems.forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, flat, form_of
-from .derivations import GibbsLaw, derivations_of, gibbs_law
+from ..problems.losses import CountForm, LinearForm, LossForm, PointForm, QuadraticForm
 from .enumeration import CAP, ROUNDOFF, UNKNOWN, Truth, exact_truth, pulled_back
+from .laws import GibbsLaw, Law, derivations_of, law_of
 from .loss_checks import examine_loss
-from .trees import TreeLaw
 
 
 class UnknownTruthError(ValueError):
     """An unknown exact gradient: too many structures, and no closed form."""
 
 
-SAFETY = 4
-"""The error bound, as a multiple of the sum of first-order terms."""
-
-MAX_RANGE = 2**20
-"""The largest number of values of all counts together."""
+SAFETY = 4  # the error bound, as a multiple of the sum of first-order terms
+MAX_RANGE = 2**20  # the largest number of values of all counts together
 
 
 class Count(NamedTuple):
-    """A function of one count: ``values[k]``, k = ⟨weights, z⟩.
-
-    weights: int64 [*event]. values: float64 [size]; counts that no structure has hold any value.
-    """
+    """A function of one count: ``values[⟨weights, z⟩]``, int64 [*event] and float64 [size]."""
 
     weights: Tensor
     values: Tensor
@@ -71,30 +64,7 @@ def reduced(form: CountForm, oracle: Oracle, parameters: Tensor) -> Count | Line
     return Count(joint, values)
 
 
-MAX_TABLE = 2**25
-"""The most numbers in a table of counts by node, or complex numbers in the determinants of all frequencies."""
-
-Law = GibbsLaw | TreeLaw
-
-
-def law_of(oracle: Oracle, parameters: Tensor) -> Law | None:
-    """The law of natural parameters [*event] with 0 at ignored entries; None if the oracle has no sums in closed form."""
-    if isinstance(oracle, SpanningTree):
-        return TreeLaw(oracle, parameters)
-    derivations = derivations_of(oracle, tuple(parameters.shape))
-    return None if derivations is None else gibbs_law(derivations, parameters.flatten())
-
-
-def has_law(oracle: Oracle, event: tuple[int, ...]) -> bool:
-    """Whether `law_of` finds one for scores of a shape."""
-    return isinstance(oracle, SpanningTree) or derivations_of(oracle, event) is not None
-
-
-def holds_counts(oracle: Oracle, event: tuple[int, ...], size: int) -> bool:
-    """Whether the law of a count of so many values fits, for an oracle that has a law."""
-    derivations = derivations_of(oracle, event)
-    numbers = event[-1] ** 2 * (size // 2 + 1) // 2 if derivations is None else derivations.nodes * size
-    return numbers <= MAX_TABLE
+MAX_TABLE = 2**25  # the most numbers in a table of counts by node
 
 
 class Expected(NamedTuple):
@@ -111,15 +81,15 @@ def expectation(law: Law, form: Count | LossForm, parameters: Tensor) -> Expecte
     """The expectation of a loss of a form under a law with these natural parameters."""
     if isinstance(form, PointForm):
         # One value at z*, another elsewhere: ∇ p(z*) = p(z*) (z* − μ).
-        structure = flat(form.structure, 0)
+        structure = _flat(form.structure)
         taken = (structure * torch.where(structure > 0, parameters.flatten(), 0)).sum()  # a part that is counted as often as it is
         p, step = math.exp(min(float(taken) - law.log_partition, 0.0)), form.here - form.elsewhere
         gradient = step * p * (structure - law.marginals)
         return Expected("point", form.elsewhere + step * p, gradient, step**2 * p * (1 - p), abs(step) * p)
     if isinstance(form, QuadraticForm):
         # By the first two moments of A z about a structure; the variance would take four.
-        (centre, mean, half), kind = law.moments(flat(form.matrix, 1)), "quadratic"
-        offset = centre - flat(form.target)
+        (centre, mean, half), kind = law.moments(_flat(form.matrix, 1)), "quadratic"
+        offset = centre - _flat(form.target)
         with torch.enable_grad():
             change = (2 * offset * mean + 2 * half).sum()
         value, variance = offset @ offset + form.constant, math.nan
@@ -127,39 +97,42 @@ def expectation(law: Law, form: Count | LossForm, parameters: Tensor) -> Expecte
         magnitude = float(2 * offset.abs() @ square.clamp(min=0).sqrt() + square.sum())
     else:
         if isinstance(form, Count):
+            assert isinstance(law, GibbsLaw), "trees have no law of a count"
             kind, ((value, change, half), magnitude) = "count", law.count(form.weights, form.values)
         else:
             assert isinstance(form, LinearForm), "other counts are reduced"
-            kind, (centre, mean, half) = "linear", law.moments(flat(form.weights).unsqueeze(0))
+            kind, (centre, mean, half) = "linear", law.moments(_flat(form.weights).unsqueeze(0))
             value, change, magnitude = centre[0] + form.constant, mean[0], math.sqrt(max(2 * float(half.detach()), 0.0))
         variance = max(2 * float(half.detach()) - float(change.detach()) ** 2, 0.0)
     return Expected(kind, float(value) + float(change.detach()), law.gradient(change), variance, magnitude)
+
+
+def _flat(tensor: Tensor, leading: int = 0) -> Tensor:
+    """Weights in float64, with one dimension for the event."""
+    return tensor.detach().to(torch.float64).flatten(leading)
 
 
 def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth | None:
     """The truth without enumeration: O(polynomial) for all structures but permutations, whose sums take O(2ⁿ n).
 
     The gradient is ``Cov(L, z)``. For a linear loss it is ``Cov(z) c``. A quadratic loss needs the first two moments of ``A z``, and a
-    function of a count the law of the count. Over derivations (all structures that are built item by item) these come from a pass over
-    normalised probabilities, which keeps relative precision. Over spanning trees they come from determinants of deviations from the best
-    tree.
+    function of a count the law of the count; see `structgrad.suites.truth.laws`. Its kurtoses are unknown (inf: trust no test that needs
+    them). The loss variance is nan for a quadratic loss, and the support is a rounded sum if parts are forbidden.
 
     Args:
-        loss: any loss; its attribute ``form`` is its formula on structures (`structgrad.suites.problems.forms`).
+        loss: any loss; its attribute ``form`` is its formula on structures (`structgrad.suites.problems.losses`).
         oracle: of the structures.
         scores: [*event].
 
     Returns:
-        The truth. Its kurtoses are unknown (inf: trust no test that needs them). The loss variance is nan for a quadratic loss, and the
-        support is a rounded sum if parts are forbidden. None if the loss has no form, the oracle no sums in closed form, or the tables
-        do not fit.
+        None if the loss has no form, the oracle no sums in closed form, or the tables do not fit.
 
     Raises:
         ValueError: scores of another shape, or no feasible structure.
 
     References:
         Chiang & Li 2009, "First- and second-order expectation semirings with applications to minimum-risk training", sections 3 and 4
-        (moments over derivations); Koo et al. 2007, "Structured prediction models via the matrix-tree theorem", section 3.
+        (moments over derivations).
 
     Example:
         >>> from structgrad.oracles import SpanningTree
@@ -172,7 +145,7 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
     theta = scores.detach().double()
     if theta.ndim != oracle.event_ndim:
         raise ValueError(f"`analytic_truth` got scores of shape {tuple(scores.shape)}; expected one instance, [*event]")
-    simple = _simplest(form_of(loss), oracle, theta)
+    simple = _simplest(getattr(loss, "form", None), oracle, theta)
     if simple is None:
         return None
     parameters = _parameters(oracle, theta)
@@ -207,7 +180,7 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
 
 def unknown_because(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> str | None:
     """The reason why `known_truth` has no answer, found without computing it; None if it has one."""
-    count, form = oracle.count(tuple(scores.shape)), form_of(loss)
+    count, form = oracle.count(tuple(scores.shape)), getattr(loss, "form", None)
     listed = isinstance(oracle, EnumerableOracle)
     if (listed and count <= cap) or _simplest(form, oracle, scores.detach().double()) is not None:
         return None
@@ -221,12 +194,14 @@ def unknown_because(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -
 def _simplest(form: LossForm | None, oracle: Any, theta: Tensor) -> Count | LossForm | None:
     """The form of the loss at its simplest; None if its expectation over these structures has no closed form that fits."""
     event = tuple(theta.shape)
-    if form is None or not isinstance(oracle, MarginalOracle) or not has_law(oracle, event):
+    derivations = derivations_of(oracle, event)
+    if form is None or not isinstance(oracle, MarginalOracle) or (derivations is None and not isinstance(oracle, SpanningTree)):
         return None
     if not isinstance(form, CountForm):
         return form
     found = reduced(form, oracle, _parameters(oracle, theta))
-    return None if isinstance(found, Count) and not holds_counts(oracle, event, len(found.values)) else found
+    fits = not isinstance(found, Count) or (derivations is not None and derivations.nodes * len(found.values) <= MAX_TABLE)
+    return found if fits else None
 
 
 def _parameters(oracle: Any, theta: Tensor) -> Tensor:
@@ -234,14 +209,14 @@ def _parameters(oracle: Any, theta: Tensor) -> Tensor:
     return zero_ignored(oracle.natural_parameters(theta), oracle.read_mask(tuple(theta.shape), theta.device))
 
 
-def _support(oracle: MarginalOracle, parameters: Tensor, count: int) -> int:
-    """The number of structures without a forbidden part: all, or the sum over those at score 0, rounded."""
-    read = oracle.read_mask(tuple(parameters.shape), parameters.device)
-    forbidden = (parameters == -math.inf) & read
+def _support(oracle: MarginalOracle, parameters: Tensor, count: int) -> float:
+    """The number of structures without a forbidden part: all, or the sum over those at score 0, rounded; nan if unknown."""
+    forbidden = parameters == -math.inf
     if not bool(forbidden.any()):
         return count
     law = law_of(oracle, torch.zeros_like(parameters).masked_fill(forbidden, -math.inf))
-    assert law is not None, "it had one with other scores"
+    if law is None:
+        return math.nan
     return round(math.exp(law.log_partition)) if law.log_partition < 700 else count
 
 
@@ -268,19 +243,12 @@ def known_truth(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> Tr
 
 
 def law_alone(oracle: Any, scores: Tensor) -> Truth:
-    """The law of the structures, as far as its sums are in reach, for a loss without a known exact gradient.
-
-    The gradient is 0, and its error infinite.
-    """
+    """The law of the structures, as far as its sums are in reach, for a loss without a known gradient (0, of infinite error)."""
     theta = scores.detach().double()
     count = oracle.count(tuple(theta.shape))
-    nothing = torch.full_like(theta, math.nan)
-    log_partition, entropy, marginals, support = math.nan, math.nan, nothing, float(count)
+    log_partition, entropy, marginals = math.nan, math.nan, torch.full_like(theta, math.nan)
     if isinstance(oracle, MarginalOracle) and oracle.sums_in_reach(tuple(theta.shape)):
         log_partition, entropy, marginals = float(oracle.log_partition(theta)), float(oracle.entropy(theta)), oracle.marginals(theta)
-    parameters = _parameters(oracle, theta)
-    if bool((parameters == -math.inf).any()):
-        support = _support(oracle, parameters, count) if has_law(oracle, tuple(theta.shape)) else math.nan
     return Truth(
         gradient=torch.zeros_like(theta),
         value=math.nan,
@@ -289,7 +257,7 @@ def law_alone(oracle: Any, scores: Tensor) -> Truth:
         entropy=entropy,
         marginals=marginals,
         count=count,
-        support=support,
+        support=_support(oracle, _parameters(oracle, theta), count),
         kurtosis=torch.full_like(theta, math.inf),
         kurtosis_along=math.inf,
         method=UNKNOWN,

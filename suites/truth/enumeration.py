@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -23,23 +23,12 @@ from ...oracles.magnitudes import counted, duration
 from ..device_memory import Launches, available
 from .loss_checks import checked, examine_loss, values
 
-CAP = 2_000_000
-"""The largest space that is enumerated unless a caller asks for more."""
-
-UNKNOWN = "none"
-"""The method of a truth without a gradient."""
-
-ROUNDOFF = 2.0**-53
-"""Half the distance of 1 from the next float64."""
-
-TYPICAL_RATE = 1e6
-"""Structures that one core enumerates per second with a cheap loss."""
-
-MAX_CHUNK = 8192
-"""The most structures of a chunk on the CPU; more do not fit the cache of one core."""
-
-CHUNK_PARTS = 2**18
-"""Parts of a chunk's structures together on the CPU, for the same reason."""
+CAP = 2_000_000  # the largest space that is enumerated unless a caller asks for more
+UNKNOWN = "none"  # the method of a truth without a gradient
+ROUNDOFF = 2.0**-53  # half the distance of 1 from the next float64
+TYPICAL_RATE = 1e6  # structures that one core enumerates per second with a cheap loss
+MAX_CHUNK = 8192  # the most structures of a chunk on the CPU; more do not fit the cache of one core
+CHUNK_PARTS = 2**18  # parts of a chunk's structures together on the CPU, for the same reason
 
 BYTES_PER_PART = 80
 """Memory of one part of a structure on a device: itself, its deviation, the loss's copy, and estimates with their powers."""
@@ -77,6 +66,8 @@ class Truth:
     kurtosis_along: float
     method: str = "enumeration"
     error: float = math.inf
+    memo: dict[str, Any] = field(init=False, default_factory=dict, repr=False)
+    """Other properties of the instance, computed on first use."""
 
     @property
     def loss_deviation(self) -> float:
@@ -86,12 +77,7 @@ class Truth:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """An instance with a known exact gradient, on which estimators are measured.
-
-    Attributes:
-        oracle: the structures. ``loss``: ``[..., *event] -> [...]``. ``scores``: ``[*event]``, in the dtype that estimators run in.
-        truth: of these scores.
-    """
+    """An instance with a known exact gradient, on which estimators are measured; scores ``[*event]`` in the dtype that these run in."""
 
     oracle: Any
     loss: Loss
@@ -133,11 +119,9 @@ def exact_truth(  # noqa: PLR0913 - an instance, and three limits on the work
 
 
 class Enumeration:
-    """All structures of an instance, as deviations from the mode, with their probabilities and losses; arguments as of `exact_truth`.
+    """All structures of an instance, as deviations from the mode; arguments as of `exact_truth`.
 
-    Attributes:
-        probabilities: ``[count]``, 0 for infeasible structures. ``errors``: ``L − E L``, ``[count]``, 0 for these too.
-        value: ``E L``.
+    ``probabilities`` and ``errors``, ``L − E L``, are [count], 0 for infeasible structures; ``value`` is ``E L``.
     """
 
     def __init__(self, loss: Loss, oracle: EnumerableOracle, scores: Tensor, *, cap: int = CAP, chunk: int | None = None) -> None:
@@ -205,7 +189,6 @@ class Enumeration:
         return (found for _, found in launches.over(0, self.count, launch))
 
     def truth(self, *, kurtosis: bool) -> Truth:
-        """The truth; without ``kurtosis``, that is infinite."""
         p, errors = self.probabilities, self.errors
         variance = float(checked(torch.stack([(p @ errors.square()).sqrt()]))[0].square())
         doubt = p * (self._slack + min(self.chunk, self.count) + self.count / self.chunk + 3)
@@ -233,7 +216,7 @@ class Enumeration:
         )
 
     def _total(self, compute: Callable[[Tensor, slice], Tensor]) -> Tensor:
-        """The sum over chunks of a function of deviations ``[c, parts]`` and of the slice of their ranks."""
+        """The sum over chunks of a function of deviations and ranks."""
         return functools.reduce(torch.add, self._chunks(lambda _, flips, part: compute(flips, part)))
 
     def _spread(self, values: Tensor, missing: float) -> Tensor:
@@ -256,8 +239,7 @@ class Enumeration:
     def squared_scores(self, metric: Tensor | None) -> Tensor:
         """``E[(L − E L)ᵏ s's]`` of the scores ``s = ∇ log p(z)`` for k = 0, 1, 2, ``[1 or 2, 3]``; the second row is that of ``s'Ms``.
 
-        Args:
-            metric: M, ``[d, d]``; None leaves out the second row.
+        Without the metric M, [d, d], there is no second row.
         """
         jacobian = self._jacobian()
         kept = None if metric is None else metric[self._places][:, self._places]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import weakref
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,10 +12,7 @@ from ...oracles.capabilities import MarginalOracle
 from ..statistics.geometry import Geometry
 from .enumeration import Truth
 
-MAX_PARTS = 512
-"""The most parts of an event whose matrix of products of parts is computed."""
-
-_KNOWN: weakref.WeakKeyDictionary[Truth, tuple[Any, Geometry | None]] = weakref.WeakKeyDictionary()
+MAX_PARTS = 512  # the most parts of an event whose matrix of products of parts is computed
 
 
 def geometry(oracle: Any, scores: Tensor, truth: Truth) -> Geometry | None:
@@ -24,15 +20,14 @@ def geometry(oracle: Any, scores: Tensor, truth: Truth) -> Geometry | None:
 
     It is computed once for a truth: all estimators of an instance share it.
     """
-    known = _KNOWN.get(truth)
-    if known is None or known[0] is not oracle:
+    if "geometry" not in truth.memo:
         found = None
         if isinstance(oracle, MarginalOracle) and scores.numel() <= MAX_PARTS and oracle.sums_in_reach(tuple(scores.shape)):
             theta = scores.double()
             flat = torch.where(theta == -math.inf, theta, 0)
             found = Geometry.of(fisher_information(oracle, theta), fisher_information(oracle, flat), truth.gradient)
-        known = _KNOWN[truth] = (oracle, found)
-    return known[1]
+        truth.memo["geometry"] = found
+    return cast("Geometry | None", truth.memo["geometry"])
 
 
 def fisher_information(oracle: MarginalOracle, scores: Tensor) -> Tensor:
@@ -43,9 +38,6 @@ def fisher_information(oracle: MarginalOracle, scores: Tensor) -> Tensor:
     Args:
         oracle: has marginals.
         scores: one instance, ``[*event]``; forbidden parts and ignored entries have rows and columns of 0.
-
-    Cost:
-        d products of the covariance with a direction, O(d²) memory.
 
     Reference:
         Amari 1998, "Natural gradient works efficiently in learning".

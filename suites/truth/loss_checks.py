@@ -10,14 +10,12 @@ from torch import Tensor
 
 from ...oracles.capabilities import Oracle
 
-NUM_EXAMPLES = 8
-"""Structures that the loss is checked on."""
+NUM_EXAMPLES = 8  # structures that the loss is checked on
 
 MAX_LOSS = float(torch.finfo(torch.float64).max ** 0.25)
 """The largest loss: metrics hold fourth powers of losses, which are finite below about 1e77."""
 
-TOLERANCE = 1e-6
-"""The greatest difference of two values of one structure, as a share of the largest loss."""
+TOLERANCE = 1e-6  # the greatest difference of two values of one structure, as a share of the largest loss
 
 EXPECTED = "expected a function [..., *event] -> [...] of float64 structures, one finite number for each"
 
@@ -25,13 +23,8 @@ EXPECTED = "expected a function [..., *event] -> [...] of float64 structures, on
 def examine_loss(loss: Any, oracle: Oracle, scores: Tensor, *, differentiated: bool = False) -> None:
     """Refuse a loss that cannot be measured.
 
-    The best structures of scores under noise are evaluated together, once more, in another order, and alone.
-
-    Args:
-        loss: ``[..., *event] -> [...]``.
-        oracle: of the structures.
-        scores: ``[*event]``.
-        differentiated: whether its gradient is needed.
+    The best structures of scores under noise are evaluated together, once more, in another order, and alone. If ``differentiated``, the
+    gradient is checked too.
 
     Raises:
         ValueError: a loss that raises, writes into its argument, or does not return one finite number below 10⁷⁷ for each structure.
@@ -43,7 +36,10 @@ def examine_loss(loss: Any, oracle: Oracle, scores: Tensor, *, differentiated: b
         Traceback (most recent call last):
         ValueError: the loss gave a structure another value in a second call; expected the same value in every call (it must not be random)
     """
-    structures = examples(oracle, scores)
+    theta = scores.detach().double()
+    noise = torch.randn((NUM_EXAMPLES, *theta.shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scales = torch.tensor([0.0, *(2.0**power for power in range(NUM_EXAMPLES - 1))], dtype=torch.float64)
+    structures = oracle.argmax(theta + (scales.reshape(-1, *[1] * theta.ndim) * noise).to(theta.device))
     kept = structures.clone()
     losses = checked(values(loss, structures, oracle.event_ndim))
     if not torch.equal(structures, kept):
@@ -61,15 +57,17 @@ def examine_loss(loss: Any, oracle: Oracle, scores: Tensor, *, differentiated: b
             "(no batch normalisation, nothing that changes with every call)"
         )
     if differentiated:
-        _check_gradient(loss, kept)
-
-
-def examples(oracle: Oracle, scores: Tensor) -> Tensor:
-    """A few structures, float64 ``[s, *event]``: the best one first, then those of noisier and noisier scores."""
-    theta = scores.detach().double()
-    noise = torch.randn((NUM_EXAMPLES, *theta.shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    scales = torch.tensor([0.0, *(2.0**power for power in range(NUM_EXAMPLES - 1))], dtype=torch.float64)
-    return oracle.argmax(theta + (scales.reshape(-1, *[1] * theta.ndim) * noise).to(theta.device))
+        with torch.enable_grad():
+            point = kept.clone().requires_grad_()
+            losses = loss(point)
+            if not losses.requires_grad:
+                return  # the estimator refuses a missing gradient
+            (gradient,) = torch.autograd.grad(losses.sum(), point, allow_unused=True, materialize_grads=True)
+        if not bool(gradient.isfinite().all()):
+            worst = gradient[~gradient.isfinite()][0]
+            raise ValueError(
+                f"the gradient of the loss is {float(worst):g} at a structure; expected finite numbers (a norm has none at distance 0)"
+            )
 
 
 def values(loss: Callable[[Tensor], Tensor], structures: Tensor, event_ndim: int) -> Tensor:
@@ -100,18 +98,3 @@ def checked(losses: Tensor) -> Tensor:
 
 def _apart(first: Tensor, second: Tensor, allowed: float) -> bool:
     return bool(((first - second).abs() > allowed).any())
-
-
-def _check_gradient(loss: Callable[[Tensor], Tensor], structures: Tensor) -> None:
-    """Refuse a gradient that is not finite; the estimator refuses a missing one."""
-    with torch.enable_grad():
-        point = structures.clone().requires_grad_()
-        losses = loss(point)
-        if not losses.requires_grad:
-            return
-        (gradient,) = torch.autograd.grad(losses.sum(), point, allow_unused=True, materialize_grads=True)
-    if not bool(gradient.isfinite().all()):
-        worst = gradient[~gradient.isfinite()][0]
-        raise ValueError(
-            f"the gradient of the loss is {float(worst):g} at a structure; expected finite numbers (a norm has none at distance 0)"
-        )

@@ -24,35 +24,20 @@ from .enumeration import CAP, Truth, exact_truth
 
 Kind = Literal["expected", "perturbed", "relaxed", "argmax"]
 
-BLOCKS_PER_LAUNCH = 32
-"""Blocks at a time; no number depends on it."""
-
-MIN_BLOCKS = 8
-"""The fewest blocks whose spread gives an error."""
-
-STEP = 1e-4
-"""Step of differences: a fourth of the digits for the derivative's curvature, the others against rounding."""
-
-Point = Callable[[Tensor], Tensor]
-"""From scores ``[*batch, *event]`` to points inside the hull of the same shape."""
+BLOCKS_PER_LAUNCH = 32  # blocks at a time; no number depends on it
+MIN_BLOCKS = 8  # the fewest blocks whose spread gives an error
+STEP = 1e-4  # step of differences: a fourth of the digits for the derivative's curvature, the others against rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """A gradient that estimates are compared with.
-
-    Attributes:
-        gradient: float64 ``[*event]``. ``value``: of the objective.
-        noise: ``tr S/N``, the expected squared error of the gradient; 0 if it is exact.
-        replicates: draws of noise behind it; None without noise.
-        method: ``enumeration`` (or the closed form of the truth), ``gumbel-max``, ``score-function``, ``derivative`` or ``differences``.
-    """
+    """A gradient that estimates are compared with, float64 ``[*event]``."""
 
     gradient: Tensor
     value: float
-    noise: float
-    replicates: int | None
-    method: str
+    noise: float  # tr S/N, the expected squared error of the gradient; 0 if it is exact
+    replicates: int | None  # draws of noise behind it; None without noise
+    method: str  # of the truth, or ``gumbel-max``, ``score-function``, ``derivative`` or ``differences``
 
 
 def reference_gradient(  # noqa: PLR0913 - an instance, and the options of each reference
@@ -63,7 +48,7 @@ def reference_gradient(  # noqa: PLR0913 - an instance, and the options of each 
     *,
     truth: Truth | None = None,
     noise: Noise | None = None,
-    point: Point | None = None,
+    point: Callable[[Tensor], Tensor] | None = None,
     replicates: int = 65_536,
     key: tuple[str, ...] = (),
 ) -> Reference:
@@ -95,8 +80,10 @@ def reference_gradient(  # noqa: PLR0913 - an instance, and the options of each 
         raise ValueError(f"`reference_gradient` got scores of shape {tuple(scores.shape)}; expected one instance, [*event]")
     if kind == "expected":
         return _expected(oracle, loss, theta, truth)
+    if kind == "relaxed" and point is not None:
+        return _by_differences(loss, theta, point)
     if kind == "relaxed":
-        return _at_marginals(oracle, loss, theta) if point is None else _by_differences(loss, theta, point)
+        return _at_marginals(oracle, loss, theta)
     if kind != "perturbed":
         raise ValueError(
             f"`reference_gradient` got the reference {kind!r}; expected 'expected', 'perturbed' or 'relaxed': the gradient of the loss at "
@@ -117,8 +104,7 @@ def reference_gradient(  # noqa: PLR0913 - an instance, and the options of each 
 def own_reference(estimator: Estimator[Any]) -> Kind | None:
     """The objective whose gradient an estimator estimates, with or without bias; None if it is none of the four.
 
-    Random relaxations and sums over a sparse support have no objective apart from the computed value. They are compared with ``expected``
-    alone.
+    Random relaxations and sums over a sparse support have no objective apart from the computed value.
     """
     if estimator.objective in ("sparse", "supervised") or (estimator.objective == "relaxed" and not estimator.deterministic):
         return None
@@ -158,7 +144,7 @@ def _at_marginals(oracle: Any, loss: Loss, theta: Tensor) -> Reference:
     return Reference(gradient, float(value.detach()), 0.0, None, "derivative")
 
 
-def _by_differences(loss: Loss, theta: Tensor, point: Point) -> Reference:
+def _by_differences(loss: Loss, theta: Tensor, point: Callable[[Tensor], Tensor]) -> Reference:
     """Central differences with two steps, extrapolated; their difference is the error, which is large near a kink."""
     directions = STEP * torch.eye(theta.numel(), dtype=theta.dtype, device=theta.device).reshape(-1, *theta.shape)
     with torch.no_grad():
@@ -176,7 +162,7 @@ def perturbed_gradient(  # noqa: PLR0913 - an instance, a law, and two numbers o
     """``E (L − b) ν(ε)`` with ``ν = −(log f)'`` of the density of the noise, for every loss and every oracle with an argmax.
 
     A block of n draws gives ``Σ (L_i − L̄) ν(ε_i) / (n − 1)``: the score function with the mean of the other losses as the baseline of each
-    draw. It has no bias. Blocks are independent, so their spread gives the error. Arguments are those of `reference_gradient`.
+    draw. It has no bias. Blocks are independent, so their spread gives the error.
     """
     blocks = -(-replicates // BLOCK)
     if blocks < MIN_BLOCKS:

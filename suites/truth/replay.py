@@ -8,30 +8,99 @@ sampling error: a gradient that is off by a factor of 0.98 is found.
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ...estimators.base import Estimator
+from ...estimators.base import Estimator, Loss
 from ...estimators.score_function.reinforce import scores_of
-from ...estimators.score_function.without_replacement import log_mass_of_others, race
-from ...oracles.capabilities import DrawnSet, KBestOracle, SamplingOracle
+from ...estimators.score_function.without_replacement import draw_set, log_mass_of_others, race
+from ...oracles.capabilities import DistinctSamplingOracle, DrawnSet, KBestOracle, MarginalOracle, SamplingOracle
+from ...oracles.random_streams import RowGenerator
 from ..device_memory import Launches
+from ..oracle_proxy import hooked
 from ..statistics.metrics import Estimates, Summary, summarise
 from ..statistics.moments import Moments
-from .enumeration import Enumeration, Target, Truth
+from .enumeration import Enumeration, Target
 from .loss_checks import values
-from .replay_oracle import scripted
 
-REPLAY_CAP = 200_000
-"""The largest number of tuples of samples that is dealt out, unless an effort says otherwise."""
+REPLAY_CAP = 200_000  # the largest number of tuples of samples that is dealt out, unless an effort says otherwise
+CHUNK = 4096  # tuples per launch
+TUPLES = 64  # tuples of samples that an estimate is fitted to
+MAX_SAMPLES = 1024  # samples of an estimate at most, whose tuples fit the memory
+MAX_WEIGHTED_SAMPLES = 8  # samples of an estimate at most for which each has weights of its own
+AGREEMENT = 1e-9  # relative distance of an estimate from its form that is rounding
 
-CHUNK = 4096
-"""Tuples per launch."""
+
+@dataclass
+class Script:
+    """Samples that replace those of an oracle, and a record of the calls."""
+
+    oracle: Any
+    samples: Tensor | None = None  # [slots, rows, *event], dealt slot by slot; None deals the best structure and counts
+    drawn_set: DrawnSet | None = None  # the result of every `sample_distinct`; None draws a fixed one
+    law: Tensor | None = None  # the scores [*event] that samples must be drawn from; None allows all
+    taken: int = 0
+    set_sizes: list[int] = field(default_factory=list)
+    strayed: bool = False  # whether a call had other scores, or another generator
+
+    def __call__(self, name: str, _: Any, scores: Tensor, size: int | None = None, **named: Any) -> Any:
+        """Answer a call of `sample` or of `sample_distinct`."""
+        event_ndim = self.oracle.event_ndim
+        # Samples of a generator of the estimator's own share random numbers; rows repeated by hand are several samples of one call.
+        own = isinstance(named["generator"], RowGenerator) or scores.shape[: scores.ndim - event_ndim].numel() > 1
+        self.strayed |= self.law is not None and (own or not bool((scores == self.law).all()))
+        if name == "sample":
+            count = named.get("num_samples", size)
+            first, self.taken = self.taken, self.taken + (1 if count is None else count)
+            if self.samples is None:
+                dealt = self.oracle.argmax(scores).expand(self.taken - first, *scores.shape)
+            else:
+                dealt = self.samples[first : self.taken].to(scores.dtype)
+            result = dealt[0] if count is None else dealt
+            return self.oracle.indices(result) if named.get("as_indices", False) else result
+        k = named["k"] if size is None else size
+        self.set_sizes.append(min(k, self.oracle.count(tuple(scores.shape[scores.ndim - event_ndim :]))))
+        if self.drawn_set is not None:
+            return replace(self.drawn_set, structures=self.drawn_set.structures.to(scores.dtype))
+        fixed = torch.Generator(scores.device).manual_seed(0)
+        if isinstance(self.oracle, DistinctSamplingOracle):
+            return self.oracle.sample_distinct(scores, k, generator=fixed)
+        return draw_set(self.oracle, scores, k, generator=fixed)
+
+
+def scripted(oracle: Any, samples: Tensor | None = None, **script: Any) -> Any:
+    """A copy of an oracle whose samples come from the `Script` of these arguments, its attribute ``hook``."""
+    return hooked(oracle, ("sample", "sample_distinct"), Script(oracle, samples, **script), SamplingOracle, DistinctSamplingOracle)
+
+
+def slots_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> int | None:
+    """The number of structures that one estimate draws through `sample`; None if it is random in another way too."""
+    drawn = draws_of(estimator, oracle, loss, scores)
+    return None if drawn is None or drawn[1] else drawn[0]
+
+
+def draws_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> tuple[int, int] | None:
+    """The numbers of structures that one estimate draws through `sample`, and through one call of `sample_distinct`.
+
+    A trial run counts the samples of these scores, and checks that the generator was not used otherwise.
+
+    Returns:
+        Both numbers; None if the estimate is random in another way too.
+    """
+    if not isinstance(oracle, SamplingOracle | MarginalOracle):
+        return None
+    generator = torch.Generator(scores.device).manual_seed(0)
+    before = generator.get_state()
+    copy = scripted(oracle, law=scores)
+    script: Script = copy.hook
+    estimator.gradient(loss, copy, scores.unsqueeze(0), generator=generator)
+    if not torch.equal(before, generator.get_state()) or script.strayed or len(script.set_sizes) > 1:
+        return None
+    return script.taken, sum(script.set_sizes)
 
 
 def replay(estimator: Estimator[Any], target: Target, slots: int, information: Tensor | None = None, *, repeated: bool = False) -> Summary:
@@ -43,9 +112,6 @@ def replay(estimator: Estimator[Any], target: Target, slots: int, information: T
         slots: samples per estimate.
         information: Fisher's, [d, d], for the metrics that need it; None leaves them at 0.
         repeated: deal tuples of equal samples alone, with the probability of one.
-
-    Cost:
-        The estimator once per tuple, in launches of `CHUNK`; memory grows with the number of structures, not of tuples.
     """
     count, dealt_slots = target.truth.count, 1 if repeated else slots
     structures, probabilities = structures_and_probabilities(target)
@@ -77,9 +143,6 @@ def replay_samples(estimator: Estimator[Any], target: Target, slots: int, cap: i
     Returns:
         Mean and variance; other moments are NaN. None if neither form holds, the second has more than ``cap / N`` structures, or the truth
             enumerated none.
-
-    Cost:
-        One pass over the structures for all estimators of the first form, and the estimator on `TUPLES` tuples.
 
     References:
         Hoeffding 1948, "A class of statistics with asymptotically normal distribution", section 5, for the variance.
@@ -117,13 +180,8 @@ def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: i
     """The exact moments of an estimate of n structures without replacement that depends on the first one outside the n − 1 best alone.
 
     The law of that structure is ``p(z) / (1 − q)``, q the mass of the best, independent of the draws before it: sum-and-sample. The
-    estimates of `TUPLES` random draws, likely and rare ones, have to agree with this form.
-
-    Returns:
-        All moments; None if the form does not hold, or with more structures than the cap.
-
-    Cost:
-        The estimator once per structure.
+    estimates of `TUPLES` random draws, likely and rare ones, have to agree with this form. None if they do not, or with more structures
+    than the cap.
     """
     if target.truth.method != "enumeration" or draws < 2 or target.truth.count > cap or not isinstance(target.oracle, KBestOracle):
         return None
@@ -168,33 +226,15 @@ def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: i
     return _moments(f"`{estimator.name}` on {draws} samples", target, len(others), outcomes, information)
 
 
-TUPLES = 64
-"""Tuples of samples that an estimate is fitted to."""
-
-MAX_SAMPLES = 1024
-"""Samples of an estimate at most, whose tuples fit the memory."""
-
-MAX_WEIGHTED_SAMPLES = 8
-"""Samples of an estimate at most for which each has weights of its own."""
-
-AGREEMENT = 1e-9
-"""Relative distance of an estimate from its form that is rounding."""
-
-
 @dataclass(frozen=True, eq=False)
 class _Tuples:
-    """Random samples and their estimates.
+    """Random samples and their estimates."""
 
-    Attributes:
-        dealt: ``[N, r, *event]``. ``estimates``: [r, d]. ``losses``: ``L − E L``, [N, r]. ``scores``: [N, r, d].
-        floor: [r], the rounding of losses and scores in an estimate.
-    """
-
-    dealt: Tensor
-    estimates: Tensor
-    losses: Tensor
-    scores: Tensor
-    floor: Tensor
+    dealt: Tensor  # [N, r, *event]
+    estimates: Tensor  # [r, d]
+    losses: Tensor  # L − E L, [N, r]
+    scores: Tensor  # [N, r, d]
+    floor: Tensor  # [r], the rounding of losses and scores in an estimate
 
     @classmethod
     def of(cls, estimator: Estimator[Any], target: Target, slots: int) -> _Tuples:
@@ -269,16 +309,13 @@ def _bilinear(matrix: Tensor, vector: Tensor, target: Target, information: Tenso
     return _summary(target, (gain - 1) * gradient, traces[0].clamp(min=0), informed)
 
 
-_KNOWN: weakref.WeakKeyDictionary[Truth, tuple[Any, Tensor | None, Tensor]] = weakref.WeakKeyDictionary()
-
-
 def _squared_scores(target: Target, information: Tensor | None) -> Tensor:
-    """`Enumeration.squared_scores`, once for a truth: all estimators of an instance share them."""
-    known = _KNOWN.get(target.truth)
-    if known is None or known[0] is not target.oracle or known[1] is not information:
+    """`Enumeration.squared_scores`, once for a truth and an information: all estimators of an instance share them."""
+    known = target.truth.memo.get("squared_scores")
+    if known is None or known[0] is not information:
         space = Enumeration(target.loss, target.oracle, target.scores, cap=target.truth.count)
-        known = _KNOWN[target.truth] = (target.oracle, information, space.squared_scores(information))
-    return known[2]
+        known = target.truth.memo["squared_scores"] = (information, space.squared_scores(information))
+    return cast("Tensor", known[1])
 
 
 def _summary(target: Target, error: Tensor, trace: Tensor, informed: Tensor | None) -> Summary:

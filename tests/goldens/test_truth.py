@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables of cases
 """Exact truths, replayed moments, names and refusals, compared with ``truth.json``; run this file to write it again."""
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from torch import Tensor
 from structgrad.estimators import CONTENDERS, LeaveOneOut, Reinforce, VarGrad, make_estimator
 from structgrad.oracles import ORACLES
 from structgrad.suites.problems import BUILT_IN_PROBLEMS, LOSSES, PROBLEMS, from_file, load, make_loss, sized_name, stages_of
-from structgrad.suites.problems.score_files import Convention, ScoreFile
+from structgrad.suites.problems.score_files import ScoreFile
 from structgrad.suites.truth import Target, exact_truth
 from structgrad.suites.truth.closed_form import analytic_truth, unknown_because
 from structgrad.suites.truth.geometry import geometry
 from structgrad.suites.truth.references import own_reference, reference_gradient
-from structgrad.suites.truth.replay import replay, replay_outside, replay_samples
-from structgrad.suites.truth.replay_oracle import draws_of
+from structgrad.suites.truth.replay import draws_of, replay, replay_outside, replay_samples
 
 GOLDEN = Path(__file__).with_suffix("").with_name("truth.json")
 
@@ -190,11 +188,9 @@ def files(folder: Path) -> dict[str, Any]:
     logits = {"scores": random.normal(size=(3, 6)), "gold": np.array([1, 2, 5])}
     tables: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "chain": (chain, {"scores": "unary", "transition": "pairs", "gold": "tags", "lengths": "words"}),
-        "chain turned": (chain, {"scores": "unary", "transition": "pairs", "convention": Convention(transition_axes="next_previous")}),
         "chain alone": (chain, {"scores": "unary"}),
-        "tree diagonal": (tree, {"oracle": "spanning_tree", "scores": "arcs", "lengths": "words", "convention": Convention(root="diagonal")}),
-        "spans exclusive": (spans, {"oracle": "constituency", "lengths": "words", "convention": Convention(spans="exclusive")}),
-        "costs": (logits, {"oracle": "categorical", "gold": "gold", "convention": Convention(meaning="cost", temperature=2.0)}),
+        "spans": (spans, {"oracle": "constituency", "lengths": "words"}),
+        "costs": (logits, {"oracle": "categorical", "gold": "gold", "meaning": "cost", "temperature": 2.0}),
         "subset": (logits, {"oracle": "subset[k=2]", "loss": "f1", "instances": 2}),
         "bad key": (chain, {"scores": "unaries"}),
         "bad transition": (chain, {"scores": "unary", "transition": "tags"}),
@@ -211,7 +207,6 @@ def files(folder: Path) -> dict[str, Any]:
         "empty": ({"scores": np.zeros((0, 3))}, {"oracle": "categorical"}),
         "one dimension": ({"scores": np.zeros(3)}, {"oracle": "categorical"}),
         "not square": ({"scores": np.zeros((1, 3, 4))}, {"oracle": "spanning_tree"}),
-        "flag": (logits, {"oracle": "categorical", "convention": Convention(root="diagonal")}),
         "object": ({"scores": np.array([{}], dtype=object)}, {"oracle": "categorical"}),
         "unknown oracle": (logits, {"oracle": "categorial"}),
         "oracle with size": (logits, {"oracle": "categorical[n=6]"}),
@@ -235,8 +230,8 @@ def files(folder: Path) -> dict[str, Any]:
         if content is not None:
             (folder / name).write_bytes(content)
         found[name] = _refusal(lambda name=name: from_file(ScoreFile(str(folder / name)))).replace(str(folder), "")  # type: ignore[misc]
-    for options in ({"meaning": "costs"}, {"temperature": 0.0}, {"root": "last"}):
-        found[str(options)] = _refusal(lambda options=options: Convention(**options))  # type: ignore[misc]
+    for options in ({"meaning": "costs"}, {"temperature": 0.0}):
+        found[str(options)] = _refusal(lambda options=options: ScoreFile("a.npz", **options))  # type: ignore[misc]
     return found
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from structgrad.estimators import make_estimator
 from structgrad.suites.measures.bias import Sampling, measure
 from structgrad.suites.truth import exact_truth
-from structgrad.suites.truth.replay_oracle import slots_of
+from structgrad.suites.truth.replay import slots_of
 from tests.estimator_cases import CASES, GRADIENT_FREE, LOSSES, SMALLEST, TARGETS_THE_EXPECTATION, a_case_for, losses, numbers, pairs_of
 from tests.helpers import OracleCase, structures
 

@@ -28,7 +28,7 @@ from structgrad.oracles import (
 from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, walked
 from structgrad.oracles.derivations.packing import pack
 from structgrad.oracles.kernels import switch
-from structgrad.suites.truth.derivations import derivations_of
+from structgrad.suites.truth.laws import derivations_of
 from tests.helpers import SCALES, seeded
 
 

@@ -14,7 +14,7 @@ from structgrad.oracles.capabilities.base import FORBIDDEN
 from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, algorithms, cpu, cpu_kbest, executor
 from structgrad.oracles.derivations.packing import Packed, pack
 from structgrad.oracles.derivations.tables import tables_of
-from structgrad.suites.truth.derivations import derivations_of, gibbs_law
+from structgrad.suites.truth.laws import derivations_of, gibbs_law
 
 CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "subset": (Subset(3), (9,)),

@@ -13,7 +13,7 @@ from structgrad.oracles.capabilities import Oracle
 
 PACKAGE = Path(structgrad.__file__).parent
 EXAMPLES = {"subset": "subset[k=1]"}
-STAND_IN = "suites/truth/replay_oracle.py"
+STAND_IN = "suites/truth/replay.py"
 """An oracle itself, which hands each of its hooks on to the one that it stands for."""
 
 OTHERS = ("owner._parameters",)

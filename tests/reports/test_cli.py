@@ -19,7 +19,6 @@ from structgrad.reports import page, results, terminal
 from structgrad.reports.analysis import answers
 from structgrad.reports.verbs.run import launch
 from structgrad.suites.measures.suite import EFFORTS
-from structgrad.suites.problems.score_files import Convention
 from structgrad.suites.running import runner
 from structgrad.suites.running.planning.grid import Grid
 from structgrad.suites.running.planning.plan import CORES, Machine, Plan
@@ -176,7 +175,7 @@ def test_an_own_score_file_reaches_the_plan(tmp_path: Path, fake_run: Any) -> No
     plan = measured[0][0]
     file = plan.file
     assert (file.path, file.oracle, file.gold, plan.losses) == ("my.npz", "subset[k=3]", "labels", ("f1",))
-    assert file.convention == Convention("cost", 2.0)
+    assert (file.meaning, file.temperature) == ("cost", 2.0)
     repeated = results.read(tmp_path)[1]["command"]
     assert "--file my.npz --oracle 'subset[k=3]' --field gold=labels --field meaning=cost --field temperature=2" in repeated
     assert "all instances each" in call("run", "--file", "my.npz", "--oracle", "subset[k=3]", "-o", tmp_path).stdout

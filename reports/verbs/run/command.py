@@ -181,20 +181,17 @@ def score_file(options: RunOptions) -> ScoreFile:
         ValueError: a field without a value, or one that is unknown.
     """
     from ....oracles.registry import hint
-    from ....suites.problems.score_files import ARRAYS, Convention, ScoreFile
+    from ....suites.problems.score_files import ARRAYS, ScoreFile
 
-    meanings = tuple(field.name for field in dataclasses.fields(Convention))
-    arrays: dict[str, Any] = {}
-    convention: dict[str, Any] = {}
+    known, given = (*ARRAYS, "meaning", "temperature"), dict[str, Any](instances=options.instances, seed=options.seed)
     for text in options.field:
         key, _, value = text.partition("=")
         if not value:
             raise ValueError(f"--field got {text!r}; expected key=value")
-        if key not in (*ARRAYS, *meanings):
-            raise ValueError(f"--field got the key {key!r}; {hint(key, (*ARRAYS, *meanings))}")
+        if key not in known:
+            raise ValueError(f"--field got the key {key!r}; {hint(key, known)}")
         try:
-            (convention if key in meanings else arrays)[key] = float(value) if key == "temperature" else value
+            given[key] = float(value) if key == "temperature" else value
         except ValueError:
             raise ValueError(f"--field got temperature={value}; expected a number") from None
-    given = {"instances": options.instances, "seed": options.seed, **arrays}
-    return ScoreFile(str(options.file), options.oracle or FILE_ORACLE, convention=Convention(**convention), **given)
+    return ScoreFile(str(options.file), options.oracle or FILE_ORACLE, **given)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from structgrad.reports import results
-from structgrad.suites.problems import score_files
 from tests.reports.calling import FEW, call, refused, told, without_page
 
 
@@ -37,7 +36,6 @@ def ragged(path: Path) -> Path:
 
 @pytest.mark.filterwarnings("default::structgrad.suites.problems.score_files.PaddingWarning")
 def test_padding_is_warned_of_in_one_line(tmp_path: Path) -> None:
-    score_files.warn_once.cache_clear()
     words = ["run", "bias", "-e", "reinforce", "--dry-run", "--file", ragged(tmp_path / "trees.npz"), *TREES]
     result = call(*words)
     assert result.exit_code == 0

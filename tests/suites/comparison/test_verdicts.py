@@ -13,7 +13,7 @@ from scipy import stats
 from structgrad.reports.comparison.groups import grouped
 from structgrad.suites.base import Row
 from structgrad.suites.comparison import MEANING, compare, read_settings
-from structgrad.suites.comparison.verdicts import LARGEST_RATIO, holm_with
+from structgrad.suites.comparison.verdicts import holm_with
 from structgrad.suites.frames import to_frame
 from tests.suites.comparison.rows import batch_means, compared, exact, failed, sampled
 
@@ -29,14 +29,8 @@ def verdict(base: Row | None, head: Row | None, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("metric", "base", "head", "expected"),
     [
-        ("relative_variance", 1.0, 1.0 + 5e-10, "identical"),
-        ("relative_variance", 1.0, 1.0 + 5e-9, "regressed"),
-        ("relative_variance", 1.0, 1.0 - 5e-9, "improved"),
-        ("relative_variance", 0.0, 5e-13, "identical"),
-        ("relative_variance", 0.0, 1e-9, "regressed"),
         ("relative_bias", 2e-15, 4e-10, "identical"),
         ("relative_bias", 2e-15, 0.02, "regressed"),
-        ("support", 3.0, 4.0, "regressed"),
         ("rho", 0.4, 0.5, "improved"),
         ("gain", 2.94, 3.0, "changed"),
         ("truth_norm", 1.0, 1.0 + 1e-8, "changed"),
@@ -45,7 +39,6 @@ def verdict(base: Row | None, head: Row | None, **options: Any) -> Any:
 def test_exact_numbers_are_compared_exactly(metric: str, base: float, head: float, expected: str) -> None:
     found = verdict(exact(base, metric=metric), exact(head, metric=metric))
     assert (found.verdict, found.method) == (expected, "exact")
-    assert np.isnan(found.p_value)
 
 
 @pytest.mark.parametrize(
@@ -53,18 +46,13 @@ def test_exact_numbers_are_compared_exactly(metric: str, base: float, head: floa
     [
         # Common random numbers show changes far below their noise.
         (0.3, sampled(1.2 * batch_means(0, error=0.3)), "regressed", "paired"),
-        (0.3, sampled(0.8 * batch_means(0, error=0.3)), "improved", "paired"),
         (0.3, sampled(1.01 * batch_means(0, error=0.3)), "equivalent", "paired"),
-        (0.3, sampled(batch_means(0, error=0.3)), "identical", "paired"),
-        (0.3, sampled(1.2 * batch_means(0, error=0.3), seed=1), "inconclusive", "independent"),
         (0.3, sampled(1.2 * batch_means(0, error=0.3), replicates=64), "inconclusive", "independent"),
         (0.3, exact(9.0), "regressed", "independent"),
         # Others need precision.
-        (0.01, sampled(batch_means(1, mean=1.2), seed=1), "regressed", "independent"),
         (0.01, sampled(batch_means(1, mean=0.8), seed=1), "improved", "independent"),
         (0.01, sampled(batch_means(1), seed=1), "equivalent", "independent"),
         (0.02, sampled(batch_means(1, mean=1.06, error=0.02), seed=1), "inconclusive", "independent"),
-        (0.3, sampled(batch_means(1, error=0.3), seed=1), "inconclusive", "independent"),
     ],
 )
 def test_sampled_numbers_are_compared_with_their_errors(error: float, head: Row, expected: str, method: str) -> None:
@@ -93,46 +81,18 @@ def test_the_mean_change_of_a_group_is_that_of_its_instances() -> None:
     assert (group["scale"], group["change"]) == ("difference", pytest.approx(0.0))
 
 
-def test_a_rare_event_that_one_run_has_not_seen_is_no_regression() -> None:
-    """The variance is that of one estimate in thousands; without it there is rounding, whose logarithm looks precise."""
-    nothing = sampled(1e-31 * batch_means(0))
-    for batches in ([3], [3, 8, 20]):
-        found = verdict(nothing, sampled(1e-31 * batch_means(1) + 4.0 * np.eye(32)[batches].sum(0), seed=1))
-        assert (found.verdict, found.scale) == ("inconclusive", "difference")
-
-
-@pytest.mark.parametrize("rows", [exact, lambda value: sampled(value * batch_means(0))])
-@pytest.mark.parametrize("least", [1e-17, 1e-9, 1e-4])
-def test_a_ratio_to_rounding_is_a_difference(rows: Callable[[float], Row], least: float) -> None:
-    for pair in ((least, 0.2), (0.2, least)):
-        found = verdict(rows(pair[0]), rows(pair[1]))
-        assert found.verdict == ("regressed" if pair[0] < pair[1] else "improved")
-        assert (found.scale, found.change) == ("difference", pytest.approx(pair[1] - pair[0], rel=0.05))
-    assert verdict(rows(1.0), rows(0.9 * LARGEST_RATIO)).scale == "ratio"
-
-
 @pytest.mark.parametrize(
     ("base", "head", "expected"),
     [
         (exact(), NONFINITE, "broken"),
-        (exact(), None, "missing"),
-        (exact(), failed(), "broken"),
         (exact(), exact(None), "broken"),
-        (exact(), exact(None, reason="rare events"), "inconclusive"),
         (NONFINITE, NONFINITE, "incomparable"),
-        (None, NONFINITE, "incomparable"),
         (None, failed(), "incomparable"),
-        (failed(), failed(), "incomparable"),
         (NONFINITE, None, "incomparable"),
-        (NONFINITE, exact(), "fixed"),
-        (None, exact(), "new"),
         (exact(None), exact(), "new"),
-        (exact(), exact(2.0, estimator_version=2), "incomparable"),
         (exact(), exact(None, status="nonfinite", estimator_version=2), "broken"),
         *((exact(), exact(2.0, **{name: 9}), "incomparable") for name in ("oracle_version", "suite_version", "schema_version")),
-        *((exact(), exact(2.0, **{name: "other"}), "incomparable") for name in ("dtype", "device")),
         (exact(entropy=1.0), exact(2.0, entropy=1.1, seed=5), "incomparable"),
-        (exact(entropy=1.0), exact(2.0, entropy=1.1), "regressed"),
         (exact(entropy=1.0), exact(2.0, entropy=1.0, seed=5), "regressed"),
         (sampled(batch_means(0), batches=(), low=None), sampled(batch_means(0), batches=(), low=None), "inconclusive"),
     ],
@@ -146,59 +106,11 @@ def test_numbers_with_other_keys_are_not_compared(column: str) -> None:
     assert {item.verdict for item in compared([exact()], [exact(**{column: "other"})])} == {"missing", "new"}
 
 
-def test_some_rows_are_never_compared() -> None:
-    rows = [exact(metric="forward_time"), exact(setting="replicates=1024"), failed("skipped"), exact(None, status="skipped"), exact(None)]
-    assert compared(rows, rows) == []
-    assert compared([sampled(batch_means(0), metric="relative_bias")], [sampled(batch_means(1), metric="relative_bias")]) == []
-
-
 @pytest.mark.parametrize("change", [{}, {"cpu": "y"}, {"cores": 4}, {"python": "3.12"}, {"packages": {"torch": "2.9"}}])
 def test_times_need_the_same_machine_and_bytes_the_same_torch(change: dict[str, Any]) -> None:
     rows = [replace(sampled(batch_means(0)), metric="time_ratio", batches=()), exact(1e6, metric="peak_memory", tier="")]
     found = [item.verdict for item in compared(rows, rows, machines=(MACHINE, {**MACHINE, **change}))]
     assert found == ["incomparable" if change else "identical", "incomparable" if "packages" in change else "identical"]
-
-
-def at_gain(gain: float, spread: float) -> list[Row]:
-    """Numbers of an estimate times a gain, whose deviations are scaled besides."""
-    variance = 4.0 * (gain * spread) ** 2
-    numbers = {"gain": gain, "relative_variance": variance, "relative_mse": (gain - 1) ** 2 + variance, "null_bias": 0.3 * abs(gain)}
-    return [exact(value, metric=metric) for metric, value in numbers.items()]
-
-
-@pytest.mark.parametrize(
-    ("gain", "spread", "of_gain", "of_errors"),
-    [
-        (1.0, 1.0, "identical", "identical"),
-        (0.5, 1.0, "changed", "identical"),
-        (-1.0, 1.0, "changed", "identical"),
-        (1.0, 1.5, "identical", "regressed"),
-        (0.5, 0.5, "changed", "improved"),
-        (2.0, 0.3, "changed", "improved"),
-        (1e-9, 1.0, "changed", "inconclusive"),
-    ],
-)
-def test_errors_are_compared_at_the_same_gain(gain: float, spread: float, of_gain: str, of_errors: str) -> None:
-    found = {item.metric: item.verdict for item in compared(at_gain(1.0, 1.0), at_gain(gain, spread))}
-    assert (found["gain"], found["relative_variance"], found["relative_mse"]) == (of_gain, of_errors, of_errors)
-
-
-@pytest.mark.parametrize("scale", [0.5, 0.8])
-def test_a_smaller_estimate_is_no_improvement(scale: float) -> None:
-    """Equal and different random numbers."""
-    for seed in (0, 1):
-        base, head = ([sampled(size**power * batch_means(draw, error=0.02), metric=name, seed=draw) for name, power in
-                       (("gain", 1), ("relative_variance", 2))] for size, draw in ((1.0, 0), (scale, seed)))  # fmt: skip
-        found = {item.metric: item for item in compared(base, head)}
-        assert found["gain"].verdict == "changed"
-        assert found["relative_variance"].verdict not in ("improved", "regressed")
-        assert "at the same gain, which was" in found["relative_variance"].reason
-
-
-def test_a_cheaper_wrong_gradient_is_no_improvement() -> None:
-    base, head = ([exact(gain, metric="gain"), exact(parts, metric="support")] for gain, parts in ((1.0, 4.0), (0.5, 2.0)))
-    assert {item.metric: item.verdict for item in compared(base, head)} == {"gain": "changed", "support": "inconclusive"}
-    assert [item.verdict for item in compared(base[1:], head[1:])] == ["improved"]
 
 
 LAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {

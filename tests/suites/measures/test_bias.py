@@ -28,7 +28,7 @@ from structgrad.suites.measures.bias_tests import ALPHA, bias_test
 from structgrad.suites.measures.suite import EFFORTS, Context
 from structgrad.suites.problems import load
 from structgrad.suites.truth import exact_truth
-from structgrad.suites.truth.replay_oracle import slots_of
+from structgrad.suites.truth.replay import slots_of
 from tests.suites.cases import ORACLES, ScaledReinforce, quadratic, scores_of, target_of
 
 

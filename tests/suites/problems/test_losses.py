@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import Alignment, LinearChain, Subset, TiedChain
+from structgrad.oracles import LinearChain, Subset, TiedChain
 from structgrad.suites.problems import Offset
-from structgrad.suites.problems.forms import LinearForm
 from structgrad.suites.problems.losses import (
     F1,
     LOSSES,
@@ -23,9 +21,9 @@ from structgrad.suites.problems.losses import (
     ExactMatch,
     Hamming,
     Linear,
+    LinearForm,
     LinearSquaredDistance,
     LowRankQuadratic,
-    MultilinearF1,
     SquaredDistance,
     StructureLoss,
     make_loss,
@@ -84,16 +82,6 @@ def explicit_f1(z: Any) -> Any:
     return 1 - 2 * common / (sum(z[c] for c in READ) + sum(float(GOLD[c]) for c in CELLS))
 
 
-def explicit_expected_f1(z: Any) -> Any:
-    """Over all ways to take and leave the parts, each with its own probability."""
-    total = 0.0
-    for taken in itertools.product((0, 1), repeat=len(READ)):
-        probability = math.prod(float(z[c]) if one else 1 - float(z[c]) for c, one in zip(READ, taken, strict=True))
-        common = sum(one for c, one in zip(READ, taken, strict=True) if GOLD[c] == 1)
-        total += probability * 2 * common / (sum(taken) + sum(float(GOLD[c]) for c in CELLS))
-    return 1 - total
-
-
 NETWORK = MLP(MATRIX, BIAS, SECOND, 2)
 CASES = (
     Case(Linear(WEIGHTS), lambda z: sum(float(WEIGHTS[c]) * z[c] for c in CELLS)),
@@ -103,7 +91,6 @@ CASES = (
     Case(Hamming(GOLD), lambda z: sum(1 - z[c] for c in CELLS if GOLD[c] == 1)),
     Case(ExactMatch(GOLD, PARTS), lambda z: 1 - math.prod(1 - abs(z[c] - float(GOLD[c])) for c in READ)),
     Case(F1(GOLD, PARTS), explicit_f1),
-    Case(MultilinearF1(GOLD, PARTS), explicit_expected_f1),
     Case(NETWORK, explicit_mlp),
     Case(Downstream(CLASSIFIER, CLASS_BIAS, FRAMES, 2, 1), explicit_downstream, (5,)),
     Case(BlackBox(NETWORK), explicit_mlp),
@@ -185,7 +172,7 @@ def test_made_losses_have_their_type_and_are_seeded(name: str) -> None:
     assert type(loss) is LOSSES[name]
     assert torch.equal(loss(z), make_loss(name, GOLD, LinearChain(), seed=3)(z))
     assert torch.equal(loss(z), make_loss(name, GOLD, LinearChain(), seed=np.random.SeedSequence(3))(z))
-    if name not in ("hamming", "exact_match", "f1", "f1_multilinear"):
+    if name not in ("hamming", "exact_match", "f1"):
         assert not torch.equal(loss(z), make_loss(name, GOLD, LinearChain(), seed=4)(z))
 
 
@@ -199,13 +186,6 @@ def test_ignored_entries_carry_no_weight(name: str) -> None:
         (gradient,) = torch.autograd.grad(loss(leaf := z.requires_grad_()).sum(), leaf)
         assert bool((gradient[:, ~PARTS] == 0).all())
         assert bool((gradient[:, PARTS] != 0).any())
-
-
-def test_multilinear_f1_is_f1_where_structures_differ_in_size() -> None:
-    """A structure may take up to three times as many parts as gold, less one."""
-    structures = Alignment().enumerate((4, 4), dtype=torch.float64)
-    for gold in (structures[structures.flatten(1).sum(-1).argmin()], structures[7]):
-        torch.testing.assert_close(MultilinearF1(gold)(structures), F1(gold)(structures), rtol=1e-12, atol=1e-13)
 
 
 @each

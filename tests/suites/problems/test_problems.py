@@ -22,7 +22,6 @@ from structgrad.suites.problems import (
     available,
     default_data,
     from_file,
-    instance_facts,
     load,
     regimes,
     stages_of,
@@ -190,19 +189,6 @@ def test_scales_are_found_to_machine_precision() -> None:
 
 
 # Names, folders and their messages.
-
-
-def test_facts_of_an_instance() -> None:
-    problem = load_built_in("assignment_regimes", "early", 1, loss="squared_distance", offset=-2.0)
-    (instance,) = problem.instances
-    facts = instance_facts(problem.oracle, instance)
-    probabilities = gibbs(problem, instance.scores)
-    marginals = (probabilities @ all_structures(problem, instance.scores).flatten(1)).min()
-    assert facts.log_count == pytest.approx(math.log(120))
-    assert facts.entropy == pytest.approx(entropy(problem, instance.scores))
-    assert facts.normalised_entropy == pytest.approx(entropy(problem, instance.scores) / math.log(120))
-    assert facts.min_marginal == pytest.approx(float(marginals))
-    assert (facts.vertex_degree, facts.extension, facts.offset) == (1, "quadratic", -2.0)
 
 
 def test_a_real_file_with_other_arrays_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from structgrad.oracles import SpanningTree
-from structgrad.suites.problems.score_files import Convention, ScoreFile, ScoreTables, read_arrays
+from structgrad.suites.problems.score_files import ScoreFile, ScoreTables, read_arrays
 
 RANDOM = np.random.default_rng(0)
 ARRAYS: dict[str, Any] = {"scores": RANDOM.standard_normal((3, 4)), "lengths": np.array([2, 3, 4]), "words": np.array(["a", "bc", "d"])}
@@ -84,32 +84,6 @@ def test_damaged_files_are_refused_in_one_sentence_or_harmless(tmp_path: Path) -
     assert len(complaints) > len(whole) // 5 // 2
 
 
-# Conventions.
-
-
-def laid_out(array: np.ndarray, **flags: Any) -> torch.Tensor:
-    return Convention(**flags).laid_out(torch.from_numpy(array))
-
-
-def test_transitions_are_turned_to_previous_next() -> None:
-    array = RANDOM.standard_normal((2, 3, 4, 4))
-    np.testing.assert_array_equal(laid_out(array, transition_axes="next_previous"), array.swapaxes(-1, -2))
-
-
-def test_roots_on_the_diagonal_come_first() -> None:
-    array = RANDOM.standard_normal((2, 3, 3))
-    arcs = laid_out(array, root="diagonal")
-    assert arcs.shape == (2, 4, 4)
-    for b, h, m in np.ndindex(2, 4, 4):
-        expected = -np.inf if m in (0, h) else array[b, m - 1, m - 1] if h == 0 else array[b, h - 1, m - 1]
-        assert float(arcs[b, h, m]) == expected
-
-
-def test_exclusive_spans_become_inclusive() -> None:
-    array = RANDOM.standard_normal((5, 5))
-    np.testing.assert_array_equal(laid_out(array, spans="exclusive"), array[:-1, 1:])
-
-
 # Score files.
 
 
@@ -131,21 +105,17 @@ def chain_file(path: Path, **options: Any) -> ScoreFile:
     return ScoreFile(str(path), **{**named, **options})
 
 
-@pytest.mark.parametrize("axes", ["previous_next", "next_previous"])
 @pytest.mark.parametrize("meaning", ["score", "cost"])
-def test_chain_scores_are_sums_of_potentials(tmp_path: Path, axes: Any, meaning: Any) -> None:
-    convention = Convention(meaning=meaning, temperature=2.0, transition_axes=axes)
-    tables = ScoreTables(chain_file(saved(tmp_path, **CHAIN), convention=convention))
+def test_chain_scores_are_sums_of_potentials(tmp_path: Path, meaning: Any) -> None:
+    tables = ScoreTables(chain_file(saved(tmp_path, **CHAIN), meaning=meaning, temperature=2.0))
     assert tables.lengths.tolist() == [2, 3, 4]
-    transition = TRANSITION if axes == "previous_next" else TRANSITION.T
     sign = 0.5 if meaning == "score" else -0.5
     for item, length in enumerate((2, 3, 4)):
         scores, gold = tables.scores(item), tables.gold(item)
-        assert gold is not None
         assert scores.shape == gold.shape == (length, 2, 2)
         tags = TAGS[item, :length]
         expected = START[tags[0]] + END[tags[-1]] + sum(UNARY[item, i, tags[i]] for i in range(length))
-        expected += sum(transition[tags[i - 1], tags[i]] for i in range(1, length))
+        expected += sum(TRANSITION[tags[i - 1], tags[i]] for i in range(1, length))
         assert float((gold * scores).sum()) == pytest.approx(sign * expected)
 
 
@@ -158,13 +128,11 @@ def test_gold_of_every_form(tmp_path: Path) -> None:
     assert [gold.tolist() for gold in golds] == [[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, 0]]
 
 
-def test_gold_of_trees_may_be_heads_or_in_the_layout_of_this_package(tmp_path: Path) -> None:
+def test_gold_of_trees_may_be_heads(tmp_path: Path) -> None:
     heads = torch.tensor([[0, 1, 1], [2, 0, 2]])
-    trees = SpanningTree.structure(heads, torch.float64)
-    path = saved(tmp_path, scores=RANDOM.standard_normal((2, 3, 3)), heads=heads.numpy(), trees=trees.numpy())
-    for key in ("heads", "trees"):
-        tables = ScoreTables(ScoreFile(str(path), "spanning_tree", gold=key, convention=Convention(root="diagonal")))
-        assert torch.equal(torch.stack([tables.gold(0), tables.gold(1)]), trees)
+    path = saved(tmp_path, scores=RANDOM.standard_normal((2, 4, 4)), heads=heads.numpy())
+    tables = ScoreTables(ScoreFile(str(path), "spanning_tree", gold="heads"))
+    assert torch.equal(torch.stack([tables.gold(0), tables.gold(1)]), SpanningTree.structure(heads, torch.float64))
 
 
 @pytest.mark.parametrize(

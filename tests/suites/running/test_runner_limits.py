@@ -17,7 +17,7 @@ from tests.suites.running_cases import HERE
 
 LARGE = {"spanning_tree": (13, 13), "assignment": (25, 25), "subset[k=40]": (80,), "linear_chain": (20, 4, 4)}
 SUITES = ("bias", "sparsity", "descent")
-FORMED = {"linear", "squared_distance", "squared_distance_linear", "quadratic", "hamming", "exact_match", "f1", "f1_multilinear"}
+FORMED = {"linear", "squared_distance", "squared_distance_linear", "quadratic", "hamming", "exact_match", "f1"}
 """Losses whose exact gradient has a closed form on trees."""
 
 

@@ -27,8 +27,7 @@ from structgrad.suites.statistics.metrics import estimated_metrics, exact_metric
 from structgrad.suites.statistics.moments import Moments
 from structgrad.suites.statistics.seeds import seed_sequence
 from structgrad.suites.truth import Target, exact_truth
-from structgrad.suites.truth.replay import replay
-from structgrad.suites.truth.replay_oracle import slots_of
+from structgrad.suites.truth.replay import replay, slots_of
 from tests.suites.studies.laws import EstimateLaw, instance
 
 SHARES = (1e-2, 1e-3, 1e-4, 1e-6)

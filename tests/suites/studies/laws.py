@@ -27,8 +27,7 @@ from structgrad.suites.problems import make_loss
 from structgrad.suites.statistics.moments import BATCHES, Moments
 from structgrad.suites.truth import Target, Truth, exact_truth
 from structgrad.suites.truth.geometry import geometry
-from structgrad.suites.truth.replay import structures_and_probabilities
-from structgrad.suites.truth.replay_oracle import scripted, slots_of
+from structgrad.suites.truth.replay import scripted, slots_of, structures_and_probabilities
 
 
 @dataclass(frozen=True, eq=False)

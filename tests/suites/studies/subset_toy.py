@@ -23,7 +23,7 @@ from structgrad.suites.measures.bias import Sampling, measure
 from structgrad.suites.problems.losses import SquaredDistance
 from structgrad.suites.statistics.seeds import generator
 from structgrad.suites.truth import Truth, exact_truth
-from structgrad.suites.truth.replay_oracle import scripted, slots_of
+from structgrad.suites.truth.replay import scripted, slots_of
 
 SEEDS = (1234, 1067, 9198, 9453, 6240, 7044, 1755, 7898, 3131, 1277)
 SAMPLES = 10_000

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import Alignment, SpanningTree, Subset, make_oracle
-from structgrad.suites.problems.forms import CountForm, LinearForm, PointForm, QuadraticForm
-from structgrad.suites.problems.losses import ExactMatch, Hamming, LowRankQuadratic
+from structgrad.suites.problems.losses import CountForm, LinearForm, PointForm, QuadraticForm
 from structgrad.suites.truth import exact_truth
 from structgrad.suites.truth.closed_form import analytic_truth, known_truth
 from tests.derived_cases import DERIVED_CASES
@@ -82,11 +81,11 @@ def loss_of(kind: str, name: str, seed: int = 0) -> Formed:
     return Formed(forms[kind], oracle.event_ndim)
 
 
-def assert_same(found, expected, tolerance=1e-12):
+def assert_same(found, expected):
     """Gradients to 12 digits, and within the bound; the rest to the precision of enumeration."""
     norm = float(expected.gradient.norm())
     distance = float((found.gradient - expected.gradient).norm())
-    assert distance <= tolerance * norm + 1e-290
+    assert distance <= 1e-12 * norm + 1e-290
     assert distance <= found.error + 1e-14 * norm
     assert found.value == pytest.approx(expected.value, rel=1e-13, abs=1e-14)
     assert found.log_partition == pytest.approx(expected.log_partition, rel=1e-13, abs=1e-13)
@@ -104,12 +103,14 @@ def test_equals_enumeration(name, regime):
     for kind in KINDS:
         loss, scores = loss_of(kind, name), scores_of(name, regime, seed=len(kind))
         found = analytic_truth(loss, oracle, scores)
-        # Where counts that matter are far rarer than their neighbours, a transform keeps an absolute precision only, and its bound.
-        transformed = found.method == "analytic:count" and isinstance(oracle, SpanningTree) and regime in ("50", "masked 50")
-        assert_same(found, exact_truth(loss, oracle, scores), tolerance=math.inf if transformed and kind != "squared_count" else 1e-12)
+        if found is None:
+            assert isinstance(oracle, SpanningTree)  # which has no law of a count
+            assert kind in ("squared_count", "threshold", "two_counts")
+        else:
+            assert_same(found, exact_truth(loss, oracle, scores))
 
 
-@pytest.mark.parametrize("name", ["linear_chain", "alignment", "spanning_tree"])
+@pytest.mark.parametrize("name", ["linear_chain", "alignment"])
 def test_an_offset_costs_no_digits(name):
     oracle, _ = CASES[name]
     scores, gold = scores_of(name, "5"), loss_of("point", name).form.structure
@@ -119,23 +120,6 @@ def test_an_offset_costs_no_digits(name):
     assert torch.equal(first.gradient, second.gradient)
     assert second.value == pytest.approx(first.value + 1e6, rel=1e-15)
     assert_same(second, exact_truth(moved, oracle, scores))
-
-
-def test_rare_counts_of_trees_stay_within_the_bound():
-    """Where only counts far below their neighbours matter, a transform loses digits, and says so."""
-    oracle, event = CASES["spanning_tree[single_root=False]"]
-    worst = 0.0
-    for seed in range(12):
-        random = torch.Generator().manual_seed(seed)
-        scores = (50 * torch.randn(event, generator=random, dtype=torch.float64)).round()
-        weights = torch.randint(0, 3, event, generator=random) * oracle.read_mask(event)
-        values = torch.randn(13, generator=random, dtype=torch.float64)
-        loss = Formed(CountForm((weights,), lambda k, values=values: values[k]), 2)
-        found, expected = analytic_truth(loss, oracle, scores), exact_truth(loss, oracle, scores)
-        distance = float((found.gradient - expected.gradient).norm())
-        assert distance <= found.error + 1e-13 * float(expected.gradient.norm())
-        worst = max(worst, distance / float(expected.gradient.norm()))
-    assert worst <= 1e-7
 
 
 def test_without_a_form_or_sums_there_is_no_truth():
@@ -161,49 +145,3 @@ def test_known_truth_says_what_would_help():
     counts = (torch.arange(3600).reshape(60, 60), torch.ones(60, 60))
     with pytest.raises(ValueError, match=r"more than the .*; take a smaller structure: the form of this loss"):
         known_truth(Formed(CountForm(counts, lambda k, j: k / j), 2), Alignment(), torch.zeros(60, 60))
-
-
-LARGE = {
-    "subset[k=12]": (36,), "linear_chain": (24, 4, 4), "alignment": (12, 12), "constituency": (16, 16), "shift_reduce": (16, 16, 2),
-    "assignment": (10, 10), "projective_tree": (12, 12), "spanning_tree[single_root=False]": (16, 16), "spanning_tree": (16, 16),
-}  # fmt: skip
-"""Shapes of a million structures and far more."""
-
-
-def instance(name):
-    oracle, event = make_oracle(name), LARGE[name]
-    random = torch.Generator().manual_seed(7)
-    scores, direction = torch.randn((2, *event), generator=random, dtype=torch.float64)
-    gold = oracle.sample(scores, generator=random)
-    return oracle, scores, direction, gold
-
-
-def losses(gold, event_ndim):
-    """One of every kind."""
-    size = int(gold.sum())
-    matrix = torch.randn((3, *gold.shape), generator=torch.Generator().manual_seed(8), dtype=torch.float64)
-    yield Hamming(gold)
-    yield LowRankQuadratic(matrix / size, gold)
-    yield Formed(CountForm((gold,), lambda k: (size - k).double().sqrt()), event_ndim)
-
-
-@pytest.mark.parametrize("name", list(LARGE))
-def test_the_gradient_is_the_derivative_of_the_value(name):
-    oracle, scores, direction, gold = instance(name)
-    step = 1e-5
-    for loss in losses(gold, oracle.event_ndim):
-        plus, minus = (analytic_truth(loss, oracle, scores + sign * step * direction).value for sign in (1, -1))
-        slope = float((analytic_truth(loss, oracle, scores).gradient * direction).sum())
-        assert (plus - minus) / (2 * step) == pytest.approx(slope, rel=1e-7)
-
-
-@pytest.mark.parametrize("name", ["spanning_tree[single_root=False]", "spanning_tree", "projective_tree", "linear_chain"])
-def test_a_count_finds_the_probability_of_gold(name):
-    """The event that all parts are right has probability p(gold), here below 1e-6."""
-    oracle, scores, _, gold = instance(name)
-    size = int(gold.sum())
-    point = analytic_truth(ExactMatch(gold), oracle, scores)
-    counted = analytic_truth(Formed(CountForm((gold,), lambda k: (k < size).double()), oracle.event_ndim), oracle, scores)
-    assert counted.method == "analytic:count"
-    assert 0 < float(point.gradient.norm()) < 1e-6
-    assert float((counted.gradient - point.gradient).norm()) <= 1e-11 * float(point.gradient.norm())

@@ -45,11 +45,10 @@ def test_refuses_a_space_beyond_the_cap():
 @pytest.mark.parametrize(
     ("oracle", "event", "number"),
     [
-        (LinearChain(), (100, 5, 5), r"7\.89e\+69"),
         (LinearChain(), (27, 5, 5), r"7\.45e\+18"),
         (SpanningTree(), (1001, 1001), r"1\.00e\+2997"),
     ],
-    ids=["chain", "int64", "beyond floats"],
+    ids=["int64", "beyond floats"],
 )
 def test_refuses_a_space_that_ranks_cannot_count(oracle, event, number):
     expected = rf"^`exact_truth` got a space of {number} structures; expected at most 4\.61e\+18, .* years; choose smaller sizes, or a loss"
@@ -77,25 +76,9 @@ def test_structures_that_cannot_be_told_from_impossible_ones_are_supported():
     assert truth.gradient.tolist() == [0.25, 0.0, -0.25]
 
 
-def test_a_policy_has_the_gradient_of_its_scores():
-    oracle, event = ShiftReduce("local"), (5, 5, 2)
-    scores = torch.randn(event, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-    def loss(z):
-        return z.flatten(1) @ torch.linspace(0, 7, scores.numel(), dtype=z.dtype).sin()
-
-    leaf = scores.clone().requires_grad_()
-    structures = oracle.enumerate(event, dtype=torch.float64)
-    (expected,) = torch.autograd.grad(oracle.log_prob(structures, leaf).exp() @ loss(structures), leaf)
-    truth = exact_truth(loss, oracle, scores)
-    assert (truth.gradient - expected).norm() <= 1e-14 + truth.error
-
-
 DEVICE_CASES = {
     "subset[k=3]": (7,),
     "linear_chain": (4, 2, 2),
-    "alignment": (4, 3),
-    "constituency": (5, 5),
     "spanning_tree": (4, 4),
     "assignment": (4, 4),
 }

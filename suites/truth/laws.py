@@ -1,7 +1,18 @@
-"""The Gibbs law of derivations, moments of linear functions of them, and the law of an integer count.
+"""The Gibbs laws of structures in closed form: over derivations and over spanning trees.
 
 A derivation is a top-down choice of edges, whose probabilities are ratios of inside weights. They are at most 1, so nothing overflows, and
 all expectations are sums of products of probabilities, which keep their relative precision, however small they are.
+
+Expectations over spanning trees are determinants of the deviations from one tree T. Let ``ρ(h → m)`` be the weight of an arc relative to
+that of the arc into m in T. "Above" means in T, and includes the word itself. The matrix-tree theorem gives ``Z = w(T) det(I + B)``. Here
+``B(i, m) = Σ_h ρ(h → m) ([i is above m] − [i is above h])`` is a sum over the arcs that are not in T. (Multiply the Laplacian of all arcs
+by the inverse of that of T, which is the matrix of "above".) If i is above m, the sum runs over the heads outside the subtree of i.
+Otherwise it runs over the heads inside it, and is negative. So nothing cancels. If T is the best tree and probable, B is small, and rare
+events keep their digits; the Laplacian itself loses them. With a single root, let the weights of the root tend to 0 together: then only
+the top word of T has the root.
+
+Sources: Tutte 1948, "The dissection of equilateral triangles into equilateral triangles", section 3; Koo et al. 2007, "Structured
+prediction models via the matrix-tree theorem", section 3.
 """
 
 from __future__ import annotations
@@ -13,17 +24,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import one_hot, pad
 
-from ...oracles import Assignment, Categorical, Constituency, IndependentCategoricals, ProjectiveTree, Subset
+from ...oracles import Assignment, Categorical, Constituency, IndependentCategoricals, ProjectiveTree, SpanningTree, Subset
 from ...oracles.capabilities import Oracle
 from ...oracles.derivations import UNIT, Builder, Derivations, StatedOracle
 
-MAX_ASSIGNMENT = 18
-"""The largest n of permutations, which have 2ⁿ sets of columns."""
-
-MAX_CHOICES = 2**27
-"""The most choices of a pass, which takes about 50 bytes for each."""
+MAX_ASSIGNMENT = 18  # the largest n of permutations, which have 2ⁿ sets of columns
+MAX_CHOICES = 2**27  # the most choices of a pass, which takes about 50 bytes for each
+MARGIN = 0.5  # distance in logarithms of entries below the pivots
 
 
 @lru_cache(maxsize=16)
@@ -42,18 +51,12 @@ def derivations_of(oracle: Oracle, event: tuple[int, ...]) -> Derivations | None
     if isinstance(oracle, StatedOracle):
         return oracle.derivations(event)
     if type(oracle) in (Categorical, IndependentCategoricals):
-        return _categories((1, *event)[-2:])
+        parts = torch.arange(math.prod(event)).reshape(-1, 1, event[-1])  # a node per category
+        builder, node = Builder(parts.numel()), torch.tensor([UNIT])
+        for row in parts:
+            node = builder.add(node.reshape(1, 1).expand(1, event[-1]), row)
+        return builder.finish(node)
     return _permutations(event[0]) if type(oracle) is Assignment else None
-
-
-def _categories(event: tuple[int, ...]) -> Derivations:
-    """One part of each of n categories; a node per category."""
-    length, tags = event
-    builder = Builder(length * tags)
-    node = torch.tensor([UNIT])
-    for parts in torch.arange(length * tags).reshape(length, 1, tags):
-        node = builder.add(node.reshape(1, 1).expand(1, tags), parts)
-    return builder.finish(node)
 
 
 def _permutations(size: int) -> Derivations:
@@ -81,21 +84,14 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GibbsLaw:
-    """The Gibbs law of derivations.
-
-    Attributes:
-        derivations: all derivations.
-        choices: per level [h, e], the probability of each edge below its node, as leaves of a graph.
-        mass: by node, the total probability of its sub-derivations: 1, as a function of `choices`.
-        log_partition: A(θ). ``marginals``: [d]. ``roundings``: how many units of rounding a probability may be off.
-    """
+    """The Gibbs law of derivations."""
 
     derivations: Derivations
-    choices: tuple[Tensor, ...]
-    mass: Tensor
+    choices: tuple[Tensor, ...]  # per level [h, e], the probability of each edge below its node, as leaves of a graph
+    mass: Tensor  # by node, the total probability of its sub-derivations: 1, as a function of `choices`
     log_partition: float
-    marginals: Tensor
-    roundings: float
+    marginals: Tensor  # [d]
+    roundings: float  # how many units of rounding a probability may be off
 
     def gradient(self, expectation: Tensor) -> Tensor:
         """The gradient [d] in the natural parameters of ``E f(z)``, made of `choices`: that is ``E[(f − E f) z]``.
@@ -166,12 +162,7 @@ class GibbsLaw:
 
 
 def gibbs_law(derivations: Derivations, scores: Tensor) -> GibbsLaw:
-    """Inside weights bottom up, and probabilities of nodes top down.
-
-    Args:
-        derivations: all derivations.
-        scores: natural parameters, flat [d], with 0 at ignored entries.
-    """
+    """Inside weights bottom up, and probabilities of nodes top down, of natural parameters [d] with 0 at ignored entries."""
     padded = pad(scores, (0, 1))
     inside, mass = scores.new_full((derivations.nodes,), -math.inf), scores.new_ones(derivations.nodes)
     inside[UNIT] = 0
@@ -214,3 +205,109 @@ def _antidiagonal_sums(matrices: Tensor) -> Tensor:
     padded = pad(matrices, (0, rows)).flatten(1)
     skewed: Tensor = padded[:, : rows * (rows + columns - 1)].unflatten(1, (rows, rows + columns - 1))
     return skewed.sum(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Deviations:
+    """Deviations from the tree T with ``heads`` [n] of words 1..n."""
+
+    heads: Tensor
+    above: Tensor  # [n, n + 1], whether word i + 1 is position h or above it in T
+    single_root: bool
+
+    @classmethod
+    def of(cls, heads: Tensor, *, single_root: bool) -> Deviations:
+        size = len(heads) + 1
+        parents = one_hot(pad(heads, (1, 0)), size).double()
+        parents[0] = 0
+        reach = torch.eye(size, dtype=torch.float64, device=heads.device) + parents
+        for _ in range(size.bit_length()):
+            reach = ((reach @ reach) > 0).double()
+        return cls(heads, reach.mT[1:] > 0, single_root)
+
+    def relative(self, scores: Tensor) -> Tensor:
+        """Scores [..., n + 1, n + 1] of arcs to ``log ρ``: [..., n + 1, n], -inf on T, on the diagonal and at forbidden arcs."""
+        into = scores[..., 1:]
+        size = into.shape[-2]
+        own = one_hot(self.heads, size).mT.bool()
+        best = torch.where(own, into, 0).sum(-2, keepdim=True)
+        itself = pad(torch.eye(size - 1, dtype=torch.bool, device=own.device), (0, 0, 1, 0))
+        return (into - best).masked_fill(own | itself, -math.inf)
+
+    def matrix(self, ratios: Tensor) -> Tensor:
+        """B [..., n, n] of ρ [..., n + 1, n]."""
+        subtree = self.above.to(ratios.dtype)
+        outside = 1 - subtree
+        if self.single_root:
+            top = self.heads == 0
+            outside = torch.cat([torch.where(top, outside[:, 0], 0).unsqueeze(1), outside[:, 1:]], 1)
+        return torch.where(self.above[:, 1:], outside @ ratios, -(subtree @ ratios))
+
+    def log_weight(self, relative: Tensor) -> Tensor:
+        """The log-weight of all trees relative to T: [...] for ``log ρ`` [..., n + 1, n], scaled for the first of them."""
+        columns, factors = self.scaling(relative.detach().reshape(-1, *relative.shape[-2:])[0])
+        matrix = self.matrix((relative - columns).exp()) * factors
+        logarithm: Tensor = torch.linalg.slogdet(matrix + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device))[1]
+        return logarithm
+
+    def scaling(self, relative: Tensor) -> tuple[Tensor, Tensor]:
+        """Scales for ``log ρ`` [n + 1, n] that keep B in range: columns [n] to subtract, and factors [n, n] to multiply B with after that.
+
+        They are a similarity, which leaves determinants as they are, and the subtracted columns. If T is probable, every entry off the
+        diagonal becomes smaller than 1: elimination takes its pivots from the diagonal, and small numbers keep their digits.
+        """
+        columns = relative.amax(0).clamp(min=-1e300)
+        size = self.matrix((relative - columns).exp()).abs().log() + columns
+        size.fill_diagonal_(-math.inf)
+        potential, slack = torch.zeros_like(columns), -MARGIN
+        while True:
+            for _ in range(len(columns) + 1):
+                raised = torch.maximum(potential, (size - slack + potential).amax(1))
+                if torch.equal(raised, potential):
+                    return columns, (columns + potential - potential.unsqueeze(1)).exp()
+                potential = raised
+            # A cycle of gain: nothing settles until every step costs more.
+            potential, slack = torch.zeros_like(columns), 2 * max(slack, 0) + 1
+
+
+class TreeLaw:
+    """The Gibbs law of spanning trees, by determinants around the best one; it has no law of a count."""
+
+    def __init__(self, oracle: SpanningTree, parameters: Tensor) -> None:
+        self._leaf = parameters.clone().requires_grad_()
+        heads = oracle.heads(oracle.argmax(parameters))
+        self._deviations = Deviations.of(heads, single_root=oracle.single_root)
+        self.log_partition = float(oracle.log_partition(parameters))
+        self.marginals = oracle.marginals(parameters).flatten()
+        largest = float(self._deviations.relative(parameters).clamp(min=-1e3).abs().max())
+        self.roundings = len(heads) * (2 * largest + 8 * len(heads))
+
+    def gradient(self, expectation: Tensor) -> Tensor:
+        """The gradient [d] in the scores of an expectation of `moments`."""
+        return torch.autograd.grad(expectation, self._leaf, retain_graph=True)[0].flatten()
+
+    def moments(self, weights: Tensor) -> Moments:
+        """The first two moments of ``y = weights z``, weights [r, d], about its value at the best tree."""
+        weights, heads = weights.unflatten(1, self._leaf.shape), self._deviations.heads
+        # Along a direction that is 0 on T, so that a rare event is not a difference of likely ones.
+        into = weights[..., 1:]
+        along = pad(into - into.gather(-2, heads.expand(len(weights), 1, -1)), (1, 0))
+        with torch.enable_grad():
+            rows = self._leaf.expand(len(weights), *self._leaf.shape)
+            log_weight = self._deviations.log_weight(self._deviations.relative(rows))
+            (taken,) = torch.autograd.grad(log_weight.sum(), rows, create_graph=True)
+            mean = (taken * along).sum((1, 2))
+            (change,) = torch.autograd.grad(mean.sum(), rows, create_graph=True)
+            half = ((change * along).sum((1, 2)) + mean.square()) / 2
+        return Moments(weights[..., heads, torch.arange(1, weights.shape[-1], device=weights.device)].sum(-1), mean, half)
+
+
+Law = GibbsLaw | TreeLaw
+
+
+def law_of(oracle: Oracle, parameters: Tensor) -> Law | None:
+    """The law of natural parameters [*event] with 0 at ignored entries; None if the oracle has no sums in closed form."""
+    if isinstance(oracle, SpanningTree):
+        return TreeLaw(oracle, parameters)
+    derivations = derivations_of(oracle, tuple(parameters.shape))
+    return None if derivations is None else gibbs_law(derivations, parameters.flatten())
