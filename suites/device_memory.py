@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,18 +18,6 @@ SHARE = 0.5
 T = TypeVar("T")
 
 _allotted: ContextVar[float] = ContextVar("structgrad_device_memory_allotted", default=math.inf)
-
-_learned: ContextVar[dict[tuple[str, torch.device], tuple[int, bool]] | None] = ContextVar("structgrad_launches_learned", default=None)
-
-
-@contextmanager
-def remembering() -> Iterator[None]:
-    """Remember the memory of a launch for all later launches of its kind, in this context."""
-    token = _learned.set({})
-    try:
-        yield
-    finally:
-        _learned.reset(token)
 
 
 def allot(amount: float) -> None:
@@ -51,18 +38,16 @@ class Launches:
     """A range of rows, cut into launches. Their sizes depend on memory only if it is scarce.
 
     Attributes:
-        name: the name of the computation. Launches of the same name share the sizes that fit.
+        name: the name of the computation, for messages.
         rows: rows of a launch.
         device: the device.
         block: rows that are never split; ``rows`` is a multiple of it.
-        filling: rows of a launch after the first one, if the memory of the first one shows that so many fit.
     """
 
     name: str
     rows: int
     device: torch.device
     block: int = 1
-    filling: int = 0
 
     def over(self, start: int, stop: int, compute: Callable[[int, int], T]) -> Iterator[tuple[int, T]]:
         """Yield the first row and ``compute(first, count)`` of every launch; without enough memory, again with half its rows.
@@ -70,46 +55,34 @@ class Launches:
         Raises:
             torch.OutOfMemoryError: there is none for a single block.
         """
-        known = _learned.get()
-        known, kind = {} if known is None else known, (self.name, self.device)
-        first = start
+        rows, first = self.rows, start
         while first < stop:
-            rows, settled = known.get(kind, (self.rows, False))
             count = min(rows, stop - first)
-            grows = self.device.type == "cuda" and not settled and self.filling > rows
-            if grows:
-                torch.cuda.reset_peak_memory_stats(self.device)
-                before = torch.cuda.memory_allocated(self.device)
-            found = self._attempt(compute, first, count)
-            if not found:
-                known[kind] = self._doublings(count // 2), True
+            try:
+                found = compute(first, count)
+            except RuntimeError as error:
+                # Some CUDA libraries have no class for it.
+                if not isinstance(error, torch.OutOfMemoryError) and "out of memory" not in str(error).lower():
+                    raise
+                if count <= self.block:
+                    raise torch.OutOfMemoryError(self._refusal(count)) from error
+                # A block, doubled as often as possible, so that sums over launches hardly depend on their size.
+                rows = self.block << max((count // 2 // self.block).bit_length() - 1, 0)
+            else:
+                yield first, found
+                del found
+                first += count
                 continue
-            if grows:
-                each = max((torch.cuda.max_memory_allocated(self.device) - before) / count, 1.0)
-                known[kind] = max(rows, self._doublings(int(min(self.filling, available(self.device) / each)))), True
-            yield first, found.pop()
-            first += count
+            # Here the traceback, which holds intermediate tensors, is released.
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
 
-    def _attempt(self, compute: Callable[[int, int], T], first: int, count: int) -> list[T]:
-        """The result, or nothing if memory ran out. The traceback, which holds intermediate tensors, is released."""
-        cuda = self.device.type == "cuda"
-        try:
-            return [compute(first, count)]
-        except RuntimeError as error:
-            # Some CUDA libraries have no class for it.
-            if not isinstance(error, torch.OutOfMemoryError) and "out of memory" not in str(error).lower():
-                raise
-            if count <= self.block:
-                left, whole = torch.cuda.mem_get_info(self.device) if cuda else (0, 0)
-                place = f"{self.device}, where {left / GIB:.1f} of {whole / GIB:.1f} GiB are free" if cuda else str(self.device)
-                raise torch.OutOfMemoryError(
-                    f"{self.name} got no memory for {count} at a time on {place}; expected it for so few: choose smaller "
-                    "problems or fewer --jobs on this device, or end what else computes there"
-                ) from error
-        if cuda:
-            torch.cuda.empty_cache()
-        return []
-
-    def _doublings(self, most: int) -> int:
-        """A block, doubled as often as possible, so that sums over launches hardly depend on their size."""
-        return self.block << max((most // self.block).bit_length() - 1, 0)
+    def _refusal(self, count: int) -> str:
+        place = str(self.device)
+        if self.device.type == "cuda":
+            left, whole = torch.cuda.mem_get_info(self.device)
+            place += f", where {left / GIB:.1f} of {whole / GIB:.1f} GiB are free"
+        return (
+            f"{self.name} got no memory for {count} at a time on {place}; expected it for so few: choose smaller "
+            "problems or fewer --jobs on this device, or end what else computes there"
+        )

@@ -189,17 +189,7 @@ METRICS: dict[str, Metric] = {
         label="peak bytes",
     ),
     "time_ratio": Metric("seconds per estimate relative to `reinforce`, paired in interleaved rounds", _BETWEEN_RUNS, title="time ratio"),
-    "variance_seconds": Metric(
-        "relative variance × seconds of one estimate: compares unbiased estimators at equal time, lower is better", _NEVER, unit="s"
-    ),
     "loss_evaluations": Metric("evaluations of the loss per estimate; a backward pass of the loss counts as two", _GATED, unit="count"),
-    "break_even_seconds": Metric(
-        "seconds after which the average of all `reinforce` estimates in that time has a smaller error", _NEVER, unit="s"
-    ),
-    "break_even_evaluations": Metric(
-        "evaluations of the loss after which the average of `reinforce` estimates has a smaller error", _NEVER, unit="count"
-    ),
-    "oracle_share": Metric("share of the forward and backward time spent inside the oracle", _NEVER),
     "seconds_per_estimate": Metric(
         "median seconds per row of forward and backward passes over a large batch; on a CPU, processor time", _NEVER, unit="s"
     ),
@@ -209,12 +199,7 @@ METRICS: dict[str, Metric] = {
     "total_time": Metric("median seconds of forward and backward at one point of a sweep", _NEVER, unit="s", label="seconds"),
     "time_exponent": Metric("exponent e of time ∝ sizeᵉ, over the upper part of a sweep", _NEVER),
     "memory_exponent": Metric("exponent e of peak memory ∝ sizeᵉ, over the upper part of a sweep", _NEVER),
-    "variance_exponent": Metric("exponent e of variance ∝ samplesᵉ: −1 for independent samples", replace(_SHARE_LOST, minimum_change=0.0)),
-    # Steps of equal size, and training.
-    "kl_decrease": Metric(
-        "decrease of E L by a step along the estimate relative to a step along g with the same mean KL divergence", _SHARE
-    ),
-    "kl_decrease_natural": Metric("kl_decrease of a step along the natural gradient, which is the maximum", _SHARE),
+    # Training.
     "regret": Metric(
         "(E L − min L) / (E L at the start − min L) after training for the same loss evaluations, with the best of 6 step sizes",
         _SHARE_LOST,

@@ -169,10 +169,9 @@ def _sparsity(frame: pd.DataFrame) -> Table:
 
 
 def _exponents(frame: pd.DataFrame) -> Table:
-    """Fitted exponents of time, memory and variance, with their intervals."""
-    rows = tables.swept(frame)
-    rows = rows[(rows["suite"] == "scaling") & rows["metric"].str.endswith("_exponent")]
-    names = [name for name in ("time_exponent", "memory_exponent", "variance_exponent") if (rows["metric"] == name).any()]
+    """Fitted exponents of time and memory, with their intervals."""
+    names, rows = ["time_exponent", "memory_exponent"], tables.swept(frame)
+    rows = rows[(rows["suite"] == "scaling") & rows["metric"].isin(names)]
     found = [
         (
             row.problem,
@@ -189,22 +188,17 @@ def _exponents(frame: pd.DataFrame) -> Table:
 
 
 def _descent(frame: pd.DataFrame) -> Table:
-    """Regret after training, and decrease by steps of equal size: medians over instances with quartiles."""
-    swept, rows = tables.swept(frame), tables.measured(frame)
-    regrets = rows[(rows["suite"] == "descent") & rows["metric"].isin(["regret", "steps"])].assign(column=lambda part: part["metric"])
-    # Of the steps there is a column for each setting.
-    steps = swept[(swept["suite"] == "descent") & (swept["metric"] == "kl_decrease")].assign(column=lambda part: part["setting"])
-    both = pd.concat([regrets, steps], ignore_index=True).rename(columns={"stage": LEVEL})
+    """Regret after training, and its steps: medians over instances with quartiles."""
+    names, rows = ["regret", "steps"], tables.measured(frame).rename(columns={"stage": LEVEL})
+    rows = rows[(rows["suite"] == "descent") & rows["metric"].isin(names)]
     keys = ["problem", LEVEL, "estimator"]
     found = []
-    for key, part in both.groupby([*keys, "column"], sort=False, observed=True):
+    for key, part in rows.groupby([*keys, "metric"], sort=False, observed=True):
         lower, median, upper = part["value"].quantile([0.25, 0.5, 0.75])
         spread = Spread(median, lower, upper, part["low"].iloc[0], part["high"].iloc[0], len(part))
         found.append((*key, spread_cell(spread)))
-    names = list(dict.fromkeys(both["column"].astype(str)))
-    hints = {name: described(name if name in METRICS else "kl_decrease") for name in names}
-    note = "Regret of training for the same loss evaluations; decrease by a step of a KL divergence, relative to the exact."
-    return tabulate("Descent", _wide(found, keys, names), hints, note=note, name="descent")
+    note = "Regret of training for the same loss evaluations."
+    return tabulate("Descent", _wide(found, keys, names), {name: described(name) for name in names}, note=note, name="descent")
 
 
 def _wide(cells: Iterable[tuple[Any, ...]], keys: list[str], names: list[str]) -> list[dict[str, Any]]:

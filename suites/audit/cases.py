@@ -15,7 +15,7 @@ from ...estimators.base import Estimator, Loss
 from ...oracles import Alignment, Categorical, IndependentCategoricals, LinearChain, ShiftReduce, SpanningTree, Subset
 from ...oracles.capabilities import EnumerableOracle
 from ...oracles.registry import unknown
-from ..measures.replicates import Sampling
+from ..measures.draws import Sampling
 from ..measures.suite import Effort
 from ..problems.sized import is_sized, refuse_unsized, sized_structure
 from ..statistics.seeds import generator

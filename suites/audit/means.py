@@ -15,12 +15,11 @@ from ...estimators.base import Estimator, Evaluations, Loss, Objective, evaluate
 from ...estimators.noise import Gumbel, SmoothNoise
 from ...estimators.score_function.reinforce import LeaveOneOut, Reinforce
 from ...oracles.capabilities import Oracle
-from ..measures.bias_tests import averaged_losses, rounding_floor
-from ..measures.group_sequential import sequential_test
-from ..measures.replicates import Sampling, draw_moments, finite, warmed
+from ..measures.bias_tests import averaged_losses, rounding_floor, sequential_test
+from ..measures.draws import Sampling, deterministic_moments, draw_moments, finite
 from ..statistics.interval import ABSENT, RARE
 from ..statistics.intervals import UNRESOLVED, Interval
-from ..statistics.metrics import Summary, estimated_metrics, exact_metrics, single
+from ..statistics.metrics import Summary, estimated_metrics, exact_metrics
 from ..statistics.moments import BATCHES, Moments
 from ..truth import Target
 from ..truth.references import STEP, reference_gradient
@@ -58,14 +57,12 @@ TESTED = ("flat", "usual", "peaked")
 def exact_mean(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Summary | None:
     """The exact moments of the errors; None if the estimate is random in another way than by samples of the oracle."""
     if estimator.deterministic:
-        unused = torch.Generator(target.scores.device).manual_seed(0)
-        estimate = estimator.gradient(target.loss, target.oracle, target.scores, generator=unused)
-        return finite(single(estimate, target.truth.gradient), estimator, target, sampling)
+        return deterministic_moments(estimator, target, sampling)
     before = world_state()
     slots = slots_of(estimator, target.oracle, target.loss, target.scores)
     if slots is None or world_state() != before or target.truth.count**slots > REPLAY_CAP:
         return None
-    return finite(replay(warmed(estimator, target, sampling), target, slots), estimator, target, sampling)
+    return finite(replay(sampling.draws(target).warmed(estimator), target, slots), estimator, target, sampling)
 
 
 Sampler = Callable[[str, int], Moments]
@@ -74,7 +71,7 @@ Sampler = Callable[[str, int], Moments]
 
 def sampler(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Sampler:
     """The sampler of an estimator in the state in which it is measured."""
-    warm = warmed(estimator, target, sampling)
+    warm = sampling.draws(target).warmed(estimator)
     return lambda slot, replicates: draw_moments(warm, target, replace(sampling, replicates=replicates), slot=slot)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..base import NonFiniteError
-from ..measures.group_sequential import CONFIRMATION
+from ..measures.bias_tests import CONFIRMATION
 from ..statistics.multiplicity import holm
 
 Status = Literal["holds", "violated", "undecided", "crashed", "skipped"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...estimators import ESTIMATORS, make_estimator
 from ...estimators.base import Estimator
-from ..measures.replicates import Sampling
+from ..measures.draws import Sampling
 from ..statistics.metrics import summarise
 from ..truth import Target
 from .cases import FLAT, AuditLoss, Case, random_scores, target

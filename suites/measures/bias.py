@@ -16,8 +16,9 @@ from torch import Tensor
 from ...estimators.base import Estimator, Loss, check_call
 from ...estimators.noise import Gumbel, Noise, SmoothNoise
 from ...oracles.capabilities import EnumerableOracle
-from ..base import Instance, NonFiniteError, Problem
-from ..statistics.adaptive import Budget, Checkpoint, sample_until
+from ..base import Instance, NonFiniteError, Problem, estimator_name, loss_name, oracle_name
+from ..problems.sized import size_text
+from ..statistics.adaptive import Budget, sample_until
 from ..statistics.geometry import Geometry
 from ..statistics.interval import Interval
 from ..statistics.intervals import UNRESOLVED, bias_interval
@@ -29,8 +30,6 @@ from ..statistics.metrics import (
     estimated_metrics,
     exact_against,
     exact_metrics,
-    first_metrics,
-    single,
     without_each_batch,
 )
 from ..statistics.moments import Moments
@@ -39,7 +38,7 @@ from ..truth import UNKNOWN, Target, Truth, exact_truth
 from ..truth.geometry import geometry
 from ..truth.loss_checks import examine_loss
 from ..truth.references import MIN_BLOCKS, own_reference, reference_gradient, reference_of
-from ..truth.replay import REPLAY_CAP, draws_of, replay, replay_outside, replay_samples
+from ..truth.replay import draws_of, replay, replay_outside, replay_samples
 from .bias_tests import (
     ALPHA,
     EQUIVALENCE,
@@ -50,8 +49,8 @@ from .bias_tests import (
     resolved,
     rounding_floor,
 )
-from .measurement import MeasuredPair, Measurement
-from .replicates import Sampling, Tier, draw_moments, extend_moments, finite, warmed
+from .draws import Sampling, Tier, deterministic_moments, draw_moments, extend_moments, finite
+from .measurement import Measurement
 from .suite import Context, Effort, Finding, Suite
 
 __all__ = ["Bias", "Measurement", "Sampling", "Tier", "draw_moments", "measure"]
@@ -112,9 +111,12 @@ def measure(  # noqa: PLR0913
     examine_loss(loss, oracle, scores, differentiated=made.evaluations().loss_gradients > 0)
     target = Target(oracle, loss, scores.detach().to(sampling.dtype), truth)
     task = _Task(made, target, sampling, geometry(oracle, scores.detach(), truth), effort, reference, scratch)
-    pair = MeasuredPair.of(made, (oracle, loss, tuple(scores.shape)), truth.count, sampling.seed)
+    pair = {
+        **{"estimator": estimator_name(made), "oracle": oracle_name(oracle), "loss": loss_name(loss), "seed": sampling.seed},
+        **{"sizes": size_text(oracle, tuple(scores.shape)), "log_count": math.log(truth.count), "own": str(own_reference(made))},
+    }
     try:
-        return replace(_measured(task), pair=pair)
+        return replace(task.measured(), pair=pair)
     except NonFiniteError as error:
         unknown = dict.fromkeys(("relative_bias", "relative_variance"), Interval(None))
         return Measurement(unknown, "mc", None, "broken", pair=pair, reason=str(error))
@@ -151,129 +153,117 @@ class _Task:
         return None if self.geometry is None else self.geometry.information
 
     @property
+    def known(self) -> bool:
+        """Whether there is an exact gradient to compare with."""
+        return self.target.truth.method != UNKNOWN
+
+    @property
     def floor(self) -> float:
         """The norm up to which a gradient counts as none; infinite for an unknown one."""
-        if self.target.truth.method == UNKNOWN:
-            return math.inf
-        return VANISHING * self.target.truth.loss_deviation
+        return VANISHING * self.target.truth.loss_deviation if self.known else math.inf
 
-    def estimated(self, moments: Moments) -> dict[str, Interval]:
-        """Metrics of replicates."""
-        losses = averaged_losses(self.estimator) if self.estimator.unbiased else None
-        known = resolved(moments, self.target.truth, self.sampling.dtype, deterministic=self.estimator.deterministic, losses=losses)
-        return estimated_metrics(moments, self.geometry, floor=self.floor, resolved=known)
+    def measured(self) -> Measurement:
+        """The result, without the names of the pair."""
+        truth, sampling = self.target.truth, self.sampling
+        summary = self._exact_summary()
+        if summary is None:
+            if self.known and sampling.tier == "exact":
+                why = "which cannot be replayed here; expected tier='auto' or 'mc'"
+                raise ValueError(f"`measure` got tier='exact' for {self.estimator.name}, {why}")
+            return replace(self, estimator=sampling.draws(self.target).warmed(self.estimator))._sampled()
+        against = {} if self.reference is None else exact_against(summary, self.reference)
+        error = float(summary.error.norm())
+        size = math.sqrt(float((summary.error + summary.gradient).square().sum()) + float(summary.trace))
+        floor = rounding_floor(size, truth, sampling.dtype)
+        verdict: Verdict = "unbiased-exact" if error <= floor else "biased"
+        if sampling.dtype != torch.float64 and error <= floor > EQUIVALENCE * float(summary.gradient.norm()):
+            verdict = "unresolved"  # single precision holds too few digits of so peaked a law
+        return Measurement(exact_metrics(summary, self.geometry, floor=self.floor), "exact", None, verdict, against=against)
+
+    def _exact_summary(self) -> Summary | None:
+        """The exact moments; None if only replicates are possible."""
+        estimator, target, sampling, information = self.estimator, self.target, self.sampling, self.information
+        if estimator.deterministic and (sampling.tier != "mc" or not self.known):
+            return deterministic_moments(estimator, target, sampling, information)
+        drawn = draws_of(estimator, target.oracle, target.loss, target.scores) if self.known and sampling.tier != "mc" else None
+        if drawn is None or all(drawn):
+            return None
+        slots, distinct = drawn
+        warm, cap = sampling.draws(target).warmed(estimator), (self.effort or Effort()).replay_cap
+        if distinct:
+            summary = replay_outside(warm, target, distinct, cap, information)
+        elif target.truth.count**slots <= cap:
+            summary = replay(warm, target, slots, information)
+        else:
+            summary = replay_samples(warm, target, slots, cap, information)
+        return None if summary is None else finite(summary, estimator, target, sampling)
+
+    def _sampled(self) -> Measurement:
+        """The result from replicates."""
+        moments, status, metrics = self._moments()
+        rare = metrics["gradient_nonzeros"] is UNRESOLVED
+        against = {} if self.reference is None else estimated_against(moments, self.reference)
+        if rare:
+            against = dict.fromkeys(against, UNRESOLVED)
+        verdict, p_value = self._verdict(moments, rare=rare) if self.known else ("unresolved", None)
+        kept = {} if rare or "absolute_bias" in metrics else without_each_batch(moments)
+        return Measurement(metrics, "mc", moments.total, verdict, p_value, status, against, kept)
+
+    def _verdict(self, moments: Moments, *, rare: bool) -> tuple[Verdict, float | None]:
+        """The verdict of replicates on the bias, and the p-value of the test."""
+        estimator, truth, dtype, norm = self.estimator, self.target.truth, self.sampling.dtype, float(moments.gradient.norm())
+        p_value = bias_test(moments, truth, dtype)
+        explained = rare and (not estimator.unbiased or explained_by_rare_events(moments, truth, averaged_losses(estimator)))
+        verdict: Verdict = "unresolved"
+        if p_value is not None and p_value < ALPHA and not explained:
+            again: float | None = 0.0
+            if estimator.unbiased:
+                sampling = replace(self.sampling, replicates=moments.total)
+                again = bias_test(draw_moments(estimator, self.target, sampling, slot="confirmation"), truth, dtype)
+            verdict = "biased" if again is not None and again < ALPHA else "unresolved"
+        elif rare:
+            verdict = "unresolved: rare events"
+        elif not estimator.unbiased and bias_interval(moments, level=1 - ALPHA)[0] > rounding_floor(norm, truth, dtype) ** 2:
+            # Without a claim, the interval of the bias decides if no direction passes the filter of the test.
+            verdict = "biased"
+        elif math.sqrt(bias_interval(moments)[1]) <= (EQUIVALENCE if self.effort is None else self.effort.equivalence) * norm:
+            verdict = "equivalent"
+        return verdict, p_value
+
+    def _moments(self) -> tuple[Moments, Literal["converged", "budget"], dict[str, Interval]]:
+        """Moments and metrics of as many replicates as the effort asks for; of a fixed number without an effort."""
+        estimator, target, truth = self.estimator, self.target, self.target.truth
+        losses = averaged_losses(estimator) if estimator.unbiased else None
+        found = dict[int, dict[str, Interval]]()
+
+        def estimated(moments: Moments) -> dict[str, Interval]:
+            known = resolved(moments, truth, self.sampling.dtype, deterministic=estimator.deterministic, losses=losses)
+            found[moments.total] = metrics = estimated_metrics(moments, self.geometry, floor=self.floor, resolved=known)
+            # Without a gradient, the variance must be known relative to itself.
+            return metrics if self.known else metrics | {"relative_variance": metrics["absolute_variance"]}
+
+        if self.effort is None:
+            moments = draw_moments(estimator, target, self.sampling, information=self.information)
+            estimated(moments)
+            return moments, "budget", found[moments.total]
+        sampling = replace(self.sampling, replicates=self.effort.replicates)
+        sampled = sample_until(
+            Moments.empty(truth.gradient, self.information),
+            lambda moments, stop: extend_moments(moments, estimator, target, sampling, stop=stop),
+            estimated,
+            budget=Budget(self.effort.replicates, self.effort.most_replicates, self.effort.seconds),
+            checkpoint=None if self.scratch is None else self.scratch / f"moments-{self._identity}.pt",
+        )
+        return *sampled, found[sampled.moments.total]
 
     @property
-    def replay_cap(self) -> int:
-        return REPLAY_CAP if self.effort is None else self.effort.replay_cap
-
-    @property
-    def equivalence(self) -> float:
-        return EQUIVALENCE if self.effort is None else self.effort.equivalence
-
-    @property
-    def identity(self) -> str:
-        """The identity of replicates on disk."""
+    def _identity(self) -> str:
+        """The identity of replicates on disk: estimator, scores and seeds."""
         numbers = [self.target.truth.gradient.double(), self.target.scores.double()]
         digest = hashlib.blake2b(b"".join(tensor.cpu().numpy().tobytes() for tensor in numbers), digest_size=12).hexdigest()
         kept = (self.sampling.seed, self.sampling.key, self.sampling.dtype, self.sampling.piece(0))
-        return f"{self.estimator!r} version {self.estimator.version} on {digest} with {kept}"
-
-
-def _measured(task: _Task) -> Measurement:
-    estimator, target, sampling = task.estimator, task.target, task.sampling
-    summary = exact_summary(estimator, target, sampling, task.replay_cap, task.information)
-    if summary is not None:
-        verdict = exact_verdict(summary, target.truth, sampling.dtype)
-        against = {} if task.reference is None else exact_against(summary, task.reference)
-        return Measurement(exact_metrics(summary, task.geometry, floor=task.floor), "exact", None, verdict, against=against)
-    if sampling.tier == "exact":
-        raise ValueError(f"`measure` got tier='exact' for {estimator.name}, which cannot be replayed here; expected tier='auto' or 'mc'")
-    return _sampled_measurement(replace(task, estimator=warmed(estimator, target, sampling)))
-
-
-def exact_summary(
-    estimator: Estimator[Any], target: Target, sampling: Sampling, cap: int, information: Tensor | None = None
-) -> Summary | None:
-    """The exact moments; None if only replicates are possible."""
-    if sampling.tier == "mc":
-        return None
-    if estimator.deterministic:
-        unused = torch.Generator(target.scores.device)
-        estimate = estimator.gradient(target.loss, target.oracle, target.scores, generator=unused)
-        return finite(single(estimate, target.truth.gradient, information), estimator, target, sampling)
-    drawn = draws_of(estimator, target.oracle, target.loss, target.scores)
-    if drawn is None or all(drawn):
-        return None
-    slots, distinct = drawn
-    warm = warmed(estimator, target, sampling)
-    if distinct:
-        summary = replay_outside(warm, target, distinct, cap, information)
-    else:
-        tuples = target.truth.count**slots <= cap
-        summary = replay(warm, target, slots, information) if tuples else replay_samples(warm, target, slots, cap, information)
-    return None if summary is None else finite(summary, estimator, target, sampling)
-
-
-def exact_verdict(summary: Summary, truth: Truth, dtype: torch.dtype = torch.float64) -> Verdict:
-    """The verdict of exact moments on the bias of an estimator that runs in a dtype."""
-    size = math.sqrt(float((summary.error + summary.gradient).square().sum()) + float(summary.trace))
-    floor = rounding_floor(size, truth, dtype)
-    if dtype != torch.float64 and float(summary.error.norm()) <= floor > EQUIVALENCE * float(summary.gradient.norm()):
-        return "unresolved"  # single precision holds too few digits of so peaked a law
-    return "unbiased-exact" if float(summary.error.norm()) <= floor else "biased"
-
-
-def _sampled_measurement(task: _Task) -> Measurement:
-    estimator, target, sampling = task.estimator, task.target, task.sampling
-    moments, status, metrics = _moments(task)
-    sampling = replace(sampling, replicates=moments.total)
-    p_value = bias_test(moments, target.truth, sampling.dtype)
-    bound, floor = math.sqrt(bias_interval(moments)[1]), rounding_floor(float(moments.gradient.norm()), target.truth, sampling.dtype)
-    rare = metrics["gradient_nonzeros"] is UNRESOLVED
-    explained = rare and (not estimator.unbiased or explained_by_rare_events(moments, target.truth, averaged_losses(estimator)))
-    verdict: Verdict = "unresolved"
-    if p_value is not None and p_value < ALPHA and not explained:
-        again = None
-        if estimator.unbiased:
-            again = bias_test(draw_moments(estimator, target, sampling, slot="confirmation"), target.truth, sampling.dtype)
-        verdict = "biased" if not estimator.unbiased or (again is not None and again < ALPHA) else "unresolved"
-    elif rare:
-        verdict = "unresolved: rare events"
-    elif not estimator.unbiased and bias_interval(moments, level=1 - ALPHA)[0] > floor**2:
-        # Without a claim, the interval of the bias decides if no direction passes the filter of the test.
-        verdict = "biased"
-    elif bound <= task.equivalence * float(moments.gradient.norm()):
-        verdict = "equivalent"
-    against = {} if task.reference is None else estimated_against(moments, task.reference)
-    kept, first = without_each_batch(moments), tuple(first_metrics(moments))
-    if rare:
-        against, kept, first = dict.fromkeys(against, UNRESOLVED), {}, tuple((count, name, UNRESOLVED) for count, name, _ in first)
-    if "absolute_bias" in metrics:
-        kept, first = {}, ()
-    return Measurement(metrics, "mc", moments.total, verdict, p_value, status, against, kept, first)
-
-
-def _moments(task: _Task) -> tuple[Moments, Literal["converged", "budget"], dict[str, Interval]]:
-    """Moments and metrics of as many replicates as the effort asks for; of a fixed number without an effort."""
-    if task.effort is None:
-        moments = draw_moments(task.estimator, task.target, task.sampling, information=task.information)
-        return moments, "budget", task.estimated(moments)
-    sampling, found = replace(task.sampling, replicates=task.effort.replicates), dict[int, dict[str, Interval]]()
-
-    def watched(moments: Moments) -> dict[str, Interval]:
-        found[moments.total] = known = task.estimated(moments)
-        # Without a gradient, the variance must be known relative to itself.
-        return known | {"relative_variance": known["absolute_variance"]} if task.floor == math.inf else known
-
-    sampled = sample_until(
-        Moments.empty(task.target.truth.gradient, task.information),
-        lambda moments, stop: extend_moments(moments, task.estimator, task.target, sampling, stop=stop),
-        watched,
-        budget=Budget(task.effort.replicates, task.effort.most_replicates, task.effort.seconds),
-        checkpoint=None if task.scratch is None else Checkpoint(task.scratch, task.identity),
-    )
-    return sampled.moments, sampled.status, found.get(sampled.moments.total) or task.estimated(sampled.moments)
+        text = f"{self.estimator!r} version {self.estimator.version} on {digest} with {kept}"
+        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 class Bias(Suite):
@@ -290,12 +280,9 @@ class Bias(Suite):
             truth = context.truth(problem, instance) if reason is None else context.law(problem, instance)
             for name, estimator in estimators.items():
                 try:
-                    if reason is None:
-                        yield from _findings(name, estimator, (problem, instance), truth, context)
-                    else:
-                        _examined(problem.oracle, instance, "cpu", estimator.evaluations().loss_gradients > 0)
+                    if reason is not None:
                         yield Finding(name, "relative_bias", None, instance=instance.name, status="skipped", reason=reason)
-                        yield from _spread(name, estimator, (problem, instance), truth, context)
+                    yield from _findings(name, estimator, (problem, instance), truth, context)
                 except NonFiniteError as error:
                     metric = "relative_bias" if reason is None else "absolute_variance"
                     yield Finding.failed(name, metric, error, instance=instance.name, reference="expected")
@@ -305,61 +292,29 @@ class Bias(Suite):
         return context.unknown(problem, instance)
 
 
-def _sampling(problem: Problem, instance: Instance, context: Context) -> Sampling:
-    return Sampling(
-        replicates=context.effort.replicates,
-        seed=context.seed,
-        key=("bias", problem.name, problem.stage, instance.name),
-        batch_size=context.batch_size,
-        tier=context.tier,
-        dtype=context.dtype,
-    )
-
-
-def _spread(name: str, estimator: Estimator[Any], place: tuple[Problem, Instance], law: Truth, context: Context) -> Iterator[Finding]:
-    """The metrics that need no exact gradient: of the spread, and the bias against the own objective if that has a gradient."""
-    problem, instance = place
-    reference = _reference(estimator, problem, instance, context)
-    target = Target(problem.oracle, instance.loss, instance.scores.to(context.device, context.dtype), law)
-    task = _Task(estimator, target, _sampling(problem, instance, context), None, context.effort, None, context.scratch)
-    known: dict[str, Any] = {"instance": instance.name}
-    if estimator.deterministic:
-        unused = torch.Generator(target.scores.device)
-        estimate = estimator.gradient(target.loss, target.oracle, target.scores, generator=unused)
-        summary = finite(single(estimate, law.gradient), estimator, target, task.sampling)
-        metrics, known["tier"] = exact_metrics(summary, floor=math.inf), "exact"
-        against = {} if reference is None else exact_against(summary, reference)
-    else:
-        moments, known["sampling"], metrics = _moments(replace(task, estimator=warmed(estimator, target, task.sampling)))
-        known["tier"], known["replicates"] = "mc", moments.total
-        against = {} if reference is None else estimated_against(moments, reference)
-        against = dict.fromkeys(against, UNRESOLVED) if metrics["gradient_nonzeros"] is UNRESOLVED else against
-    for metric in (*UNDIRECTED, "absolute_variance"):
-        yield Finding.of(name, metric, metrics[metric], **known)
-    for metric, interval in against.items():
-        yield Finding.of(name, metric, interval, reference=str(own_reference(estimator)), **known)
-
-
 def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instance], truth: Truth, context: Context) -> Iterator[Finding]:
+    """All metrics; without an exact gradient those that need none, and the bias against the own objective if that has a gradient."""
     problem, instance = place
-    scores, sampling = instance.scores.to(context.device), _sampling(problem, instance, context)
+    scores = instance.scores.to(context.device)
+    key = ("bias", problem.name, problem.stage, instance.name)
+    sampling = Sampling(context.effort.replicates, context.seed, key, context.batch_size, context.tier, context.dtype)
     reference = _reference(estimator, problem, instance, context)
     _checked_pair(estimator, problem.oracle, instance.loss, scores)
     _examined(problem.oracle, instance, context.device, estimator.evaluations().loss_gradients > 0)
     target = Target(problem.oracle, instance.loss, scores.detach().to(sampling.dtype), truth)
-    shape = geometry(problem.oracle, scores.detach(), truth)
-    found = _measured(_Task(estimator, target, sampling, shape, context.effort, reference, context.scratch))
-    known = {"instance": instance.name, "tier": found.tier, "replicates": found.replicates, "sampling": found.sampling}
+    shape = None if truth.method == UNKNOWN else geometry(problem.oracle, scores.detach(), truth)
+    task = _Task(estimator, target, sampling, shape, context.effort, reference, context.scratch)
+    found = task.measured()
+    at = {"instance": instance.name, "tier": found.tier, "replicates": found.replicates, "sampling": found.sampling}
     for metric, interval in found.metrics.items():
-        verdict = {"verdict": found.verdict, "p_value": found.p_value} if metric == "relative_bias" else {}
-        against = "" if metric in UNDIRECTED else "expected"
-        yield Finding.of(name, metric, interval, reference=against, batches=found.batches.get(metric, ()), **known, **verdict)
-    for replicates, metric, interval in found.first:
-        swept: dict[str, Any] = {"setting": f"replicates={replicates}", "size": float(replicates), "replicates": replicates}
-        yield Finding.of(name, metric, interval, reference="expected", **{**known, **swept})
-    yield Finding(name, "truth_norm", float(truth.gradient.norm()), instance=instance.name, reference="expected", tier="exact")
+        if task.known or metric in (*UNDIRECTED, "absolute_variance"):
+            verdict = {"verdict": found.verdict, "p_value": found.p_value} if metric == "relative_bias" else {}
+            against = "expected" if task.known and metric not in UNDIRECTED else ""
+            yield Finding.of(name, metric, interval, reference=against, batches=found.batches.get(metric, ()), **at, **verdict)
+    if task.known:
+        yield Finding(name, "truth_norm", float(truth.gradient.norm()), instance=instance.name, reference="expected", tier="exact")
     for metric, interval in found.against.items():
-        yield Finding.of(name, metric, interval, reference=str(own_reference(estimator)), **known)
+        yield Finding.of(name, metric, interval, reference=str(own_reference(estimator)), **at)
 
 
 def _reference(estimator: Estimator[Any], problem: Problem, instance: Instance, context: Context) -> NoisyGradient | None:

@@ -1,4 +1,4 @@
-"""Tests on one instance whether the mean of estimates is the exact gradient.
+"""Tests on one instance whether the mean of estimates is the exact gradient, on a given or a growing number of replicates.
 
 Rare structures are the trap. If a structure that carries the variance is unlikely to occur in the sample, the sample variance is far too
 small. Any test that divides by it then rejects falsely (Hotelling's T² at up to half of all peaked instances, at a nominal level of 0.001).
@@ -8,21 +8,24 @@ The exact kurtosis is known beforehand: directions are tested only with enough r
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import scipy
 import torch
 from torch import Tensor
 
+from ..statistics.adaptive import Budget
 from ..statistics.interval import EVENTS
-from ..statistics.intervals import COMMON, has_spread, is_resolved
+from ..statistics.intervals import COMMON, bias_interval, has_spread, is_resolved
 from ..statistics.metrics import summarise
 from ..statistics.moments import Moments
 
 if TYPE_CHECKING:
     from ...estimators.base import Estimator
     from ..truth import Truth
+    from .suite import Effort
 
 Verdict = Literal["unbiased-exact", "equivalent", "biased", "unresolved", "unresolved: rare events", "broken"]
 
@@ -41,6 +44,11 @@ FLAT = 1000
 CONSTANT = 1e-5
 """A direction with less than this share of the greatest spread is constant: it is compared, not tested."""
 
+CONFIRMATION = 4
+"""A rejection must repeat with so many times the replicates, on fresh seeds."""
+
+ERROR = 0.05
+"""Chance of calling a bias of ε or more equivalent to none."""
 
 EXACT_TOLERANCE = 1e-9
 """Relative bias below which the mean of estimates in double precision is the gradient: the rest is rounding."""
@@ -64,12 +72,6 @@ def rounding_floor(size: float, truth: Truth, dtype: torch.dtype = torch.float64
     return relative * float(truth.gradient.norm()) + unit * own + (truth.error if math.isfinite(truth.error) else 0.0)
 
 
-def estimate_rounding(moments: Moments, truth: Truth, dtype: torch.dtype) -> float:
-    """The rounding of a single estimate, a norm: replicates that spread by less do not vary."""
-    size = float((summarise(moments).error + moments.gradient).norm())
-    return 30 * torch.finfo(dtype).eps * (size + abs(truth.value) + truth.loss_deviation)
-
-
 def resolved(moments: Moments, truth: Truth, dtype: torch.dtype, *, deterministic: bool = False, losses: float | None = None) -> bool:
     """Whether replicates show the variation of estimates: enough of them carry the spread, or there surely is none.
 
@@ -85,20 +87,20 @@ def resolved(moments: Moments, truth: Truth, dtype: torch.dtype, *, deterministi
             follows that of the loss, and a small spread may come from the frequent structures alone. It must be worth `SPREAD_SEEN`
             estimates of `loss_spread`, and `LOSSES_SEEN` changes of the loss at a peaked law.
     """
-    rounding, summary = estimate_rounding(moments, truth, dtype), summarise(moments)
-    variances = (truth.marginals * (1 - truth.marginals)).clamp(min=0)
-    changes, most = moments.total * float(variances.max()), float(variances.max())
+    summary, variances = summarise(moments), (truth.marginals * (1 - truth.marginals)).clamp(min=0)
+    trace, most, size = float(summary.trace), float(variances.max()), float((summary.error + moments.gradient).norm())
+    # A norm: replicates that spread by less than the rounding of a single estimate do not vary.
+    rounding = 30 * torch.finfo(dtype).eps * (size + abs(truth.value) + truth.loss_deviation)
     if has_spread(moments, rounding):
-        needed = LOSSES_SEEN * truth.loss_variance * float(variances.sum()) / max(most, 1e-300)
+        needed = min(SPREAD_SEEN, moments.total / COMMON) * loss_spread(truth)
         unseen = losses is not None and (
-            losses * moments.total * float(summary.trace) < min(SPREAD_SEEN, moments.total / COMMON) * loss_spread(truth)
-            or (most < PEAKED and float(summary.trace) * changes < needed)
+            losses * moments.total * trace < needed
+            or (most < PEAKED and trace * moments.total * most < LOSSES_SEEN * loss_spread(truth) / max(most, 1e-300))
         )
         return is_resolved(moments, rounding) and not unseen
-    size = float((summary.error + moments.gradient).norm())
     exact = float(summary.error.norm()) <= min(rounding_floor(size, truth, dtype), EQUIVALENCE * float(moments.gradient.norm()))
     varies_with_loss = losses is not None and losses < math.inf
-    return deterministic or exact or (not varies_with_loss and changes >= EVENTS and size > rounding)
+    return deterministic or exact or (not varies_with_loss and moments.total * most >= EVENTS and size > rounding)
 
 
 LOSSES_SEEN = 6
@@ -165,12 +167,8 @@ def bias_test(moments: Moments, truth: Truth, dtype: torch.dtype = torch.float64
         >>> bias_test(moments, truth) < 1e-9
         True
     """
-    return bonferroni_of(partial_tests(moments, truth, dtype))
-
-
-def bonferroni_of(p_values: dict[str, float]) -> float | None:
-    """The smallest p-value times their number, at most 1; None without p-values."""
-    return min(1.0, min(p_values.values()) * len(p_values)) if p_values else None
+    p_values = partial_tests(moments, truth, dtype).values()
+    return min(1.0, min(p_values) * len(p_values)) if p_values else None
 
 
 def partial_tests(moments: Moments, truth: Truth, dtype: torch.dtype = torch.float64) -> dict[str, float]:
@@ -183,86 +181,103 @@ def partial_tests(moments: Moments, truth: Truth, dtype: torch.dtype = torch.flo
 
     Reference: Hotelling 1931, "The generalization of Student's ratio", for T².
     """
-    pooled = _Pooled.of(moments, truth, dtype)
-    kurtosis = truth.kurtosis.flatten().to(pooled.error.device)
-    found: dict[str, float] = {}
-    if pooled.norm > 0 and pooled.n / truth.kurtosis_along >= FILTER:
-        found["along"] = float(pooled.t_tests(pooled.error_along.reshape(1), pooled.square_along.reshape(1))[0])
-    tested = pooled.n / kurtosis >= FILTER
-    if bool(tested.any()):
-        parts = pooled.t_tests(pooled.error[tested], pooled.square[tested])
+    summary, norm = summarise(moments), float(moments.gradient.norm())
+    error, n = summary.error, float(summary.replicates)
+    deviation = moments.mean - error
+    square = moments.square.sum(0) + (moments.count.unsqueeze(-1) * deviation.square()).sum(0)
+    size = math.sqrt(float((error + moments.gradient).square().sum() + summary.trace))
+    floor = rounding_floor(size, truth, dtype)
+    # An error below it is rounding, in single precision too.
+    tolerance = 1e-6 * norm + 1e-12 + floor
+    # Estimates that spread by less are constant, up to rounding in double precision.
+    rounding = 1e-6 * tolerance
+
+    def t_tests(errors: Tensor, squares: Tensor) -> Tensor:
+        """Two-sided p-values of means of 0; without any spread, a mean is 0 or it is not."""
+        standard = (squares / (n - 1) / n).sqrt()
+        constant = standard <= torch.clamp(1e-14 * errors.abs(), min=rounding / math.sqrt(n))
+        ratios = torch.where(constant, 0, (errors.abs() - floor).clamp(min=0) / standard.clamp(min=1e-300))
+        p_values = torch.from_numpy(2 * scipy.special.stdtr(n - 1, -ratios.cpu().numpy())).to(errors)
+        return torch.where(constant, (errors.abs() <= tolerance).to(errors), p_values)
+
+    kurtosis, found = truth.kurtosis.flatten().to(error.device), dict[str, float]()
+    if norm > 0 and n / truth.kurtosis_along >= FILTER:
+        along = moments.along.sum() + moments.count @ (deviation @ moments.direction).square()
+        found["along"] = float(t_tests((error @ moments.direction).reshape(1), along.reshape(1))[0])
+    if bool((tested := n / kurtosis >= FILTER).any()):
+        parts = t_tests(error[tested], square[tested])
         found["parts"] = min(1.0, float(parts.min()) * len(parts))
     varying = kurtosis.isfinite()
-    if moments.comoment is not None and bool(varying.any()) and pooled.n / float(kurtosis[varying].max()) >= FLAT:
-        found |= _joint_test(pooled, moments.comoment[varying][:, varying], pooled.error[varying])
-    if _is_constant_and_wrong(pooled, ~varying):
+    if moments.comoment is not None and bool(varying.any()) and n / float(kurtosis[varying].max()) >= FLAT:
+        found |= _joint_test(moments.comoment[varying][:, varying] / (n - 1), error[varying], n, (floor, tolerance, rounding))
+    # A part whose loss never varies with it (an entry that is no part, a forced one) that always gets the same wrong gradient.
+    still = ~varying & (moments.gradient.abs() <= 1e-12 * norm) & (square <= CONSTANT**2 * n * error.square())
+    if bool((still & (error.abs() > tolerance)).any()):
         found["constant"] = 0.0
     return found
 
 
-@dataclass(frozen=True)
-class _Pooled:
-    """All batches of replicates together: mean errors and centred sums of squares, by part and along the gradient."""
-
-    n: float
-    norm: float
-    gradient: Tensor
-    error: Tensor
-    square: Tensor
-    error_along: Tensor
-    square_along: Tensor
-    floor: float
-
-    @classmethod
-    def of(cls, moments: Moments, truth: Truth, dtype: torch.dtype) -> _Pooled:
-        summary = summarise(moments)
-        norm = moments.gradient.norm()
-        unit = moments.gradient / norm.clamp(min=1e-300)
-        deviation = moments.mean - summary.error
-        between = (moments.count.unsqueeze(-1) * deviation.square()).sum(0)
-        along = moments.along.sum() + moments.count @ (deviation @ unit).square()
-        square = moments.square.sum(0) + between
-        size = math.sqrt(float((summary.error + moments.gradient).square().sum() + summary.trace))
-        n, floor = float(summary.replicates), rounding_floor(size, truth, dtype)
-        return cls(n, float(norm), moments.gradient, summary.error, square, summary.error @ unit, along, floor)
-
-    @property
-    def tolerance(self) -> float:
-        """An error below it is rounding, in single precision too."""
-        return 1e-6 * self.norm + 1e-12 + self.floor
-
-    @property
-    def rounding(self) -> float:
-        """Estimates that spread by less are constant, up to rounding in double precision."""
-        return 1e-6 * self.tolerance
-
-    def t_tests(self, errors: Tensor, squares: Tensor) -> Tensor:
-        """Two-sided p-values of means of 0; without any spread, a mean is 0 or it is not."""
-        standard = (squares / (self.n - 1) / self.n).sqrt()
-        constant = standard <= torch.clamp(1e-14 * errors.abs(), min=self.rounding / math.sqrt(self.n))
-        ratios = torch.where(constant, 0, (errors.abs() - self.floor).clamp(min=0) / standard.clamp(min=1e-300))
-        p_values = torch.from_numpy(2 * scipy.special.stdtr(self.n - 1, -ratios.cpu().numpy())).to(errors)
-        return torch.where(constant, (errors.abs() <= self.tolerance).to(errors), p_values)
-
-
-def _joint_test(pooled: _Pooled, comoment: Tensor, error: Tensor) -> dict[str, float]:
+def _joint_test(covariance: Tensor, error: Tensor, n: float, limits: tuple[float, float, float]) -> dict[str, float]:
     """T² over the directions that vary; those that do not (structures fill an affine subspace) are compared with the exact gradient."""
-    values, vectors = torch.linalg.eigh(comoment / (pooled.n - 1))
+    floor, tolerance, rounding = limits
+    values, vectors = torch.linalg.eigh(covariance)
     greatest = float(values[-1])
     kept = values > CONSTANT**2 * greatest
     rank = int(kept.sum())
-    if greatest <= pooled.rounding**2 or pooled.n <= rank + 1:
+    if greatest <= rounding**2 or n <= rank + 1:
         return {}
-    along = vectors.mT @ error * max(0.0, 1 - pooled.floor / max(float(error.norm()), 1e-300))
-    constant_error = float(along[~kept].norm())
-    if constant_error > pooled.tolerance + CONSTANT * math.sqrt(greatest):
+    along = vectors.mT @ error * max(0.0, 1 - floor / max(float(error.norm()), 1e-300))
+    if float(along[~kept].norm()) > tolerance + CONSTANT * math.sqrt(greatest):
         return {"joint": 0.0}
-    square = pooled.n * float((along[kept].square() / values[kept]).sum())
-    ratio = square * (pooled.n - rank) / (rank * (pooled.n - 1))
-    return {"joint": float(scipy.special.fdtrc(rank, pooled.n - rank, ratio))}
+    square = n * float((along[kept].square() / values[kept]).sum())
+    return {"joint": float(scipy.special.fdtrc(rank, n - rank, square * (n - rank) / (rank * (n - 1))))}
 
 
-def _is_constant_and_wrong(pooled: _Pooled, silent: Tensor) -> bool:
-    """Whether a part whose loss never varies with it (an entry that is no part, a forced one) always gets the same wrong gradient."""
-    still = silent & (pooled.gradient.abs() <= 1e-12 * pooled.norm) & (pooled.square <= CONSTANT**2 * pooled.n * pooled.error.square())
-    return bool((still & (pooled.error.abs() > pooled.tolerance)).any())
+def bias_bound(moments: Moments, *, error: float = ERROR) -> float | None:
+    """Upper bound of ``‖b‖ / ‖g‖`` at confidence 1 − error: below ε, the bias is (two one-sided tests in one norm); None if g is 0.
+
+    Reference: Schuirmann 1987, "A comparison of the two one-sided tests procedure and the power approach".
+    """
+    norm = float(moments.gradient.norm())
+    return math.sqrt(bias_interval(moments, level=1 - 2 * error)[1]) / norm if norm > 0 else None
+
+
+class Outcome(NamedTuple):
+    """The moments of all looks of a `sequential_test`, the p-value, and the upper bound of ‖b‖ / ‖g‖; None if there is no such number."""
+
+    moments: Moments
+    p_value: float | None
+    bound: float | None
+
+
+def sequential_test(draw: Callable[[str, int], Moments], truth: Truth, effort: Effort, losses: float = 1) -> Outcome:
+    """Draw until the estimator is found biased, or equivalent to an unbiased one, or the budget is spent.
+
+    All looks share the level α of ``effort`` and the `ERROR` of the bound (Bonferroni). A rejection is confirmed on fresh seeds with four
+    times the replicates, so that a false one has probability α². P-values keep that calibration: after a confirmation, ``max(p, p')²`` is
+    below x with probability at most x.
+
+    Args:
+        draw: gives moments of n fresh replicates from the stream of a name, ``draw(slot, n)``.
+        truth: of the instance.
+        effort: replicates of the first look, most replicates, seconds, level and equivalence.
+        losses: `averaged_losses` of the estimator.
+    """
+    sizes = tuple(Budget(effort.replicates, effort.most_replicates).looks())
+    deadline = time.monotonic() + effort.seconds
+    moments, smallest = draw("look-0", sizes[0]), None
+    for look, size in enumerate(sizes):
+        if look > 0:
+            moments = moments.merged(draw(f"look-{look}", size - moments.total))
+        rare = not resolved(moments, truth, torch.float64, losses=losses)
+        p_value = None if rare and explained_by_rare_events(moments, truth, losses) else bias_test(moments, truth)
+        if p_value is not None:
+            smallest = min(1.0 if smallest is None else smallest, len(sizes) * p_value)
+        bound = None if rare else bias_bound(moments, error=ERROR / len(sizes))
+        if smallest is not None and smallest < effort.alpha:
+            again = bias_test(draw("confirmation", CONFIRMATION * moments.total), truth)
+            smallest = max(smallest, 1.0 if again is None else again) ** 2
+            break
+        if (bound is not None and bound <= effort.equivalence) or time.monotonic() > deadline:
+            break
+    return Outcome(moments, smallest, bound)

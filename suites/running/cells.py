@@ -17,7 +17,6 @@ from ...estimators import make_estimator
 from ...estimators.base import Estimator
 from ...oracles import plugins
 from ..base import NonFiniteError, Row
-from ..device_memory import remembering
 from ..measures import SUITES
 from ..measures.learning import chosen_for, option_finding
 from ..measures.suite import Context
@@ -79,7 +78,7 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
     load()
     start = time.perf_counter()
     try:
-        with remembering(), torch.cuda.device(plan.device) if plan.device.startswith("cuda:") else nullcontext():
+        with torch.cuda.device(plan.device) if plan.device.startswith("cuda:") else nullcontext():
             rows = _measured(plan, cell, replace(plan.context(), scratch=scratch))
     except Exception as error:  # user-supplied estimators may raise anything
         return failed(plan, cell, Failure.of(error), time.perf_counter() - start)

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import get_args
 
-from ..base import REFERENCE, Row, timed_nearest
+from ..base import Row
 from ..metrics import unit_of
+from ..statistics.budgets import loss_evaluations
 from ..statistics.interval import Interval
 from ..statistics.multiplicity import holm
-from ..statistics.work import Criterion, Curve, break_even, error_curve, loss_evaluations, variance_seconds
 
 WORK = "work"
-"""The suite of rows that are derived from bias and time."""
-
-OF_BIAS = ("relative_bias_squared", "relative_variance", "gain", "cosine")
-"""Metrics of the suite `bias` that `work_rows` looks at."""
-
-_Place = tuple[str, str, str, str]
-"""Problem, stage, instance, loss."""
+"""The suite of derived rows."""
 
 
 def derive(rows: Iterable[Row]) -> list[Row]:
@@ -48,31 +41,11 @@ def _test(row: Row) -> tuple[str, ...]:
 
 
 def work_rows(rows: list[Row]) -> Iterator[Row]:
-    """Variance times seconds of every estimator on every instance, and the work from which on `REFERENCE` beats it.
-
-    Seconds are those of that stage of the problem, or else with another loss of the same scores, or at another stage. Each break-even is
-    given by the squared error and by rho, as the ``setting`` says. The squared error is unfair to estimators that are off by a scale.
-    """
-    timed = [row for row in rows if row.metric == "seconds_per_estimate" and row.status == "ok"]
-    seconds: dict[tuple[str, ...], Interval] = {}
-    for row in timed:
-        for key in timed_nearest(row.problem, row.stage):
-            seconds.setdefault((*key, row.estimator), _interval(row))
+    """Evaluations of the loss by one estimate of every estimator on every instance."""
     supports = {(*_place(row), row.estimator): row.value for row in rows if row.metric == "support" and row.value is not None}
-    places: dict[_Place, dict[str, dict[str, Row]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
-        if row.suite == "bias" and row.reference in ("", "expected") and row.metric in OF_BIAS and not row.setting and row.status == "ok":
-            places[_place(row)][row.estimator][row.metric] = row
-    for place, estimators in places.items():
-        found = {name: metrics for name, metrics in estimators.items() if len(metrics) == len(OF_BIAS)}
-        nearest = timed_nearest(*place[:2])
-        times = {name: next((seconds[*key, name] for key in nearest if (*key, name) in seconds), Interval(None)) for name in found}
-        calls = {name: _evaluations(metrics["gain"], supports.get((*place, name))) for name, metrics in found.items()}
-        for name, metrics in found.items():
-            yield _derived(metrics["gain"], "variance_seconds", variance_seconds(_intervals(metrics), times[name]))
-            yield _derived(metrics["gain"], "loss_evaluations", calls[name])
-        yield from _break_evens(found, "break_even_seconds", times)
-        yield from _break_evens(found, "break_even_evaluations", calls)
+        if row.suite == "bias" and row.metric == "gain" and row.reference in ("", "expected") and not row.setting and row.status == "ok":
+            yield _derived(row, "loss_evaluations", _evaluations(row, supports.get((*_place(row), row.estimator))))
 
 
 def target_rows(rows: list[Row]) -> Iterator[Row]:
@@ -83,20 +56,6 @@ def target_rows(rows: list[Row]) -> Iterator[Row]:
         if row.metric == "steps_to_target" and row.status == "ok" and cost is not None:
             value, low, high = (None if steps is None else steps * cost for steps in (row.value, row.low, row.high))
             yield _derived(row, "seconds_to_target", Interval(value, low, high))
-
-
-def _break_evens(found: Mapping[str, Mapping[str, Row]], metric: str, costs: Mapping[str, Interval]) -> Iterator[Row]:
-    """Break-evens with the reference by both criteria; none if the reference was not measured."""
-    for criterion in get_args(Criterion) if REFERENCE in found else ():
-        curves: dict[str, Curve | None] = {
-            name: error_curve(_intervals(metrics), costs[name], criterion)
-            for name, metrics in found.items()
-            if costs[name].value is not None
-        }
-        for name, curve in curves.items():
-            if name != REFERENCE:
-                row = _derived(found[name]["gain"], metric, break_even(curve, curves.get(REFERENCE)))
-                yield replace(row, setting=f"criterion={criterion}")
 
 
 def _evaluations(row: Row, support: float | None) -> Interval:
@@ -122,13 +81,5 @@ def _derived(row: Row, metric: str, found: Interval) -> Row:
     return replace(row, **blank, **values, suite=WORK, metric=metric, unit=unit_of(metric))  # type: ignore[arg-type]
 
 
-def _intervals(metrics: Mapping[str, Row]) -> dict[str, Interval]:
-    return {name: _interval(row) for name, row in metrics.items()}
-
-
-def _interval(row: Row) -> Interval:
-    return Interval(row.value, row.low, row.high, row.interval)
-
-
-def _place(row: Row) -> _Place:
+def _place(row: Row) -> tuple[str, str, str, str]:
     return row.problem, row.stage, row.instance, row.loss

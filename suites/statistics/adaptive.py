@@ -7,7 +7,6 @@ alone. The seconds are the one exception: they are counted between looks, and a 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import tempfile
@@ -15,10 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
 
 from ..metrics import METRICS
 from .interval import RARE
@@ -57,43 +55,6 @@ class Budget:
         yield most
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """The moments at the last look, and why it was the last one."""
-
-    moments: Moments
-    status: Literal["converged", "budget"]
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """The moments of the last look on disk, for a run that was killed.
-
-    Args:
-        folder: of the cell; made if it is missing.
-        identity: of the replicates: estimator, scores, seeds. Another identity is another file.
-    """
-
-    folder: Path
-    identity: str
-
-    @property
-    def path(self) -> Path:
-        """The path of the file."""
-        return self.folder / f"moments-{hashlib.blake2b(self.identity.encode(), digest_size=12).hexdigest()}.pt"
-
-    def load(self, gradient: Tensor, information: Tensor | None) -> tuple[Moments, float] | None:
-        """The moments and the seconds that they took; None without a file."""
-        if not self.path.exists():
-            return None
-        state, seconds = torch.load(self.path, weights_only=True, map_location=gradient.device)
-        return Moments.from_state(state, gradient, information), seconds
-
-    def save(self, moments: Moments, seconds: float) -> None:
-        """Write the file atomically: it is complete, or as it was."""
-        write_whole(self.path, (moments.state(), seconds))
-
-
 def write_whole(path: Path, state: object) -> None:
     """Write a state by torch; an interrupted write leaves the file as it was.
 
@@ -111,13 +72,20 @@ def write_whole(path: Path, state: object) -> None:
         os.replace(temporary, path)
 
 
+class Sampled(NamedTuple):
+    """The moments at the last look, and why it was the last one."""
+
+    moments: Moments
+    status: Literal["converged", "budget"]
+
+
 def sample_until(
     moments: Moments,
     extend: Callable[[Moments, int], None],
     metrics: Callable[[Moments], Mapping[str, Interval]],
     *,
     budget: Budget,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: Path | None = None,
 ) -> Sampled:
     """Look, and double the replicates, until every interval of `WIDTHS` is narrow enough or the budget is used up.
 
@@ -126,10 +94,12 @@ def sample_until(
         extend: adds replicates to moments, up to a number of them.
         metrics: of moments.
         budget: of replicates and seconds.
-        checkpoint: where moments are kept after each look. A run that finds some continues from them, to the same result.
+        checkpoint: a file for the moments of the last look; a run that finds it continues from there, to the same result.
     """
-    kept = None if checkpoint is None else checkpoint.load(moments.gradient, moments.information)
-    moments, spent = kept or (moments, 0.0)
+    spent = 0.0
+    if checkpoint is not None and checkpoint.exists():
+        state, spent = torch.load(checkpoint, weights_only=True, map_location=moments.gradient.device)
+        moments = Moments.from_state(state, moments.gradient, moments.information)
     started = time.monotonic() - spent
     for look in budget.looks():
         if look < moments.total:
@@ -137,7 +107,7 @@ def sample_until(
         if look > moments.total:
             extend(moments, look)
             if checkpoint is not None:
-                checkpoint.save(moments, time.monotonic() - started)
+                write_whole(checkpoint, (moments.state(), time.monotonic() - started))
         found = metrics(moments)
         if all(is_narrow(found[name], *width) for name, width in WIDTHS.items() if name in found):
             return Sampled(moments, "converged")

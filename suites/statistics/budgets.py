@@ -8,10 +8,17 @@ batch of training may hold any number of rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from ...estimators.base import Evaluations
+
 Array = np.ndarray
+
+GRADIENT_WORK = 2
+"""Loss evaluations that the backward of one counts as."""
 
 MAX_RATIO_ERROR = 0.2
 """A ratio of times whose 95 % interval is wider than ± this share buys no budget: it is timed again, or work is counted instead."""
@@ -49,3 +56,28 @@ class Worth:
             0.08
         """
         return np.asarray(np.maximum(self.bias_squared, 0) + self.variance / count)
+
+
+def loss_evaluations(evaluations: Evaluations, **sizes: int) -> float:
+    """Evaluations of the loss that one estimate takes; the backward of one counts as `GRADIENT_WORK` more.
+
+    Args:
+        evaluations: declared by the estimator.
+        sizes: number of losses of a declared pass: ``enumerations``, ``support_losses``, ``completions``,
+            ``swap_losses``, ``alternatives``.
+
+    Raises:
+        ValueError: a pass is declared whose size is not given.
+
+    Example:
+        >>> from structgrad.estimators import Evaluations
+        >>> loss_evaluations(Evaluations(losses=4, loss_gradients=1)), loss_evaluations(Evaluations(enumerations=1), enumerations=120)
+        (6.0, 120.0)
+    """
+    total = float(evaluations.losses + GRADIENT_WORK * evaluations.loss_gradients)
+    for name in ("enumerations", "support_losses", "completions", "swap_losses", "alternatives"):
+        passes = getattr(evaluations, name)
+        if passes and name not in sizes:
+            raise ValueError(f"`loss_evaluations` got no {name}=; expected how many losses one of the {passes} declared takes")
+        total += passes * sizes.get(name, 0)
+    return total

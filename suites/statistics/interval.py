@@ -18,8 +18,10 @@ EVENTS = 30
 NO_MEAN = "no direction"
 """The method of an absent cosine: the mean of the estimates is not significantly different from 0."""
 
-ABSENT = {method: f"{method}: fewer than {EVENTS} replicates carry the variance" for method in (RARE, RARE_ORTHOGONAL)} | {
-    NO_MEAN: f"{NO_MEAN}: the mean of the estimates is not significantly different from 0"
+ABSENT = {
+    RARE: f"{RARE}: fewer than {EVENTS} replicates carry the variance, or it is too small compared with that of the loss",
+    RARE_ORTHOGONAL: f"{RARE_ORTHOGONAL}: fewer than {EVENTS} replicates carry the variance",
+    NO_MEAN: f"{NO_MEAN}: the mean of the estimates is not significantly different from 0",
 }
 """The reason why a number is absent, by method."""
 

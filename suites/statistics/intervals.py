@@ -83,12 +83,10 @@ def resolves_direction(moments: Moments) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Errors:
-    """The mean error of replicates, and its noise; or their projection on a subspace.
+    """The mean error [p] of replicates and their covariance S [p, p], or their projection on a subspace.
 
-    Attributes:
-        mean: [p]. ``replicates``: their number. ``trace``: tr S, of the covariance of one replicate.
-        covariance: S, [p, p], or None if only batches are known.
-        batches: [batches, p], centred batch means, times the square root of their counts.
+    ``trace`` is tr S. S is None if only batches are known: ``batches`` [batches, p] are centred batch means, times the square root of their
+    counts.
     """
 
     mean: Tensor
@@ -175,13 +173,8 @@ def bias_interval(moments: Moments, *, level: float = LEVEL) -> tuple[float, flo
     return profile(Errors.of(moments), level=level)
 
 
-def jackknife(value: float, without: Tensor) -> Interval:
-    """Interval of a statistic from its values with one batch left out, [batches]; without bounds if one of these is not defined."""
-    return jackknives({"": value}, {"": without})[""]
-
-
 def jackknives(values: Mapping[str, float], without: Mapping[str, Tensor]) -> dict[str, Interval]:
-    """`jackknife` of several statistics of the same batches, by name."""
+    """Intervals of statistics by name, from their values with one batch left out, [batches]; without bounds if one is not defined."""
     table = torch.stack([without[name] for name in values])
     folds = table.shape[1]
     defined = table.isfinite().all(-1).tolist()
@@ -189,9 +182,8 @@ def jackknives(values: Mapping[str, float], without: Mapping[str, Tensor]) -> di
     found = {}
     for (name, value), known, square in zip(values.items(), defined, squares, strict=True):
         half = quantile(degrees=folds - 1) * math.sqrt((folds - 1) / folds * square)
-        found[name] = Interval(value, value - half, value + half, "jackknife") if known else Interval(value)
-        if not math.isfinite(value):
-            found[name] = Interval(None)
+        bounded = Interval(value, value - half, value + half, "jackknife") if known else Interval(value)
+        found[name] = bounded if math.isfinite(value) else Interval(None)
     return found
 
 
@@ -212,20 +204,19 @@ def wilson(share: float, n: float, *, z: float = float(scipy.special.ndtri((1 + 
     return Interval(share, min(max(centre - half, 0.0), share), max(min(centre + half, 1.0), share), "wilson")
 
 
-def clustered_wilson(share: float, without: Tensor, n: float) -> Interval:
+def clustered_wilson(interval: Interval, n: float) -> Interval:
     """Wilson's interval of a share of dependent trials, several per replicate; the jackknife's error gives the number of trials.
 
     Args:
-        share: of all trials.
-        without: [batches], the share with one batch left out.
+        interval: of the share, by `jackknives`.
         n: replicates, the number of trials if the share is 0 or 1, where the jackknife has no error.
     """
-    interval, z = jackknife(share, without), quantile()
-    if interval.half_width is None:
+    if interval.value is None or interval.half_width is None:
         return interval
-    spread, error = share * (1 - share), interval.half_width / z
+    z, spread = quantile(), interval.value * (1 - interval.value)
+    error = interval.half_width / z
     trials = spread / error**2 if spread > 0 and error > 0 else n
-    return wilson(share, max(trials, 1.0), z=z)
+    return wilson(interval.value, max(trials, 1.0), z=z)
 
 
 def median_interval(values: ArrayLike) -> Interval:

@@ -7,7 +7,7 @@ an unbiased estimator is 0 and not its noise floor. `intervals` describes the in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -24,10 +24,8 @@ from .intervals import (
     UNRESOLVED,
     Errors,
     clustered_wilson,
-    enough_events,
     has_spread,
     is_resolved,
-    jackknife,
     jackknives,
     profile,
     quantile,
@@ -57,13 +55,10 @@ TUPLE_METRICS = ("mean_cosine", "descent_probability", "sign_agreement", "kurtos
 SHARES = ("zero_gradient_rate", "descent_probability")
 """Shares of independent replicates, whose intervals need no spread."""
 
-FOLLOWED = ("gain", "relative_variance", "relative_mse")
-"""Metrics that are also given for the first batches alone, to show how their intervals shrink."""
-
-FIRST_BATCHES = (4, 8, 16)
-
 NEAR_ONE = 0.99
 """A cosine beyond it hardly depends on the gain: the bias orthogonal to the gradient decides."""
+
+_ABSOLUTE = "absolute_variance"
 
 _DIGITS = 10
 """Significant digits of a kept value: digits beyond them are rounding on another machine."""
@@ -209,9 +204,11 @@ def exact_metrics(summary: Summary, geometry: Geometry | None = None, *, floor: 
     values = metric_values(summary, geometry) | {"orthogonal_bias": (error - (error @ unit) * unit).norm() / norm}
     if geometry is not None:
         values["null_bias"] = (error @ geometry.null).norm() / norm
-    found = {name: Interval(value if math.isfinite(value) else None) for name, value in _numbers(values).items()}
     if not float(norm) > floor:
-        found = _absolute(found, Interval(float(error.norm())), Interval(float(summary.trace)))
+        values[_ABSOLUTE] = summary.trace
+    found = {name: Interval(value if math.isfinite(value) else None) for name, value in _numbers(values).items()}
+    if _ABSOLUTE in found:
+        found = _undirected(found, Interval(float(error.norm())))
     if bool(summary.zero.isnan()):
         found = {name: replace(one, method=U_STATISTIC) for name, one in found.items() if name not in TUPLE_METRICS}
     return found
@@ -229,21 +226,24 @@ def estimated_metrics(
         resolved: whether enough replicates carry the spread, or there is none; by default, the result of `is_resolved`.
     """
     summary, others = summarise(moments), leave_one_out(moments)
-    whole, without = _numbers(metric_values(summary, geometry)), metric_values(others, geometry)
-    found = _jackknifed(whole, without)
+    values, without = metric_values(summary, geometry), metric_values(others, geometry)
+    whole = _numbers(values | {_ABSOLUTE: summary.trace})
+    found = jackknives(whole, without | {_ABSOLUTE: others.trace})
+    found |= {name: replace(found[name], method="t") for name in LINEAR if name in found and found[name].method}
     if (low := found["snr"].low) is not None:
         found["snr"] = replace(found["snr"], low=max(low, 0.0))
     found |= {name: wilson(whole[name], moments.total) for name in SHARES}
-    found["sign_agreement"] = clustered_wilson(whole["sign_agreement"], without["sign_agreement"], moments.total)
+    found["sign_agreement"] = clustered_wilson(found["sign_agreement"], moments.total)
     errors, norm = Errors.of(moments), float(moments.gradient.norm())
     if directed := norm > floor:
+        del found[_ABSOLUTE]
         orthogonal = errors.without(moments.gradient / norm)
         found |= _bias_metrics(errors, orthogonal, norm)
         if geometry is not None:
             found["null_bias"] = _norm_interval(errors.within(geometry.null), norm)
         found["cosine"] = _cosine_interval(orthogonal, norm, whole["gain"], found["cosine"])
     else:
-        found = _absolute(found, _norm_interval(errors, 1.0), jackknife(float(summary.trace), others.trace))
+        found = _undirected(found, _norm_interval(errors, 1.0))
     if not (is_resolved(moments) if resolved is None else resolved):
         return {name: interval if name in SHARES else UNRESOLVED for name, interval in found.items()}
     if directed and has_spread(moments):
@@ -262,19 +262,6 @@ def without_each_batch(moments: Moments) -> dict[str, tuple[float, ...]]:
     values = metric_values(leave_one_out(moments))
     kept = {name: tuple(float(f"{value:.{_DIGITS}g}") for value in values[name].tolist()) for name in COMPARED}
     return {name: numbers for name, numbers in kept.items() if all(map(math.isfinite, numbers))}
-
-
-def first_metrics(moments: Moments) -> Iterator[tuple[int, str, Interval]]:
-    """(replicates, metric, interval) for the metrics of `FOLLOWED` from the first 4, 8 and 16 batches alone."""
-    everything = torch.eye(BATCHES, dtype=torch.float64, device=moments.mean.device)
-    for first in FIRST_BATCHES:
-        rows = everything[:first]
-        values = metric_values(_combined(moments, torch.cat([rows.sum(0, keepdim=True), rows.sum(0) - rows])))
-        replicates = int(moments.count[:first].sum())
-        known = not has_spread(moments) or enough_events(moments.square.sum(-1), moments.count, first / BATCHES)
-        found = _jackknifed({name: float(values[name][0]) for name in FOLLOWED}, {name: values[name][1:] for name in FOLLOWED})
-        for name, interval in found.items():
-            yield replicates, name, interval if known else UNRESOLVED
 
 
 def estimated_against(moments: Moments, reference: NoisyGradient) -> dict[str, Interval]:
@@ -337,16 +324,11 @@ def _cosine_interval(orthogonal: Errors, norm: float, gain: float, estimate: Int
     return Interval(value, min(bounds), max(bounds), "profile")
 
 
-def _jackknifed(whole: Mapping[str, float], without: Mapping[str, Tensor]) -> dict[str, Interval]:
-    found = jackknives(whole, without)
-    return {name: replace(one, method="t") if name in LINEAR and one.method else one for name, one in found.items()}
-
-
 def _numbers(values: Mapping[str, Tensor]) -> dict[str, float]:
     return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
 
 
-def _absolute(metrics: dict[str, Interval], bias: Interval, variance: Interval) -> dict[str, Interval]:
+def _undirected(metrics: dict[str, Interval], bias: Interval) -> dict[str, Interval]:
     """Keep the metrics that need no gradient to compare with."""
     kept = {name: interval if name in UNDIRECTED else Interval(None) for name, interval in metrics.items()}
-    return kept | {"absolute_bias": bias, "absolute_variance": variance}
+    return kept | {"absolute_bias": bias, _ABSOLUTE: metrics[_ABSOLUTE]}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from .interval import BATCHES as BATCHES
 
 CACHED_NUMBERS = 2**15
 """Numbers that are added at a time on a CPU: larger tensors leave its cache."""
+
+_SUMS = ("square", "along", "zero", "nonzero", "signs", "descents", "cosines", "quartics", "informed")
 
 FULL_COVARIANCE = 256
 """Up to this many parts the whole covariance is accumulated; above, batch means replace it."""
@@ -64,8 +67,8 @@ class Moments:
         """No estimates yet, of errors against an exact gradient (flattened to [d]); ``information`` [d, d] is that of Fisher."""
         exact = gradient.flatten().double()
         size, zeros = len(exact), exact.new_zeros
-        sums: dict[str, Any] = {name: zeros(batches) for name in ("count", "along", "zero", "descents", "cosines", "quartics", "informed")}
-        sums |= {name: zeros(batches, size) for name in ("mean", "square", "nonzero", "signs")}
+        by_part = ("mean", "square", "nonzero", "signs")
+        sums: dict[str, Any] = {name: zeros(batches, size) if name in by_part else zeros(batches) for name in ("count", "mean", *_SUMS)}
         return cls(exact, information, **sums, products=zeros(size, size) if size <= FULL_COVARIANCE else None)
 
     def add(self, estimates: Tensor, batch: int = 0, weights: Tensor | None = None) -> None:
@@ -95,7 +98,7 @@ class Moments:
 
     def _add(self, blocks: Tensor, first: int, weights: Tensor) -> None:
         """Add blocks ``[m, r, d]`` with weights [m, r] to consecutive batches."""
-        index, rows, count = slice(first, first + len(blocks)), weights.unsqueeze(-2), weights.sum(-1)
+        rows, count = weights.unsqueeze(-2), weights.sum(-1)
 
         def sums(numbers: Tensor) -> Tensor:
             return (rows @ numbers).squeeze(-2)
@@ -107,28 +110,39 @@ class Moments:
         moving = signs.abs()
         cosine = torch.where(square > 0, along / square.sqrt(), 0)
         spread, zero = (centred @ self.direction).square(), (moving.sum(-1) == 0).double()
-        singles = sums(torch.stack([spread, zero, (along > 0).double(), cosine, square.square()], -1))
-        before, step = self.count[index], mean - self.mean[index]
-        share = count / (before + count)
-        cross = before * share
-        self.count[index].add_(count)
-        self.mean[index].addcmul_(step, share.unsqueeze(-1))
-        self.square[index].add_(sums(centred.square())).addcmul_(step.square(), cross.unsqueeze(-1))
-        self.nonzero[index].add_(sums(moving))
-        self.signs[index].add_(sums(signs))
-        self.along[index].add_(singles[:, 0]).addcmul_((step @ self.direction).square(), cross)
-        for total, column in zip((self.zero, self.descents, self.cosines, self.quartics), singles.unbind(-1)[1:], strict=True):
-            total[index].add_(column)
+        singles = sums(torch.stack([spread, zero, (along > 0).double(), cosine, square.square()], -1)).unbind(-1)
+        found = dict(zip(("along", "zero", "descents", "cosines", "quartics"), singles, strict=True))
+        found |= {"square": sums(centred.square()), "nonzero": sums(moving), "signs": sums(signs)}
         products = None if self.products is None else centred.mT @ (centred * weights.unsqueeze(-1))
         if self.information is not None and products is None:
-            self.informed[index].add_(sums(torch.linalg.vecdot(blocks @ self.information, blocks).unsqueeze(-1)).squeeze(-1))
+            found["informed"] = sums(torch.linalg.vecdot(blocks @ self.information, blocks).unsqueeze(-1)).squeeze(-1)
         elif self.information is not None and products is not None:
             middle = mean + self.gradient
             between = torch.linalg.vecdot(middle @ self.information, middle)
-            self.informed[index].add_((self.information * products).sum((1, 2)) + count * between)
+            found["informed"] = (self.information * products).sum((1, 2)) + count * between
+        self._merge(slice(first, first + len(blocks)), count, mean, found, None if products is None else products.sum(0))
+
+    def _merge(self, index: slice, count: Tensor, mean: Tensor, sums: dict[str, Tensor], products: Tensor | None) -> None:
+        """Add the moments of further estimates to some batches, by Chan's formula."""
+        step = mean - self.mean[index]
+        share = count / (self.count[index] + count).clamp(min=1e-300)
+        cross = self.count[index] * share
+        for name, further in sums.items():
+            getattr(self, name)[index].add_(further)
+        self.count[index].add_(count)
+        self.mean[index].addcmul_(step, share.unsqueeze(-1))
+        self.square[index].addcmul_(step.square(), cross.unsqueeze(-1))
+        self.along[index].addcmul_((step @ self.direction).square(), cross)
         if self.products is not None and products is not None:
-            self.products += products.sum(0)
-            self.products.addmm_(step.mT, step * cross.unsqueeze(-1))
+            self.products.add_(products).addmm_(step.mT, step * cross.unsqueeze(-1))
+
+    def merged(self, other: Moments) -> Moments:
+        """The moments of both sets of replicates."""
+        if not torch.equal(self.gradient, other.gradient):
+            raise ValueError("`merged` got moments of errors against different gradients; expected the same exact gradient")
+        both = copy.deepcopy(self)
+        both._merge(slice(None), other.count, other.mean, {name: getattr(other, name) for name in _SUMS}, other.products)
+        return both
 
     @functools.cached_property
     def direction(self) -> Tensor:
@@ -157,24 +171,6 @@ class Moments:
         """Centred sums of products over all batches, [d, d]; None above `FULL_COVARIANCE` parts."""
         between = self.mean - self.total_mean
         return None if self.products is None else self.products + between.mT @ (between * self.count.unsqueeze(-1))
-
-    def merged(self, other: Moments) -> Moments:
-        """The moments of both sets of replicates."""
-        if not torch.equal(self.gradient, other.gradient):
-            raise ValueError("`merged` got moments of errors against different gradients; expected the same exact gradient")
-        share = other.count / (self.count + other.count).clamp(min=1)
-        cross, step, products = self.count * share, other.mean - self.mean, None
-        if self.products is not None and other.products is not None:
-            products = self.products + other.products + step.mT @ (step * cross.unsqueeze(-1))
-        sums = ("count", "zero", "nonzero", "signs", "descents", "cosines", "quartics", "informed")
-        return replace(
-            self,
-            mean=self.mean + step * share.unsqueeze(-1),
-            square=self.square + other.square + step.square() * cross.unsqueeze(-1),
-            along=self.along + other.along + (step @ self.direction).square() * cross,
-            products=products,
-            **{name: getattr(self, name) + getattr(other, name) for name in sums},
-        )
 
     def state(self) -> dict[str, Tensor | None]:
         """Everything except the Fisher information, for `from_state`."""

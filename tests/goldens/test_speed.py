@@ -16,10 +16,10 @@ GOLDEN = Path(__file__).with_name("speed.json")
 
 def statistics_of_draws() -> dict[str, Any]:
     """Metrics, intervals and bounds of seeded replicates: of 10 parts, of 60 with zeros and Fisher information, and of 300."""
-    from structgrad.suites.measures.group_sequential import bias_bound
+    from structgrad.suites.measures.bias_tests import bias_bound
     from structgrad.suites.statistics.adaptive import Budget, sample_until
     from structgrad.suites.statistics.geometry import Geometry
-    from structgrad.suites.statistics.metrics import estimated_metrics, first_metrics, without_each_batch
+    from structgrad.suites.statistics.metrics import estimated_metrics, without_each_batch
     from structgrad.suites.statistics.moments import Moments
 
     found: dict[str, Any] = {}
@@ -44,7 +44,6 @@ def statistics_of_draws() -> dict[str, Any]:
         metrics = estimated_metrics(moments, None if information is None else geometry)
         found[str(size)] = {
             "metrics": {name: [each.value, each.low, each.high, each.method] for name, each in metrics.items()},
-            "first": [[n, name, each.value, each.low, each.high] for n, name, each in first_metrics(moments)],
             "without": {name: values[:3] for name, values in without_each_batch(moments).items()},
             "bound": bias_bound(moments),
             "sums": [float(getattr(moments, name).abs().sum()) for name in _SUMS],
@@ -105,45 +104,26 @@ def exact_statistics() -> dict[str, Any]:
 def statistics_of_numbers() -> dict[str, Any]:
     """Selections, budgets, many tests at once, medians and exponents."""
     from structgrad.suites.statistics.budgets import Worth
-    from structgrad.suites.statistics.interval import Interval
     from structgrad.suites.statistics.multiplicity import holm
     from structgrad.suites.statistics.selection import best, student_mean
-    from structgrad.suites.statistics.work import break_even, error_curve, variance_seconds
 
     random = np.random.default_rng(0)
     scores = random.standard_normal((6, 12)) + np.linspace(0, 2, 6)[:, None]
     chosen = best(scores, np.full(6, 0.1))
     random.lognormal(size=15), random.random(30)  # numbers that an earlier part drew
     p_values = {str(i): float(p) for i, p in enumerate(random.uniform(0, 0.1, 9) ** 2)}
-    metrics = {
-        "relative_bias_squared": Interval(0.04, 0.03, 0.05),
-        "relative_variance": Interval(0.8, 0.7, 0.9),
-        "gain": Interval(0.9, 0.88, 0.92),
-        "cosine": Interval(0.95, 0.94, 0.96),
-    }
-    unbiased = metrics | {
-        "relative_bias_squared": Interval(0.0, 0.0, 0.001),
-        "relative_variance": Interval(9.0, 8.0, 10.0),
-        "cosine": Interval(1.0),
-    }
-    cost = Interval(2.0, 1.9, 2.1)
     worth = Worth(np.array([0.0, 0.1]), np.array([3.0, 1.0]), np.array([1.0, 0.9]))
     return {
         "best": [chosen.winner, chosen.score.value, chosen.score.low, chosen.score.high, *chosen.tied],
         "student": _bounds(student_mean(scores[0])),
         "holm": holm(p_values),
-        "break_even": {
-            name: _bounds(break_even(error_curve(metrics, cost, name), error_curve(unbiased, cost, name)))  # type: ignore[arg-type]
-            for name in ("mse", "rho")
-        },
-        "variance_seconds": _bounds(variance_seconds(metrics, cost)),
         "worth": [*worth.rho(np.array([2.0, 5.0])), *worth.squared_error(np.array([2.0, 5.0]))],
     }
 
 
 def costs() -> dict[str, Any]:
     """Medians and exponents."""
-    from structgrad.suites.measures.cost.scaling import exponent_of_counts, exponent_of_jackknife, exponent_of_rounds
+    from structgrad.suites.measures.cost.scaling import exponent
     from structgrad.suites.statistics.intervals import median_interval
 
     random = np.random.default_rng(1)
@@ -151,9 +131,7 @@ def costs() -> dict[str, Any]:
     rounds = np.array(sizes) ** 1.5 * random.lognormal(0, 0.05, (20, 5))
     return {
         "median": [_bounds(median_interval(random.lognormal(size=size))) for size in (3, 6, 30, 161)],
-        "rounds": _bounds(exponent_of_rounds(sizes, rounds)),
-        "counts": _bounds(exponent_of_counts(sizes, rounds[0])),
-        "jackknife": _bounds(exponent_of_jackknife(sizes, rounds.mean(0), [np.delete(rounds, i, 0).mean(0) for i in range(20)])),
+        "rounds": _bounds(exponent(sizes, rounds)),
     }
 
 

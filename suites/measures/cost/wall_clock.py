@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,10 +17,7 @@ from torch import Tensor
 
 from ....estimators import Reinforce
 from ....estimators.base import Estimator, Loss, check_call
-from ....oracles.active_set.solution import SparseSolution
-from ....oracles.capabilities import Oracle
 from ...base import REFERENCE, Instance, Problem, pairing
-from ...oracle_proxy import hooked
 from ...problems import TaskProblem
 from ...statistics import seeds
 from ...statistics.budgets import MAX_RATIO_ERROR
@@ -57,7 +53,6 @@ class Times:
 
     Attributes:
         forward, backward: seconds of one step.
-        oracle_share: share of their sum that is spent inside the oracle.
         per_estimate: seconds per row of one launch of ``rows`` rows. On a CPU it is the processor time of the thread. Other programs
             lengthen it little, and waiting is not counted.
         ratio: the same relative to the reference, launched with as many rows, paired within rounds.
@@ -67,7 +62,6 @@ class Times:
     forward: Interval = Interval(None)
     backward: Interval = Interval(None)
     ratio: Interval = Interval(None)
-    oracle_share: Interval = Interval(None)
     per_estimate: Interval = Interval(None)
     rows: int = BATCH
     failure: str = ""
@@ -93,14 +87,12 @@ def measure_times(  # noqa: PLR0913
         >>> from structgrad.oracles import Subset
         >>> batch = timing_batch(torch.zeros(6), generator=torch.Generator())
         >>> times = measure_times({"reinforce": Reinforce()}, Subset(2), lambda z: z.sum(-1), batch)["reinforce"]
-        >>> times.ratio.value, times.backward.value > 0, 0 < times.oracle_share.value < 1
-        (1.0, True, True)
+        >>> times.ratio.value, times.backward.value > 0
+        (1.0, True)
     """
     made = dict[str, Estimator[Any]]()
     for name, given in estimators.items():
         made[name], loss, oracle, scores = check_call("measure_times", estimator=given, loss=loss, oracle=oracle, scores=scores)
-    watch = Stopwatch(scores.device)
-    watched = timed_oracle(oracle, watch)
     steps = {name: functools.partial(time_once, estimator, oracle, loss, scores) for name, estimator in made.items()}
     probes, failures = dict[str, float](), dict[str, str]()
     for name, step in steps.items():
@@ -114,7 +106,6 @@ def measure_times(  # noqa: PLR0913
     contenders = dict[tuple[str, str | int], Callable[[], tuple[float, ...]]]()
     for name in probes:
         contenders[name, "step"] = steps[name]
-        contenders[name, "share"] = functools.partial(oracle_seconds, made[name], watched, loss, scores, watch)
         # Distinct rows: every copy of the batch is shifted by a little.
         shifts = 1e-4 * torch.arange(rows[name] // len(scores), dtype=scores.dtype, device=scores.device)
         batch = (scores + shifts.reshape(-1, *[1] * scores.ndim)).flatten(0, 1)
@@ -137,7 +128,6 @@ def measure_times(  # noqa: PLR0913
             forward=median_interval(seconds[name, "step"][:, 0]),
             backward=median_interval(seconds[name, "step"][:, 1]),
             ratio=_ratio(pairs[name]),
-            oracle_share=median_interval(seconds[name, "share"][:, 2] / seconds[name, "share"][:, :2].sum(-1)),
             per_estimate=median_interval(np.concatenate([own[:, 0] for own, _ in pairs[name]]) / rows[name]),
             rows=rows[name],
         )
@@ -174,103 +164,15 @@ def _ratio(pairs: list[tuple[Any, Any]]) -> Interval:
     return median_interval(np.concatenate(found)) if found else Interval(None)
 
 
-@dataclass
-class Stopwatch:
-    """Seconds between starts and stops; a start while it runs has no effect."""
-
-    device: torch.device
-    seconds: float = 0.0
-    depth: int = 0
-    started: float | None = field(default=None)
-    within: bool = False
-
-    def start(self) -> None:
-        """Begin, unless it runs already."""
-        if self.started is None:
-            self.started = clock(self.device)
-
-    def stop(self) -> None:
-        """End, and count; nothing if it does not run."""
-        if self.started is not None and self.depth == 0:
-            self.seconds += clock(self.device) - self.started
-            self.started = None
-
-    def __enter__(self) -> Stopwatch:
-        # Within a backward pass that is timed, a call is a part of it and does not end it.
-        self.within = self.within if self.depth else self.started is not None
-        self.start()
-        self.depth += 1
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.depth -= 1
-        if not self.within:
-            self.stop()
-
-    def reset(self) -> None:
-        """Forget everything, a start without its stop too."""
-        self.seconds, self.depth, self.started = 0.0, 0, None
-
-
-def oracle_seconds(estimator: Estimator[Any], timed: Any, loss: Loss, scores: Tensor, watch: Stopwatch) -> tuple[float, float, float]:
-    """Seconds of the forward and of the backward of one training step with an oracle of `timed_oracle`, and of both, inside the oracle."""
-    watch.reset()
-    forward, backward = time_once(estimator, timed, loss, scores)
-    return forward, backward, min(watch.seconds, forward + backward)
-
-
-def timed_oracle(oracle: Oracle, watch: Stopwatch) -> Any:
-    """Copy an oracle so that its public operations run under a stopwatch, and their backward too.
-
-    A hook on a result starts the stopwatch when the gradient arrives there, and a hook on the scores stops it when the gradient has come
-    through. Autograd runs the nodes of one call without others in between.
-    """
-    kind = type(oracle)
-    methods = [name for name, _ in inspect.getmembers_static(kind, inspect.isfunction) if not name.startswith("_")]
-
-    def stopping(value: Any) -> Any:
-        if not (isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled()):
-            return value
-        entry = value.view_as(value)
-        entry.register_hook(lambda _: watch.stop())
-        return entry
-
-    def starting(result: Any) -> Any:
-        if isinstance(result, Tensor) and result.requires_grad:
-            result.register_hook(lambda _: watch.start())
-        return Timed(result) if isinstance(result, SparseSolution) else result
-
-    class Timed:
-        """A projection, which computes its attributes at their first use."""
-
-        def __init__(self, solution: SparseSolution) -> None:
-            self._solution = solution
-
-        def __getattr__(self, name: str) -> Any:
-            with watch:
-                value = getattr(self._solution, name)
-            return starting(value)
-
-    def call(name: str, operation: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        if watch.depth:
-            return operation(*args, **named)
-        args, named = tuple(map(stopping, args)), {key: stopping(value) for key, value in named.items()}
-        with watch:
-            result = operation(*args, **named)
-        return starting(result)
-
-    return hooked(oracle, [name for name in methods if not isinstance(inspect.getattr_static(kind, name), staticmethod)], call)
-
-
 class WallClock(Suite):
-    """Time of one training step: forward, backward, inside the oracle, and relative to `REFERENCE`.
+    """Time of one training step: forward, backward, and relative to `REFERENCE`.
 
     Steps are those of `BATCH` rows around the largest instance, costs of an estimate those of launches of more rows. `REFERENCE` is
     always timed too, so that ratios of different runs mean the same. Findings are about the whole problem.
     """
 
     name: ClassVar[str] = "wall_clock"
-    summary: ClassVar[str] = "seconds of a training step, forward, backward and inside the oracle, in interleaved rounds"
+    summary: ClassVar[str] = "seconds of a training step, forward and backward, in interleaved rounds"
     exclusive: ClassVar[bool] = True
     together: ClassVar[bool] = True
     version: ClassVar[int] = 3
@@ -284,7 +186,7 @@ class WallClock(Suite):
         reference: Estimator[Any] = Reinforce()
         if REFERENCE not in contenders and pairing(reference, problem.oracle, instance.loss, tuple(instance.scores.shape)) is None:
             contenders[REFERENCE] = reference
-        # A contender is a step, a step under the stopwatch, or a launch: each has a share of an estimator's budget.
+        # A contender is a step or a launch: each has a share of an estimator's budget.
         budget = context.effort.seconds / 60
         with single_thread():
             threads = torch.get_num_threads()
@@ -297,7 +199,6 @@ class WallClock(Suite):
             yield Finding.of(name, "forward_time", found.forward)
             yield Finding.of(name, "backward_time", found.backward)
             yield Finding.of(name, "time_ratio", found.ratio)
-            yield Finding.of(name, "oracle_share", found.oracle_share)
             yield Finding.of(name, "seconds_per_estimate", found.per_estimate, size=float(found.rows))
             yield Finding(name, "threads", float(threads))
 

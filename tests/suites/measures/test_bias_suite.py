@@ -20,10 +20,10 @@ from structgrad.suites import METRICS
 from structgrad.suites.base import Instance, Problem
 from structgrad.suites.measures import bias
 from structgrad.suites.measures.bias import Bias, Sampling, draw_moments, measure
-from structgrad.suites.measures.replicates import extend_moments
+from structgrad.suites.measures.draws import extend_moments
 from structgrad.suites.measures.suite import Context, Effort
 from structgrad.suites.statistics.adaptive import WIDTHS, is_narrow
-from structgrad.suites.statistics.intervals import Interval, jackknife
+from structgrad.suites.statistics.intervals import Interval, jackknives
 from structgrad.suites.statistics.moments import Moments
 from tests.suites.cases import quadratic, scores_of, target_of
 
@@ -57,7 +57,7 @@ def test_every_metric_of_every_instance_is_a_finding():
 def test_replicates_come_with_intervals_and_their_methods():
     findings = [finding for finding in found(ImplicitMLE()) if finding.metric != "truth_norm"]
     assert {finding.tier for finding in findings} == {"mc"}
-    assert all(finding.replicates in (512, 1024, 2048) for finding in findings if not finding.setting)
+    assert all(finding.replicates in (512, 1024, 2048) for finding in findings)
     assert {finding.sampling for finding in findings} <= {"converged", "budget"}
     assert all(finding.low <= finding.value <= finding.high for finding in findings if finding.metric != "cosine")
     assert {finding.interval for finding in findings} == {"profile", "jackknife", "wilson", "t"}
@@ -68,19 +68,8 @@ def test_the_batches_behind_a_number_give_its_interval_again():
     assert {finding.metric for finding in findings} == {"gain", "relative_bias_squared", "relative_variance", "relative_mse"}
     for finding in findings:
         if finding.interval == "jackknife":
-            again = jackknife(finding.value, torch.tensor(finding.batches, dtype=torch.float64))
+            again = jackknives({"": finding.value}, {"": torch.tensor(finding.batches, dtype=torch.float64)})[""]
             assert (again.low, again.high) == pytest.approx((finding.low, finding.high), rel=1e-6)
-
-
-def test_the_first_batches_alone_give_wider_intervals():
-    findings = [finding for finding in found(ImplicitMLE()) if finding.metric == "relative_mse" and finding.instance == "item1"]
-    sizes = [finding.size for finding in findings if finding.setting]
-    whole = next(finding for finding in findings if not finding.setting)
-    assert sizes == [whole.replicates / 8, whole.replicates / 4, whole.replicates / 2]
-    assert [finding.setting for finding in findings if finding.setting] == [f"replicates={size:.0f}" for size in sizes]
-    widest = next(finding for finding in findings if finding.size == sizes[0])
-    assert widest.high - widest.low > 1.5 * (whole.high - whole.low)
-    assert all(finding.low < whole.high and whole.low < finding.high for finding in findings)
 
 
 @pytest.mark.parametrize(("estimator", "kind"), [(PerturbAndMAP(), "perturbed"), (StructuredAttention(), "relaxed")], ids=lambda e: str(e))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ import torch
 from scipy import stats
 
 from structgrad.estimators import ConditionalMeanBaseline, Reinforce
-from structgrad.suites.measures.bias_tests import ALPHA, FLAT, bias_test, partial_tests
-from structgrad.suites.measures.group_sequential import bias_bound
+from structgrad.suites.measures.bias_tests import ALPHA, FLAT, bias_bound, bias_test, partial_tests, sequential_test
+from structgrad.suites.measures.suite import Effort
 from structgrad.suites.statistics.moments import Moments
 from tests.suites.studies.laws import ERRORS, instance, law, needed_replicates
 
@@ -136,3 +137,46 @@ def test_moments_from_a_table_are_those_of_the_estimates():
     for field in dataclasses.fields(Moments):
         one, two = getattr(direct, field.name), getattr(table, field.name)
         torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(two), rtol=1e-9, atol=1e-9)
+
+
+# The sequential test: doubling looks, and a confirmation on fresh seeds.
+
+EFFORT = Effort(replicates=4096, most_replicates=32_768, seconds=math.inf, equivalence=0.02)
+
+
+def outcome_of(sample, fresh=None, **changes):
+    """The outcome, and the slots and replicates that were drawn."""
+    random, asked = np.random.default_rng(0), []
+
+    def draw(slot, replicates):
+        asked.append((slot, replicates))
+        return ((fresh or sample) if slot == "confirmation" else sample).moments(replicates, random)
+
+    return sequential_test(draw, instance(*FLAT_SPACE).truth, dataclasses.replace(EFFORT, **changes)), asked
+
+
+def test_every_look_adds_the_replicates_that_it_lacks_until_bias_or_equivalence_is_proven():
+    unbiased = exact_law(*FLAT_SPACE)
+    found, asked = outcome_of(unbiased, equivalence=0.0)
+    assert asked == [("look-0", 4096), ("look-1", 4096), ("look-2", 8192), ("look-3", 16_384)]
+    assert found.moments.total == 32_768
+    found, asked = outcome_of(unbiased, equivalence=0.3)
+    assert len(asked) < 4
+    assert found.bound <= 0.3
+    assert len(outcome_of(unbiased, seconds=-1.0)[1]) == 1
+
+
+def test_a_rejection_is_confirmed_with_four_times_the_replicates():
+    unbiased = exact_law(*FLAT_SPACE)
+    wrong = unbiased.changed(unbiased.estimates * 1.5)
+    found, asked = outcome_of(wrong)
+    assert asked == [("look-0", 4096), ("confirmation", 16_384)]
+    assert found.p_value < EFFORT.alpha**2
+    found, asked = outcome_of(wrong, fresh=unbiased)
+    assert asked[-1] == ("confirmation", 16_384)
+    assert found.p_value > 1e-4
+
+
+def test_p_values_count_the_looks():
+    for looks in (1, 8):
+        assert 0 < outcome_of(exact_law(*FLAT_SPACE), equivalence=0.0, replicates=32_768 // looks)[0].p_value <= 1

@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from structgrad.suites.statistics.geometry import Geometry
-from structgrad.suites.statistics.intervals import Errors, Interval, clustered_wilson, jackknife, profile, wilson
+from structgrad.suites.statistics.intervals import Errors, Interval, clustered_wilson, jackknives, profile, wilson
 from structgrad.suites.statistics.metrics import Summary, estimated_against, estimated_metrics, exact_against
 from structgrad.suites.statistics.moments import BATCHES, FULL_COVARIANCE, Moments
 
@@ -42,19 +42,23 @@ def test_a_share_of_dependent_trials_counts_its_clusters():
     for _ in range(RUNS):
         batches = (torch.rand(BATCHES, 16, generator=generator, dtype=torch.float64) < 0.9).double().mean(-1)
         share = float(batches.mean())
-        found = clustered_wilson(share, (share * BATCHES - batches) / (BATCHES - 1), 512)
+        found = clustered_wilson(jackknife(share, (share * BATCHES - batches) / (BATCHES - 1)), 512)
         hits += found.low <= 0.9 <= found.high
     assert 0.90 <= hits / RUNS <= 0.99
-    certain = clustered_wilson(1.0, torch.ones(BATCHES, dtype=torch.float64), 512)
+    certain = clustered_wilson(jackknife(1.0, torch.ones(BATCHES, dtype=torch.float64)), 512)
     assert certain.high == 1
     assert 0.98 < certain.low < 1
+
+
+def jackknife(value: float, without: Tensor) -> Interval:
+    return jackknives({"": value}, {"": without})[""]
 
 
 def test_there_is_no_interval_without_values():
     undefined = torch.full((BATCHES,), math.nan)
     assert jackknife(math.nan, undefined) == Interval(None)
     assert jackknife(1.0, undefined) == Interval(1.0)
-    assert clustered_wilson(math.nan, undefined, 64) == Interval(None)
+    assert clustered_wilson(jackknife(math.nan, undefined), 64) == Interval(None)
     assert wilson(math.nan, 10) == Interval(None)
 
 

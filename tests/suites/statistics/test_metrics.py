@@ -11,11 +11,9 @@ import torch
 from structgrad.suites.statistics.intervals import UNRESOLVED, bias_interval
 from structgrad.suites.statistics.metrics import (
     COMPARED,
-    FOLLOWED,
     Summary,
     estimated_metrics,
     exact_metrics,
-    first_metrics,
     metric_values,
     summarise,
     without_each_batch,
@@ -153,22 +151,3 @@ def test_values_without_a_batch_are_those_of_the_others():
     for batch in (0, 17, 31):
         others = metric_values(summarise(of_batches(moments, [index for index in range(BATCHES) if index != batch])))
         assert {name: numbers[batch] for name, numbers in values.items()} == pytest.approx({name: float(others[name]) for name in COMPARED})
-
-
-def test_the_first_batches_give_what_they_would_give_alone():
-    moments = simulated(torch.tensor([0.3, 0.0]), torch.tensor([1.0, 2.0]), seed=0)
-    found = list(first_metrics(moments))
-    assert [(replicates, name) for replicates, name, _ in found] == [(size, name) for size in (512, 1024, 2048) for name in FOLLOWED]
-    for replicates, name, interval in found:
-        alone = metric_values(summarise(of_batches(moments, list(range(replicates // 128)))))
-        assert interval.value == pytest.approx(float(alone[name]))
-
-
-@pytest.mark.parametrize(("runs", "least"), [(100, 0.88), pytest.param(300, 0.91, marks=pytest.mark.sweep)])
-def test_the_intervals_of_few_batches_cover(runs, least):
-    hits = 0
-    for seed in range(runs):
-        moments = simulated(torch.tensor([0.3, 0.0]), torch.tensor([1.0, 2.0]), seed=seed)
-        interval = next(interval for _, name, interval in first_metrics(moments) if name == "gain")
-        hits += interval.low <= 0.3 <= interval.high
-    assert least < hits / runs < 0.985

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from structgrad.estimators import ConditionalMeanBaseline, ImplicitMLE, LeaveOneOut, Reinforce
-from structgrad.suites.measures.replicates import Sampling, draw_moments
+from structgrad.suites.measures.draws import Sampling, draw_moments
 from structgrad.suites.statistics import intervals
 from structgrad.suites.statistics.metrics import exact_metrics
 from structgrad.suites.truth.replay import replay
