@@ -114,7 +114,7 @@ def test_a_metric_that_several_suites_or_references_give_counts_once() -> None:
         replace(row, suite="sparsity", value=2.0),
         replace(row, reference="relaxed", value=3.0),
         row,
-        replace(row, metric="kl_decrease", setting="kl=0.1", value=4.0),
+        replace(row, metric="total_time", setting="length=4", value=4.0),
         replace(row, suite="sparsity", metric="gain", value=5.0),
     ]
     found = tables.measured(results.to_frame(others))
