@@ -176,7 +176,7 @@ def test_estimates_and_truths_are_the_same() -> None:
 
 
 def test_cells_continue_with_half_of_their_rows_or_fail_if_one_block_does_not_fit(tmp_path: Path) -> None:
-    effort = Effort(replicates=512, most_replicates=2048)
+    effort = Effort(replicates=512, most_replicates=2048, seconds=600.0)
     plan = dataclasses.replace(SMALL, tier="mc", estimators=broken("Starved", "Famished"), instances=1, effort=effort)
     rows = run(plan, tmp_path, machine=HERE)
     by = {name: [row for row in rows if row.estimator.endswith(name)] for name in ("Starved", "Famished")}
