@@ -192,26 +192,14 @@ def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, eve
 
 
 def oracle_name(oracle: Any) -> str:
-    """The name with options, as the command line takes it.
-
-    Example:
-        >>> from structgrad.oracles import Subset
-        >>> oracle_name(Subset(3))
-        'subset[k=3]'
-    """
+    """The name with options, as the command line takes it."""
     known = asdict(oracle) if is_dataclass(oracle) and not isinstance(oracle, type) else {}
     options = ",".join(f"{key}={value}" for key, value in known.items())
     return f"{oracle.name}[{options}]" if options else str(oracle.name)
 
 
 def estimator_name(estimator: Any) -> str:
-    """The name with the options that are not the defaults, as the command line takes it if options are numbers.
-
-    Example:
-        >>> from structgrad.estimators import make_estimator
-        >>> [estimator_name(make_estimator(name)) for name in ("rloo", "rloo[num_samples=16]", "imle[lambda=2.5]")]
-        ['rloo', 'rloo[num_samples=16]', 'imle[lambda=2.5]']
-    """
+    """The name with the options that are not the defaults, as the command line takes it if options are numbers."""
     options = fields(estimator) if is_dataclass(estimator) else ()
     defaults = {one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in options}
     chosen = {name.rstrip("_"): value for name, default in defaults.items() if (value := getattr(estimator, name)) != default}

@@ -269,22 +269,12 @@ def signed_label(metric: str) -> str:
 
 
 def unit_of(metric: str) -> Unit:
-    """The unit of a metric. A metric of a user's own suite is in seconds if its name says so.
-
-    Example:
-        >>> [unit_of(name) for name in ("seconds_per_estimate", "peak_memory", "support", "memory_exponent", "my_time")]
-        ['s', 'B', 'count', '1', 's']
-    """
+    """The unit of a metric. A metric of a user's own suite is in seconds if its name says so."""
     if metric in METRICS:
         return METRICS[metric].unit
     return "s" if metric.endswith(("_time", "_seconds")) or metric.startswith("seconds_") else "1"
 
 
 def rule_of(metric: str) -> Rule:
-    """The rule of a metric. A metric of a user's own suite is not gated, and less of it is better.
-
-    Example:
-        >>> rule_of("gain").role, rule_of("relative_variance").gated, rule_of("forward_time").role
-        ('stable', True, 'never')
-    """
+    """The rule of a metric. A metric of a user's own suite is not gated, and less of it is better."""
     return METRICS[metric].rule if metric in METRICS else _LOWER

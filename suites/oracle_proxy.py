@@ -13,21 +13,9 @@ def hooked(value: T, methods: Iterable[str], hook: Callable[..., Any], *capabili
     """Copy an object, usually an oracle, so that some of its methods go through a hook.
 
     The copy shares the attributes of the object, and has the hook as its attribute ``hook``. Its class is a subclass of the object's, so
-    that capabilities and kernels stay the same. Calls within a call reach the hook too.
-
-    Args:
-        value: the object.
-        methods: names of the methods.
-        hook: called as ``hook(name, operation, *args, **named)``, where ``operation(*args, **named)`` is the original call.
-        *capabilities: classes that the copy is an instance of too.
-
-    Example:
-        >>> import torch
-        >>> from structgrad.oracles import Subset
-        >>> calls = []
-        >>> oracle = hooked(Subset(2), ["argmax"], lambda name, operation, *args: (calls.append(name), operation(*args))[1])
-        >>> oracle.argmax(torch.tensor([1.0, 3.0, 2.0])), calls
-        (tensor([0., 1., 1.]), ['argmax'])
+    that capabilities and kernels stay the same. Calls within a call reach the hook too. It is called as
+    ``hook(name, operation, *args, **named)``, where ``operation(*args, **named)`` is the original call. The copy is an instance of the
+    ``capabilities`` too.
     """
     kind: Any = type(value)
     twin: Any = object.__new__(_hooked_class(kind, tuple(methods), capabilities))

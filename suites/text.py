@@ -49,12 +49,7 @@ def rounded(value: float, digits: int) -> float:
 
 
 def significant(value: float, digits: int = 6) -> str:
-    """A number without trailing zeros: a setting, a probability, an error, or one of two that are compared.
-
-    Example:
-        >>> [significant(value) for value in (0.05, 2.0, 3e-4, float("inf"))], significant(0.0123, 2)
-        (['0.05', '2', '0.0003', 'inf'], '0.012')
-    """
+    """A number without trailing zeros: a setting, a probability, an error, or one of two that are compared."""
     return f"{value:.{digits}g}"
 
 
@@ -64,24 +59,14 @@ def whole(value: float) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share.
-
-    Example:
-        >>> percent(0.256), percent(0.001), percent(0.0), percent(None)
-        ('26%', 'less than 1%', '0%', '–')
-    """
+    """A share, such as 26%, or "less than 1%"."""
     if value is None:
         return MISSING
     return "less than 1%" if 0 < value < 0.005 else f"{value:.0%}"
 
 
 def interval(value: float | None, low: float | None = None, high: float | None = None) -> str:
-    """``0.120 [0.100, 0.150]``; the value alone if the interval is missing or a point.
-
-    Example:
-        >>> interval(0.12, 0.1, 0.15), interval(0.12, math.nan, math.nan), interval(0.12, 0.12, 0.12)
-        ('0.120 [0.100, 0.150]', '0.120', '0.120')
-    """
+    """``0.120 [0.100, 0.150]``; the value alone if the interval is missing or a point."""
     middle, lower, upper = number(value), number(low), number(high)
     return middle if MISSING in (lower, upper) or lower == upper == middle else f"{middle} [{lower}, {upper}]"
 
@@ -92,25 +77,14 @@ def estimate(found: Interval) -> str:
 
 
 def plus_minus(value: float | None, low: float | None = None, high: float | None = None) -> str:
-    """A value with half of its interval, for narrow columns.
-
-    Example:
-        >>> plus_minus(0.5), plus_minus(0.512, 0.49, 0.53), plus_minus(None)
-        ('0.500', '0.512 ± 0.020', '–')
-    """
+    """A value with half of its interval, for narrow columns: 0.512 ± 0.020."""
     # Sums over thousands of replays have more rounding than `ZERO`.
     shown = number(0.0 if value is not None and abs(value) < 1e-9 else value)
     return shown if value is None or low is None or high is None else f"{shown} ± {number((high - low) / 2, 2)}"
 
 
 def coefficient(found: Interval | float | None) -> str:
-    """A correlation: two digits with a sign, without the 0 before the point, and its interval if there is one.
-
-    Example:
-        >>> from structgrad.suites.statistics.interval import Interval
-        >>> coefficient(Interval(0.58, 0.32, 0.77)), coefficient(-0.1), coefficient(-0.001), coefficient(None)
-        ('+.58 [+.32, +.77]', '−.10', '+.00', '–')
-    """
+    """A correlation with two digits, and its interval if there is one: +.58 [+.32, +.77]."""
     if found is None:
         return MISSING
     if isinstance(found, float | int):
@@ -121,13 +95,7 @@ def coefficient(found: Interval | float | None) -> str:
 
 
 def change(found: Interval, scale: str) -> str:
-    """A ratio with ×, or a difference with its sign, and its interval if there is one.
-
-    Example:
-        >>> from structgrad.suites.statistics.interval import Interval
-        >>> change(Interval(1.2, 1.1, 1.3), "ratio"), change(Interval(-0.02), "difference")
-        ('×1.2 [1.1, 1.3]', '-0.02')
-    """
+    """A ratio or a difference, and its interval if there is one: ×1.2 [1.1, 1.3], or -0.02."""
     value, low, high = (None if one is None or math.isnan(one) else one for one in (found.value, found.low, found.high))
     if value is None:
         return ""
@@ -156,12 +124,7 @@ def gibibytes(size: float) -> str:
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """A count with its noun.
-
-    Example:
-        >>> plural(1, "cell"), plural(1200, "cell"), plural(2, "pair of shoes", "pairs of shoes")
-        ('1 cell', '1,200 cells', '2 pairs of shoes')
-    """
+    """A count with its noun."""
     return f"{whole(count)} {one if count == 1 else many or one + 's'}"
 
 
@@ -172,12 +135,7 @@ def cells_line(counts: Mapping[str, int]) -> str:
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
-    """The first of some names, and how many more there are.
-
-    Example:
-        >>> listed(["a", "b", "c"], most=2)
-        'a, b and 1 more'
-    """
+    """The first of some names, and how many more there are: a, b and 1 more."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -188,12 +146,7 @@ def below(bound: float) -> str:
 
 
 def exponential(logarithm: float) -> str:
-    """A count that is given by its logarithm, and may be too large for a number.
-
-    Example:
-        >>> exponential(math.log(16807)), exponential(math.log(10) * 150.3)
-        ('16,807', 'about 2·10^150')
-    """
+    """A count that is given by its logarithm, such as 16,807, or about 2·10^150."""
     if logarithm < math.log(_IN_FULL):
         return whole(round(math.exp(logarithm)))
     exponent, rest = divmod(logarithm / math.log(10), 1)

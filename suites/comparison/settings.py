@@ -64,11 +64,6 @@ class Settings(_Table):
         minimum_bias: the smallest sampled bias, as a share of ‖g‖, that breaks the claim to be unbiased; an exact bias always does.
         on_missing, on_changed, on_inconclusive, on_incomparable: reactions to these verdicts.
         metric: changes of rules by metric. ``override``: changes for single cells; the last one that matches counts.
-
-    Example:
-        >>> settings = read_settings({"gate": {"alpha": 0.05, "metric": {"gain": {"minimum_change": 0.1}}}})
-        >>> settings.alpha, settings.metric["gain"].minimum_change
-        (0.05, 0.1)
     """
 
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.01
@@ -116,12 +111,7 @@ class Settings(_Table):
 
 
 def selects(pattern: str, name: str) -> bool:
-    """Whether a pattern matches a name, which may have brackets of its own.
-
-    Example:
-        >>> selects("subset[k=3]", "subset[k=3]"), selects("subset*", "subset[k=3]"), selects("subset", "subset[k=3]")
-        (True, True, False)
-    """
+    """Whether a pattern matches a name, which may have brackets of its own."""
     return pattern == name or fnmatchcase(name, pattern)
 
 
@@ -130,11 +120,6 @@ def read_settings(content: Mapping[str, Any]) -> Settings:
 
     Raises:
         ValueError: one sentence on the first wrong key or value.
-
-    Example:
-        >>> read_settings({"gate": {"alpa": 0.01}})
-        Traceback (most recent call last):
-        ValueError: gate.alpa is no setting; did you mean alpha?
     """
     if "gate" not in content:
         raise ValueError(
@@ -160,12 +145,7 @@ def read_settings(content: Mapping[str, Any]) -> Settings:
 
 
 def load_settings(path: Path | None) -> Settings:
-    """Settings from a TOML file; the defaults without one.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: one sentence that names the file.
-    """
+    """Settings from a TOML file; the defaults without one."""
     if path is None:
         return Settings()
     try:

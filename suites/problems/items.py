@@ -23,12 +23,7 @@ NUM_REDRAWS = 1000  # samples that replace one without parts
 
 
 def number_of(stage: str, key: str, most: float = math.inf) -> float | None:
-    """The number of a stage ``key=<number>`` with 0 < number < most; None for any other stage.
-
-    Example:
-        >>> number_of("h=0.7", "h", 1), number_of("h=7", "h", 1), number_of("init", "h", 1)
-        (0.7, None, None)
-    """
+    """The number of a stage ``key=<number>`` with 0 < number < most; None for any other stage."""
     name, _, text = stage.partition("=")
     try:
         number = float(text)

@@ -43,12 +43,6 @@ class CountForm:
     """Any function φ of a few counts: ``φ(⟨a₁, z⟩, ⟨a₂, z⟩, …)`` with integers of at least 0 in every a [*event].
 
     φ is elementwise, from as many int64 tensors to a floating one.
-
-    Example:
-        >>> gold = torch.tensor([0.0, 1.0, 1.0])
-        >>> at_most_one = CountForm((gold,), lambda correct: (correct > 1).double())
-        >>> at_most_one.function(torch.arange(3))
-        tensor([0., 0., 1.], dtype=torch.float64)
     """
 
     counts: tuple[Tensor, ...]
@@ -334,14 +328,7 @@ class BlackBox(StructureLoss):
 
 
 class Offset:
-    """``L + c``: the same gradient, and another variance of estimators that multiply by the loss without a baseline.
-
-    Example:
-        >>> import torch
-        >>> loss = Offset(Linear(torch.ones(3)), 10.0)
-        >>> loss.name, loss.offset, loss(torch.tensor([1.0, 0.0, 1.0]))
-        ('linear+10', 10.0, tensor(12.))
-    """
+    """``L + c``: the same gradient, and another variance of estimators that multiply by the loss without a baseline."""
 
     def __init__(self, inner: ProblemLoss, constant: float) -> None:
         self.inner, self.constant = inner, constant

@@ -32,10 +32,6 @@ def with_loss(name: str, loss: str) -> str:
 
     Raises:
         ValueError: an unknown loss.
-
-    Example:
-        >>> with_loss("subset_regimes", "f1"), with_loss("subset_regimes", "own"), with_loss("subset_regimes@f1", "mlp")
-        ('subset_regimes@f1', 'subset_regimes', 'subset_regimes@f1')
     """
     if loss not in LOSS_NAMES:
         raise ValueError(unknown(loss, LOSS_NAMES, "loss"))
@@ -56,10 +52,6 @@ def stages_of(name: str) -> tuple[str, ...]:
 
     Raises:
         ValueError: an unknown name.
-
-    Example:
-        >>> stages_of("dtw_speech"), stages_of("chain_regimes")[2:4]
-        (('gamma=1', 'gamma=0.1'), ('final', 'h=0.95'))
     """
     if comes_from_task(name):
         return stages_of_task(name)

@@ -62,23 +62,10 @@ def entropy_scales(oracle: MarginalOracle, directions: Tensor, entropies: Tensor
     """The scales s ≥ 0 at which the Gibbs entropies of ``origin + s · directions`` are ``entropies`` nats: ``[items]``.
 
     From an origin of the uniform law, an entropy falls in s from the log count to 0 if the direction has one best structure. All items
-    are searched at once, each in its own interval.
-
-    Args:
-        oracle: of the Gibbs law.
-        directions: float64 [items, *event].
-        entropies: [items], at least 0.
-        origin: [*event], scores of the uniform law; 0 when None.
+    are searched at once. Directions are [items, *event]; the origin, [*event], has scores of the uniform law.
 
     Raises:
         ValueError: an entropy that no scale of its direction reaches.
-
-    Example:
-        >>> from structgrad.oracles import Categorical
-        >>> direction = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-        >>> p = torch.tensor([0.9, 0.1], dtype=torch.float64)
-        >>> entropy_scales(Categorical(), direction, -(p * p.log()).sum(-1, keepdim=True)).exp()
-        tensor([9.0000], dtype=torch.float64)
     """
 
     def excess(scales: np.ndarray, items: np.ndarray) -> np.ndarray:

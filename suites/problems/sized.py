@@ -25,12 +25,7 @@ MAX_SCORES = 250_000  # the most scores of one instance
 
 
 def is_sized(name: str) -> bool:
-    """Whether a name has the form of a structure with options and sizes.
-
-    Example:
-        >>> is_sized("subset[n=10,k=5]"), is_sized("chain_regimes"), is_sized("[a-c]*"), is_sized("chain[_]*")
-        (True, False, False, False)
-    """
+    """Whether a name has the form of a structure with options and sizes."""
     head, bracket, rest = name.partition("[")
     return bool(head and bracket) and rest.endswith("]") and "=" in rest and "*" not in name
 
@@ -51,12 +46,7 @@ def sized_name(name: str) -> str:
 
 
 def sized_structure(name: str) -> tuple[Oracle, tuple[int, ...]]:
-    """The oracle of such a name, and the event shape of its size; ValueError as `sized_name`, or for too many scores.
-
-    Example:
-        >>> sized_structure("subset[n=10,k=5]")
-        (Subset(k=5), (10,))
-    """
+    """The oracle of such a name, and the event shape of its size; ValueError as `sized_name`, or for too many scores."""
     _, oracle, sizes = _parts(name)
     event: tuple[int, ...] = type(oracle).event_shape(**sizes)
     if math.prod(event) > MAX_SCORES:  # before anything is counted or allocated
@@ -148,12 +138,7 @@ def refuse_unsized(name: str) -> None:
 
 
 def size_names(kind: type[Oracle]) -> tuple[str, ...]:
-    """The names of the sizes that an oracle's `event_shape` takes, as its own message on missing ones lists them.
-
-    Example:
-        >>> size_names(LinearChain)
-        ('length', 'tags')
-    """
+    """The names of the sizes that an oracle's `event_shape` takes, as its own message on missing ones lists them."""
     named = [key for key, parameter in inspect.signature(kind.event_shape).parameters.items() if parameter.kind != parameter.VAR_KEYWORD]
     if named:
         return tuple(named)
@@ -165,12 +150,7 @@ def size_names(kind: type[Oracle]) -> tuple[str, ...]:
 
 
 def sizes_of(oracle: Oracle, events: Iterable[tuple[int, ...]]) -> str:
-    """The least and the largest of each size behind event shapes, by its letter; empty if sizes do not follow from shapes.
-
-    Example:
-        >>> sizes_of(LinearChain(), [(3, 5, 5), (6, 5, 5)])
-        'n = 3 to 6, t = 5'
-    """
+    """The least and the largest of each size behind event shapes, by its letter; empty if sizes do not follow from shapes."""
     found = [sizes_at(oracle, event) for event in dict.fromkeys(events)]
     ranges = {letter: sorted({sizes[letter] for sizes in found}) for letter in found[0]} if found and all(found) else {}
     return ", ".join(f"{letter} = {' to '.join(map(str, dict.fromkeys((ends[0], ends[-1]))))}" for letter, ends in ranges.items())
@@ -193,11 +173,6 @@ def sizes_at(oracle: Oracle, event: tuple[int, ...]) -> dict[str, int]:
 
 
 def size_text(oracle: Oracle, event: tuple[int, ...]) -> str:
-    """The sizes behind an event shape, as a name takes them; the shape itself if they do not follow from it.
-
-    Example:
-        >>> size_text(LinearChain(), (5, 3, 3)), size_text(LinearChain(), (5, 3, 2))
-        ('n=5,t=3', 'scores 5×3×2')
-    """
+    """The sizes behind an event shape, as a name takes them; the shape itself if they do not follow from it."""
     sizes = sizes_at(oracle, event)
     return ",".join(f"{letter}={size}" for letter, size in sizes.items()) or f"scores {'×'.join(map(str, event))}"

@@ -226,13 +226,6 @@ def known_truth(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> Tr
     Raises:
         UnknownTruthError: a larger space, and no closed form.
         ValueError: arguments that `exact_truth` or `analytic_truth` refuses.
-
-    Example:
-        >>> from structgrad.oracles import Subset
-        >>> from structgrad.suites.problems.losses import Linear
-        >>> loss = Linear(torch.arange(60.0))
-        >>> known_truth(loss, Subset(2), torch.zeros(60)).method, known_truth(loss, Subset(30), torch.zeros(60)).method
-        ('enumeration', 'analytic:linear')
     """
     if isinstance(oracle, EnumerableOracle) and oracle.count(tuple(scores.shape)) <= cap:
         return exact_truth(loss, oracle, scores, cap=cap)

@@ -35,18 +35,8 @@ def fisher_information(oracle: MarginalOracle, scores: Tensor) -> Tensor:
 
     J is the identity except for a policy that is normalised locally.
 
-    Args:
-        oracle: has marginals.
-        scores: one instance, ``[*event]``; forbidden parts and ignored entries have rows and columns of 0.
-
     Reference:
         Amari 1998, "Natural gradient works efficiently in learning".
-
-    Example:
-        >>> from structgrad.oracles import Categorical
-        >>> fisher_information(Categorical(), torch.zeros(2))
-        tensor([[ 0.2500, -0.2500],
-                [-0.2500,  0.2500]], dtype=torch.float64)
     """
     size = scores.numel()
     directions = torch.eye(size, dtype=torch.float64, device=scores.device).reshape(size, *scores.shape)

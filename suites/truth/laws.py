@@ -37,13 +37,7 @@ MARGIN = 0.5  # distance in logarithms of entries below the pivots
 
 @lru_cache(maxsize=16)
 def derivations_of(oracle: Oracle, event: tuple[int, ...]) -> Derivations | None:
-    """The derivations of an oracle; None if there are none, or too many nodes.
-
-    Example:
-        >>> from structgrad.oracles import SpanningTree
-        >>> derivations_of(Constituency(), (4, 4)).nodes, derivations_of(SpanningTree(), (4, 4))
-        (12, None)
-    """
+    """The derivations of an oracle; None if there are none, or too many nodes."""
     cubic = isinstance(oracle, Constituency | ProjectiveTree)
     choices = event[0] * oracle.k if isinstance(oracle, Subset) else event[0] ** 3 // 6 if cubic else math.prod(event)
     if choices > MAX_CHOICES or (isinstance(oracle, Assignment) and event[0] > MAX_ASSIGNMENT):

@@ -87,9 +87,6 @@ def draws_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor)
     """The numbers of structures that one estimate draws through `sample`, and through one call of `sample_distinct`.
 
     A trial run counts the samples of these scores, and checks that the generator was not used otherwise.
-
-    Returns:
-        Both numbers; None if the estimate is random in another way too.
     """
     if not isinstance(oracle, SamplingOracle | MarginalOracle):
         return None
@@ -106,12 +103,8 @@ def draws_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor)
 def replay(estimator: Estimator[Any], target: Target, slots: int, information: Tensor | None = None, *, repeated: bool = False) -> Summary:
     """The exact mean and covariance of one estimate, over all ``count ** slots`` tuples of samples.
 
-    Args:
-        estimator: draws ``slots`` structures through the oracle and nothing else, see `draws_of`.
-        target: the instance.
-        slots: samples per estimate.
-        information: Fisher's, [d, d], for the metrics that need it; None leaves them at 0.
-        repeated: deal tuples of equal samples alone, with the probability of one.
+    The estimator draws ``slots`` structures through the oracle and nothing else, see `draws_of`. Metrics that need Fisher's ``information``,
+    [d, d], are 0 without it. If ``repeated``, only tuples of equal samples are dealt, with the probability of one.
     """
     count, dealt_slots = target.truth.count, 1 if repeated else slots
     structures, probabilities = structures_and_probabilities(target)
@@ -146,17 +139,6 @@ def replay_samples(estimator: Estimator[Any], target: Target, slots: int, cap: i
 
     References:
         Hoeffding 1948, "A class of statistics with asymptotically normal distribution", section 5, for the variance.
-
-    Example:
-        >>> from structgrad.estimators import LeaveOneOut
-        >>> from structgrad.oracles import Subset
-        >>> from structgrad.suites.truth import exact_truth
-        >>> weights, scores = torch.tensor([1.0, -0.5, 2.0, 0.3]).double(), torch.zeros(4).double()
-        >>> loss = lambda z: (z @ weights) ** 2
-        >>> target = Target(Subset(2), loss, scores, exact_truth(loss, Subset(2), scores))
-        >>> found = replay_samples(LeaveOneOut(num_samples=16), target, 16, REPLAY_CAP)
-        >>> float(found.error.norm()) < 1e-12, round(float(found.trace), 4)
-        (True, 0.4927)
     """
     if target.truth.method != "enumeration" or slots > MAX_SAMPLES or not isinstance(target.oracle, SamplingOracle):
         return None
