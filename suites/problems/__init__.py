@@ -7,45 +7,12 @@ from ..score_folders import default_data
 from .items import STAGES
 from .learning import TaskProblem, comes_from_task, is_task, kinds_of, task_names
 from .losses import LOSSES, Offset, make_loss
-from .named import (
-    BUILT_IN_PROBLEMS,
-    LOSS_NAMES,
-    OWN_LOSS,
-    PROBLEMS,
-    REAL_PROBLEMS,
-    available,
-    from_file,
-    load,
-    stages_of,
-    with_loss,
-)
+from .named import BUILT_IN_PROBLEMS, LOSS_NAMES, OWN_LOSS, PROBLEMS, REAL_PROBLEMS, available, from_file, load, stages_of, with_loss
 from .regimes import ENTROPY_STAGES
 from .sized import is_sized, refuse_unsized, sized_name
 
 __all__ = [
-    "BUILT_IN_PROBLEMS",
-    "ENTROPY_STAGES",
-    "LOSSES",
-    "LOSS_NAMES",
-    "OWN_LOSS",
-    "PROBLEMS",
-    "REAL_PROBLEMS",
-    "STAGES",
-    "Offset",
-    "TaskProblem",
-    "available",
-    "comes_from_task",
-    "default_data",
-    "from_file",
-    "is_sized",
-    "is_task",
-    "kinds_of",
-    "load",
-    "make_loss",
-    "refuse_unsized",
-    "sized_name",
-    "split_loss",
-    "stages_of",
-    "task_names",
-    "with_loss",
-]
+    "BUILT_IN_PROBLEMS", "ENTROPY_STAGES", "LOSSES", "LOSS_NAMES", "OWN_LOSS", "PROBLEMS", "REAL_PROBLEMS", "STAGES", "Offset",
+    "TaskProblem", "available", "comes_from_task", "default_data", "from_file", "is_sized", "is_task", "kinds_of", "load", "make_loss",
+    "refuse_unsized", "sized_name", "split_loss", "stages_of", "task_names", "with_loss",
+]  # fmt: skip

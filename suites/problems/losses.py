@@ -352,10 +352,7 @@ class Offset:
 
 LOSSES: dict[str, type[StructureLoss]] = {
     kind.name: kind
-    for kind in (
-        *(Linear, SquaredDistance, LinearSquaredDistance, LowRankQuadratic, Hamming),
-        *(ExactMatch, F1, MLP, Downstream, BlackBox),
-    )
+    for kind in (*(Linear, SquaredDistance, LinearSquaredDistance, LowRankQuadratic, Hamming), *(ExactMatch, F1, MLP, Downstream, BlackBox))
 }
 
 QUADRATIC_RANK = 8

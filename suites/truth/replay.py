@@ -103,8 +103,8 @@ def draws_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor)
 def replay(estimator: Estimator[Any], target: Target, slots: int, information: Tensor | None = None, *, repeated: bool = False) -> Summary:
     """The exact mean and covariance of one estimate, over all ``count ** slots`` tuples of samples.
 
-    The estimator draws ``slots`` structures through the oracle and nothing else, see `draws_of`. Metrics that need Fisher's ``information``,
-    [d, d], are 0 without it. If ``repeated``, only tuples of equal samples are dealt, with the probability of one.
+    The estimator draws ``slots`` structures through the oracle and nothing else, see `draws_of`. Metrics that need Fisher's
+    ``information``, [d, d], are 0 without it. If ``repeated``, only tuples of equal samples are dealt, with the probability of one.
     """
     count, dealt_slots = target.truth.count, 1 if repeated else slots
     structures, probabilities = structures_and_probabilities(target)

@@ -101,11 +101,6 @@ def test_no_number_is_never_a_pass(base: Row | None, head: Row | None, expected:
     assert verdict(base, head).verdict == expected
 
 
-@pytest.mark.parametrize("column", ["suite", "problem", "stage", "instance", "loss", "estimator", "setting", "reference"])
-def test_numbers_with_other_keys_are_not_compared(column: str) -> None:
-    assert {item.verdict for item in compared([exact()], [exact(**{column: "other"})])} == {"missing", "new"}
-
-
 @pytest.mark.parametrize("change", [{}, {"cpu": "y"}, {"cores": 4}, {"python": "3.12"}, {"packages": {"torch": "2.9"}}])
 def test_times_need_the_same_machine_and_bytes_the_same_torch(change: dict[str, Any]) -> None:
     rows = [replace(sampled(batch_means(0)), metric="time_ratio", batches=()), exact(1e6, metric="peak_memory", tier="")]

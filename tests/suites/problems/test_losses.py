@@ -116,17 +116,6 @@ def test_values_equal_an_explicit_loop(case: Case) -> None:
 
 
 @each
-@pytest.mark.parametrize("leading", [(), (2, 1, 3)])
-def test_batched_equals_loop(case: Case, leading: tuple[int, ...]) -> None:
-    z = points(case.event, *leading)
-    values = case.loss(z)
-    assert values.shape == leading
-    torch.testing.assert_close(values.flatten(), torch.stack([case.loss(row) for row in z.reshape(-1, *case.event)]))
-    assert case.loss(z.float()).dtype == torch.float32
-    torch.testing.assert_close(case.loss(z.float()).double(), values, rtol=1e-4, atol=1e-5)
-
-
-@each
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_row_comes_out_the_same_to_the_last_bit_whatever_it_shares_a_call_with(case: Case, dtype: torch.dtype, layout: str) -> None:

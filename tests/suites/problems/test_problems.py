@@ -29,7 +29,7 @@ from structgrad.suites.problems import (
 )
 from structgrad.suites.problems.regimes import entropy_scales
 from structgrad.suites.problems.score_files import ScoreFile
-from structgrad.suites.problems.sized import sized_name, sized_regime
+from structgrad.suites.problems.sized import sized_regime
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = next(
@@ -134,18 +134,6 @@ def test_entropies_are_those_of_the_stage_or_of_real_models(name: str, stage: st
 
 
 @built_in
-def test_the_grid_of_entropies_scales_one_direction(name: str) -> None:
-    """The scores are scaled, or for a policy their distance from the uniform law."""
-    flat, peaked, twin = (load_built_in(name, stage) for stage in ("h=0.95", "h=0.1", "h=0.10"))
-    for first, last, same in zip(flat.instances, peaked.instances, twin.instances, strict=True):
-        assert torch.equal(last.scores, same.scores)
-        if name != "policy_regimes":
-            ratio = float(last.scores.norm() / first.scores.norm())
-            assert ratio > 2
-            torch.testing.assert_close(ratio * first.scores, last.scores)
-
-
-@built_in
 def test_sizes_and_names(name: str) -> None:
     problem, events = load_built_in(name, "early", 5), regimes.REGIMES[name].events
     assert [tuple(instance.scores.shape) for instance in problem.instances] == [events[i % len(events)] for i in range(5)]
@@ -169,16 +157,6 @@ def test_instances_depend_neither_on_their_number_nor_losses_on_the_stage(name: 
                 assert torch.equal(few.loss(z), first[i].loss(z))
                 assert not torch.equal(few.scores, first[i].scores)
         first = first or list(four.instances)
-
-
-@built_in
-def test_the_best_structure_is_gold_about_as_often_as_it_is_probable(name: str) -> None:
-    problem = load_built_in(name, "final", 40, loss="hamming")
-    hits = [float(instance.loss(problem.oracle.argmax(instance.scores))) == 0 for instance in problem.instances]
-    probable = [float(gibbs(problem, instance.scores).max()) for instance in problem.instances]
-    deviation = math.sqrt(sum(p * (1 - p) for p in probable))
-    assert abs(sum(hits) - sum(probable)) < 4 * deviation
-    assert 0.3 < sum(probable) / 40 < (1 if "constituency" in name else 0.99)
 
 
 def test_scales_are_found_to_machine_precision() -> None:
@@ -246,19 +224,6 @@ def test_exact_statistics_of_the_whole_sets(name: str) -> None:
             assert np.mean(found) == pytest.approx(GOLD_LOG_PROBABILITIES[name][stage], abs=6e-4)
 
 
-@needs_data
-@pytest.mark.parametrize("name", REAL_PROBLEMS)
-def test_a_selection_of_a_real_set_is_spread_over_the_lengths(name: str) -> None:
-    problem = load_real(name, stages_of(name)[-1], 10)
-    lengths = [sum(instance.scores.shape) if name == "dtw_speech" else len(instance.scores) for instance in problem.instances]
-    assert lengths == sorted(lengths)
-    assert name != "tagging_coarse5" or lengths == [2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
-    assert len({instance.name for instance in problem.instances}) == 10
-    assert [instance.name for instance in load_real(name, stages_of(name)[0], 10).instances] == [
-        instance.name for instance in problem.instances
-    ]
-
-
 # A user's own file.
 
 
@@ -293,21 +258,6 @@ def test_a_sample_that_is_always_the_same_replaces_gold_and_losses_can_be_chosen
 
 
 # Structures named by their sizes.
-
-
-@pytest.mark.parametrize(
-    ("name", "event"),
-    [
-        ("semi_markov[n=5,w=3,t=2]", (5, 3, 2, 2)),
-        ("labelled_constituency[n=4,t=2]", (4, 4, 2)),
-        ("ctc[n=6,l=2]", (6, 5, 3)),
-        ("edit_alignment[n=3,m=4]", (4, 5, 5)),
-        ("second_order_chain[n=4,t=2]", (4, 2, 2, 2)),
-    ],
-)
-def test_sizes_are_understood(name: str, event: tuple[int, ...]) -> None:
-    assert sized_name(name) == name
-    assert sized_regime(name).events == (event,)
 
 
 @pytest.mark.parametrize("name", DERIVED)

@@ -51,10 +51,7 @@ def rare(z: Tensor) -> Tensor:
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "nan": (lambda: lambda z: linear(z) * math.nan, r"the loss gave nan; expected finite numbers below 1e\+77, for every structure"),
     "huge": (lambda: lambda z: linear(z) * 1e200, r"the loss gave -?\d.*e\+200; expected finite numbers below 1e\+77"),
-    "random": (
-        lambda: lambda z: linear(z) + torch.randn(z.shape[:-1]),
-        "another value in a second call; expected .*must not be random",
-    ),
+    "random": (lambda: lambda z: linear(z) + torch.randn(z.shape[:-1]), "another value in a second call; expected .*must not be random"),
     "writes": (lambda: write, "the loss writes into its argument; expected it to leave the structures as they are"),
     "place": (lambda: by_place, "another value next to other structures; expected a value that depends on the structure alone"),
     "batch norm": (normalised, "another value next to other structures; .*no batch normalisation"),

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from structgrad.estimators import (
-    ESTIMATORS,
-    Gumbel,
-    Normal,
-    SmoothNoise,
-    StructuredAttention,
-    SumOfGamma,
-    make_estimator,
-)
-from structgrad.oracles import Categorical, Oracle, Subset
+from structgrad.estimators import ESTIMATORS, Gumbel, Normal, SmoothNoise, StructuredAttention, SumOfGamma, make_estimator
+from structgrad.oracles import Categorical, Subset
 from structgrad.suites.truth import exact_truth, references
 from structgrad.suites.truth.references import Reference, own_reference, perturbed_gradient, reference_gradient, reference_of
 from tests.helpers import seeded
@@ -127,29 +119,6 @@ def test_who_has_a_reference() -> None:
     assert found is not None
 
 
-class OnlyBest(Oracle):
-    """Knows the best class, and nothing else."""
-
-    name: ClassVar[str] = "only_best"
-    event_ndim: ClassVar[int] = 1
-
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        return cls._sizes(sizes, "length")
-
-    def count(self, event_shape: tuple[int, ...]) -> int:
-        return event_shape[0]
-
-    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None: ...
-
-    def _argmax(self, rows: Tensor) -> Tensor:
-        return Categorical()._argmax(rows)
-
-
-def test_an_argmax_is_enough_for_a_perturbed_reference() -> None:
-    assert_near(reference_gradient("perturbed", OnlyBest(), table, SCORES, noise=Normal(2.0)), *by_normal_quadrature(SCORES, 2.0))
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -164,11 +133,6 @@ def test_an_argmax_is_enough_for_a_perturbed_reference() -> None:
         ),
         (lambda: reference_gradient("perturbed", Subset(2), table, SCORES, replicates=800), "got replicates=800; expected at least 1024"),
         (lambda: reference_gradient("relaxed", Categorical(), lambda z: z.argmax(-1).double(), SCORES), "a loss without a gradient"),
-        (
-            lambda: reference_gradient("relaxed", OnlyBest(), table, SCORES),
-            "got the oracle only_best without marginals; expected another, or",
-        ),
-        (lambda: reference_gradient("expected", OnlyBest(), table, SCORES), "got the oracle only_best, which cannot be enumerated; pass"),
     ],
 )
 def test_messages(call: Any, message: str) -> None:

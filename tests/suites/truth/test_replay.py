@@ -14,9 +14,7 @@ import torch
 
 from structgrad.estimators import (
     ConditionalMeanBaseline,
-    ConstantBaseline,
     DoubleControl,
-    GreedyBaseline,
     LeaveOneOut,
     MuProp,
     PerturbAndMAP,
@@ -28,7 +26,6 @@ from structgrad.estimators import (
     SparseMAP,
     SumAndSample,
     UnorderedSet,
-    VarGrad,
 )
 from structgrad.oracles import Assignment, Subset
 from structgrad.oracles.capabilities import DrawnSet, EnumerableOracle, KBestOracle, MarginalOracle
@@ -92,28 +89,12 @@ def test_counts_the_samples_and_notices_other_noise(estimator, slots):
     assert slots_of(estimator, target.oracle, target.loss, target.scores) == slots
 
 
-def test_samples_are_dealt_slot_by_slot():
-    oracle, event = ORACLES["subset"]
-    script = torch.arange(12.0).reshape(3, 2, 2).repeat_interleave(3, -1)
-    copy = scripted(oracle, script)
-    scores, generator = torch.zeros(2, *event), torch.Generator()
-    first = copy.sample(scores, 2, generator=generator)
-    second = copy.sample(scores, generator=generator)
-    assert torch.equal(first, script[:2])
-    assert torch.equal(second, script[2])
-    assert copy.hook.taken == 3
-
-
 AVERAGES = [
     Reinforce(3),
-    ConstantBaseline(3.0, 3),
-    GreedyBaseline(3),
     RunningMeanBaseline(0.5, num_samples=3),
     ConditionalMeanBaseline(num_samples=3),
     SampledBaseline(2),
-    LeaveOneOut(2),
     LeaveOneOut(3),
-    VarGrad(3),
     MuProp(3),
 ]
 
@@ -157,11 +138,6 @@ def law_target(case: OracleCase, regime: Any) -> Target:
     if truth.support < 3:
         pytest.skip("one structure is left")
     return Target(case.oracle, loss, scores, truth)
-
-
-@law_cases()
-def test_single_structures_give_the_moments_of_all_pairs_for_every_oracle(case: OracleCase, regime: Any) -> None:
-    same_moments(LeaveOneOut(2), law_target(case, regime), 2)
 
 
 def peaked(gap: float) -> Target:
@@ -230,13 +206,6 @@ def test_a_loss_that_one_rare_structure_alone_lacks_is_seen(estimator):
 
 
 @dataclass(frozen=True)
-class OneWeighsLess(LeaveOneOut):
-    def _weights(self, losses):
-        weights = super()._weights(losses)
-        return torch.cat([0.98 * weights[:1], weights[1:]])
-
-
-@dataclass(frozen=True)
 class OwnSample(LeaveOneOut):
     def _weights(self, losses):
         return losses - losses.mean(0)
@@ -249,12 +218,11 @@ class Clipped(LeaveOneOut):
 
 
 @pytest.mark.parametrize("gap", [0.5, 16.2])
-@pytest.mark.parametrize(("fault", "gain"), [(OneWeighsLess, 0.995), (OwnSample, 0.75)])
-def test_a_fault_of_the_weights_has_its_exact_bias(fault, gain, gap):
+def test_a_fault_of_the_weights_has_its_exact_bias(gap):
     target = peaked(gap)
-    found = measure(fault(4), target.oracle, target.loss, target.scores, truth=target.truth)
+    found = measure(OwnSample(4), target.oracle, target.loss, target.scores, truth=target.truth)
     assert (found.tier, found.verdict) == ("exact", "biased")
-    assert found.metrics["gain"].value == pytest.approx(gain, rel=1e-9)
+    assert found.metrics["gain"].value == pytest.approx(0.75, rel=1e-9)
 
 
 @pytest.mark.parametrize("gap", [0.5, 16.2])
@@ -314,25 +282,6 @@ def test_one_pass_gives_the_moments_of_all_draws_for_every_oracle(case: OracleCa
     same_moments_outside(SumAndSample(), law_target(case, regime), 2)
 
 
-@pytest.mark.parametrize("k", [3, 14, 15, 20])
-def test_where_few_structures_are_feasible_the_estimate_is_their_sum(k):
-    target = target_of("subset")
-    scores = target.scores.index_fill(0, torch.tensor([0, 1, 2]), -math.inf)
-    masked = Target(target.oracle, target.loss, scores, exact_truth(target.loss, target.oracle, scores))
-    found = measure(SumAndSample(k), target.oracle, target.loss, scores, truth=masked.truth)
-    assert (found.tier, found.verdict) == ("exact", "unbiased-exact")
-    assert found.metrics["relative_variance"].value < 1e-24
-
-
-@dataclass(frozen=True)
-class Unweighted(SumAndSample):
-    """Lacks the weight 1 − q."""
-
-    def _other(self, *args):
-        other, mass, missed = super()._other(*args)
-        return other, torch.ones_like(mass), torch.zeros_like(missed)
-
-
 @dataclass(frozen=True)
 class LastDraw(SumAndSample):
     """Takes the last one outside instead of the first: of another law."""
@@ -341,16 +290,6 @@ class LastDraw(SumAndSample):
         flipped = oracle.sample_distinct(scores, self.k + 1, generator=generator)
         flipped = replace(flipped, structures=flipped.structures.flip(0), log_probs=flipped.log_probs.flip(-1))
         return super()._other(scripted(oracle, drawn_set=flipped), scores, best, generator)
-
-
-@pytest.mark.parametrize("gap", [0.5, 8.0, 16.8])
-def test_a_missing_weight_has_its_exact_bias(gap):
-    target = peaked(gap)
-    found = measure(Unweighted(), target.oracle, target.loss, target.scores, truth=target.truth)
-    log_probs = target.oracle.log_prob(target.oracle.enumerate((12,), dtype=torch.float64), target.scores)
-    rest = log_probs.index_fill(0, log_probs.argmax(), -math.inf).exp().sum()
-    assert (found.tier, found.verdict) == ("exact", "biased")
-    assert found.metrics["gain"].value == pytest.approx(1 / float(rest), rel=1e-9)
 
 
 def test_draws_of_another_form_are_left_to_replicates():

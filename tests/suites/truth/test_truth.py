@@ -44,10 +44,7 @@ def test_refuses_a_space_beyond_the_cap():
 
 @pytest.mark.parametrize(
     ("oracle", "event", "number"),
-    [
-        (LinearChain(), (27, 5, 5), r"7\.45e\+18"),
-        (SpanningTree(), (1001, 1001), r"1\.00e\+2997"),
-    ],
+    [(LinearChain(), (27, 5, 5), r"7\.45e\+18"), (SpanningTree(), (1001, 1001), r"1\.00e\+2997")],
     ids=["int64", "beyond floats"],
 )
 def test_refuses_a_space_that_ranks_cannot_count(oracle, event, number):
@@ -76,12 +73,7 @@ def test_structures_that_cannot_be_told_from_impossible_ones_are_supported():
     assert truth.gradient.tolist() == [0.25, 0.0, -0.25]
 
 
-DEVICE_CASES = {
-    "subset[k=3]": (7,),
-    "linear_chain": (4, 2, 2),
-    "spanning_tree": (4, 4),
-    "assignment": (4, 4),
-}
+DEVICE_CASES = {"subset[k=3]": (7,), "linear_chain": (4, 2, 2), "spanning_tree": (4, 4), "assignment": (4, 4)}
 
 
 def loss_of(weights: Tensor):  # type: ignore[no-untyped-def]
