@@ -14,11 +14,7 @@ TASK_FOLDERS = (f"${TASK_VARIABLE}", "./data", "../shared/data")
 
 
 def default_data() -> str | None:
-    """The folder of the variable, or the first of `DATA_FOLDERS` that exists; None if none does.
-
-    Raises:
-        ValueError: the environment variable names no folder; the next one would hold other scores.
-    """
+    """The folder of the variable, or the first of `DATA_FOLDERS` that exists; None if none does."""
     chosen = os.environ.get(DATA_VARIABLE)
     if chosen and not Path(chosen).is_dir():
         raise ValueError(f"{DATA_VARIABLE} is {chosen!r}, which is no folder; set it to the folder of the score files, or unset it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -58,10 +58,7 @@ class GateResult:
 
 def reaction_to(verdict: str, settings: Settings) -> Literal["fail", "warn", "pass"]:
     """The reaction to a verdict."""
-    if verdict in PASSING:
-        return "pass"
-    chosen: Reaction = getattr(settings, f"on_{verdict}", "fail")
-    return chosen
+    return "pass" if verdict in PASSING else cast("Reaction", getattr(settings, f"on_{verdict}", "fail"))
 
 
 def gate(
@@ -71,12 +68,6 @@ def gate(
     settings: Settings | None = None,
 ) -> GateResult:
     """Compare all gated numbers, and check every claim; one Holm correction covers all tests of both.
-
-    Args:
-        base: result table, or rows, of the baseline.
-        head: those of the run.
-        machines: their environments.
-        settings: level, margins, reactions.
 
     Example:
         >>> from dataclasses import replace

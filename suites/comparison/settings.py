@@ -57,23 +57,17 @@ class Override(Margins):
 
 
 class Settings(_Table):
-    """The table ``[gate]`` of a configuration.
+    """The table ``[gate]`` of a configuration."""
 
-    Attributes:
-        alpha: chance of any false alarm in one gate on unchanged code, over all its tests together.
-        minimum_bias: the smallest sampled bias, as a share of ‖g‖, that breaks the claim to be unbiased; an exact bias always does.
-        on_missing, on_changed, on_inconclusive, on_incomparable: reactions to these verdicts.
-        metric: changes of rules by metric. ``override``: changes for single cells; the last one that matches counts.
-    """
-
-    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.01  # chance of any false alarm on unchanged code, over all tests of a gate together
     minimum_bias: Margin = 0.005
+    """The smallest sampled bias, as a share of ‖g‖, that breaks the claim to be unbiased; an exact bias always does."""
     on_missing: Reaction = "fail"
     on_changed: Reaction = "fail"
     on_inconclusive: Reaction = "warn"
     on_incomparable: Reaction = "warn"
     metric: dict[str, Margins] = {}
-    override: list[Override] = []
+    override: list[Override] = []  # the last one that matches counts
 
     @field_validator("metric")
     @classmethod
@@ -88,11 +82,7 @@ class Settings(_Table):
         return metrics
 
     def rules(self, keys: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-        """The rule of each number, a column per field of `Rule`; and the overrides that match no number.
-
-        Args:
-            keys: the columns `PATTERNS` of each number.
-        """
+        """The rule of each number, a column per field of `Rule`; and the overrides that match no number."""
         codes, names = pd.factorize(keys["metric"])
         known = [replace(rule_of(name), **self.metric.get(name, Margins()).model_dump(exclude_none=True)) for name in names]
         rules = pd.DataFrame(known, columns=[field.name for field in fields(Rule)]).iloc[codes].reset_index(drop=True)
@@ -116,11 +106,7 @@ def selects(pattern: str, name: str) -> bool:
 
 
 def read_settings(content: Mapping[str, Any]) -> Settings:
-    """Settings from the content of a TOML file; tables other than ``gate`` are ignored.
-
-    Raises:
-        ValueError: one sentence on the first wrong key or value.
-    """
+    """Settings from the content of a TOML file; tables other than ``gate`` are ignored."""
     if "gate" not in content:
         raise ValueError(
             f"the configuration got {', '.join(map(repr, content)) or 'nothing'}; expected a table [gate], an empty one for the defaults"

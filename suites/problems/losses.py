@@ -117,10 +117,8 @@ class Linear(StructureLoss):
 
     weights: Tensor
 
-    name = "linear"
-    event_of = "weights"
-    vertex_degree = 1
-    extension = "linear"
+    name, event_of = "linear", "weights"
+    vertex_degree, extension = 1, "linear"
 
     def __call__(self, structure: Tensor) -> Tensor:
         return _inner(self._rows(structure), self.weights.to(structure).flatten())
@@ -137,10 +135,8 @@ class SquaredDistance(StructureLoss):
     target: Tensor
     parts: Tensor | None = None
 
-    name = "squared_distance"
-    event_of = "target"
-    vertex_degree = 1
-    extension = "quadratic"
+    name, event_of = "squared_distance", "target"
+    vertex_degree, extension = 1, "quadratic"
 
     def __call__(self, structure: Tensor) -> Tensor:
         squared = (structure - self.target.to(structure)).square()
@@ -172,10 +168,8 @@ class LowRankQuadratic(StructureLoss):
     matrix: Tensor
     target: Tensor
 
-    name = "quadratic"
-    event_of = "target"
-    vertex_degree = 2
-    extension = "quadratic"
+    name, event_of = "quadratic", "target"
+    vertex_degree, extension = 2, "quadratic"
 
     def __call__(self, structure: Tensor) -> Tensor:
         offset = self._rows(structure - self.target.to(structure))
@@ -193,8 +187,7 @@ class Hamming(StructureLoss):
     gold: Tensor
 
     name = "hamming"
-    vertex_degree = 1
-    extension = "linear"
+    vertex_degree, extension = 1, "linear"
 
     def __call__(self, structure: Tensor) -> Tensor:
         gold = self.gold.to(structure).flatten()
@@ -314,10 +307,8 @@ class BlackBox(StructureLoss):
 
     inner: StructureLoss
 
-    name = "black_box"
-    differentiable = False
-    inside_hull = False
-    extension = "none"
+    name, extension = "black_box", "none"
+    differentiable = inside_hull = False
 
     @property
     def event_ndim(self) -> int:

@@ -28,11 +28,7 @@ LOSS_NAMES = (OWN_LOSS, *LOSSES)  # the losses that a plan may name
 
 
 def with_loss(name: str, loss: str) -> str:
-    """The problem of the same scores with a loss of `LOSS_NAMES`; a problem that names one already, and a task, stay the same.
-
-    Raises:
-        ValueError: an unknown loss.
-    """
+    """The problem of the same scores with a loss of `LOSS_NAMES`; a problem that names one already, and a task, stay the same."""
     if loss not in LOSS_NAMES:
         raise ValueError(unknown(loss, LOSS_NAMES, "loss"))
     return name if loss == OWN_LOSS or comes_from_task(name) or split_loss(name)[1] else f"{name}@{loss}"
@@ -49,9 +45,6 @@ def stages_of(name: str) -> tuple[str, ...]:
 
     All have stages of training except ``dtw_speech``, which has temperatures, and tasks, which have the one stage ``training``. Built-in
     problems have normalised entropies too. `load` also takes other numbers: ``h=<number>`` in (0, 1), ``gamma=<number>`` above 0.
-
-    Raises:
-        ValueError: an unknown name.
     """
     if comes_from_task(name):
         return stages_of_task(name)
@@ -124,9 +117,6 @@ def from_file(file: ScoreFile, loss: str | None = None, *, offset: float = 0.0) 
     """The problem of a user's own score file, named after the file, with the stage ``file``.
 
     Another ``loss``, a key of `LOSSES`, replaces that of the file, and its name follows that of the problem.
-
-    Raises:
-        ValueError: one sentence that names the file.
     """
     try:
         items = ScoreTables(file)

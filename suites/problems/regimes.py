@@ -63,9 +63,6 @@ def entropy_scales(oracle: MarginalOracle, directions: Tensor, entropies: Tensor
 
     From an origin of the uniform law, an entropy falls in s from the log count to 0 if the direction has one best structure. All items
     are searched at once. Directions are [items, *event]; the origin, [*event], has scores of the uniform law.
-
-    Raises:
-        ValueError: an entropy that no scale of its direction reaches.
     """
 
     def excess(scales: np.ndarray, items: np.ndarray) -> np.ndarray:

@@ -38,9 +38,6 @@ def read_arrays(path: str | Path) -> Arrays:
     """All arrays of a `.npz` or `.safetensors` file by key. Pickles are refused: loading one can run any code.
 
     Half precision of a `.safetensors` file comes as float32, because NumPy has no bfloat16.
-
-    Raises:
-        ValueError: one sentence that names the file: missing, of another kind, damaged, or with pickled objects.
     """
     file = Path(path)
     if file.suffix not in (".npz", ".safetensors"):
@@ -185,11 +182,7 @@ class ScoreFile:
 
 
 class ScoreTables(FileItems):
-    """The items of a `ScoreFile`, checked and read one by one.
-
-    Raises:
-        ValueError: an unknown key, or an array whose shape, numbers or length do not fit.
-    """
+    """The items of a `ScoreFile`, checked and read one by one."""
 
     def __init__(self, file: ScoreFile) -> None:
         self.file, self.oracle = file, oracle_of_arrays(file.oracle)

@@ -33,9 +33,6 @@ def is_sized(name: str) -> bool:
 def sized_name(name: str) -> str:
     """The one spelling of such a name: letters for sizes, these first, then the options of the structure.
 
-    Raises:
-        ValueError: an unknown structure, option or size, or one that is missing.
-
     Example:
         >>> sized_name("subset[k=5, length=10]"), sized_name("alignment[m=4,n=3]")
         ('subset[n=10,k=5]', 'alignment[n=3,m=4]')

@@ -119,16 +119,8 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
     function of a count the law of the count; see `structgrad.suites.truth.laws`. Its kurtoses are unknown (inf: trust no test that needs
     them). The loss variance is nan for a quadratic loss, and the support is a rounded sum if parts are forbidden.
 
-    Args:
-        loss: any loss; its attribute ``form`` is its formula on structures (`structgrad.suites.problems.losses`).
-        oracle: of the structures.
-        scores: [*event].
-
     Returns:
         None if the loss has no form, the oracle no sums in closed form, or the tables do not fit.
-
-    Raises:
-        ValueError: scores of another shape, or no feasible structure.
 
     References:
         Chiang & Li 2009, "First- and second-order expectation semirings with applications to minimum-risk training", sections 3 and 4
@@ -221,12 +213,7 @@ def _support(oracle: MarginalOracle, parameters: Tensor, count: int) -> float:
 
 
 def known_truth(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> Truth:
-    """The exact truth: by enumeration up to the cap, which also gives kurtoses, and by the form of the loss beyond.
-
-    Raises:
-        UnknownTruthError: a larger space, and no closed form.
-        ValueError: arguments that `exact_truth` or `analytic_truth` refuses.
-    """
+    """The exact truth: by enumeration up to the cap, which also gives kurtoses, and by the form of the loss beyond."""
     if isinstance(oracle, EnumerableOracle) and oracle.count(tuple(scores.shape)) <= cap:
         return exact_truth(loss, oracle, scores, cap=cap)
     truth = analytic_truth(loss, oracle, scores) if isinstance(oracle, MarginalOracle) else None
