@@ -17,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..suites.base import SCHEMA_VERSION, Row
-from ..suites.frames import COLUMNS, to_frame
+from ..suites.base import COLUMNS, SCHEMA_VERSION, Row, to_frame
 from ..suites.running.store import FILE, NewerSchemaError, OtherSchemaError, holds_run
 from ..suites.trust import check_table, json_of, text_of, visible, visible_words
 

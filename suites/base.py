@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
 from annotated_types import Interval
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import Tensor
 
     from ..estimators.base import Estimator
@@ -33,12 +35,7 @@ TASK, LEARNT = "task:", "learnt:"  # prefixes of the names of tasks, and of the 
 
 
 def split_loss(name: str) -> tuple[str, str | None]:
-    """The name of the scores, and of the loss if it is not their own: ``subset_regimes@f1`` is `subset_regimes` with `F1`.
-
-    Example:
-        >>> split_loss("subset[n=10,k=5]@f1"), split_loss("subset_regimes"), split_loss("learnt:clusters@rloo")
-        (('subset[n=10,k=5]', 'f1'), ('subset_regimes', None), ('learnt:clusters@rloo', None))
-    """
+    """The name of the scores, and of the loss if it is not their own: ``subset_regimes@f1`` is `subset_regimes` with `F1`."""
     scores, mark, loss = name.rpartition("@")
     return (scores, loss) if mark and loss.isidentifier() and not name.startswith((TASK, LEARNT)) else (name, None)
 
@@ -100,7 +97,7 @@ class Skip:
 class Row:
     """One row of the result table: one metric of one estimator on one instance (or on a whole problem, ``instance=""``).
 
-    This is the only schema of a row. The types of tables (`frames.COLUMNS`) and the checks of stored rows follow from its annotations. For
+    This is the only schema of a row. The types of tables (`COLUMNS`) and the checks of stored rows follow from its annotations. For
     the columns of a finding, ``metric`` to ``p_value``, see `Finding`.
     """
 
@@ -156,6 +153,48 @@ class Row:
     schema_version: Small = SCHEMA_VERSION
 
 
+TYPES: dict[str, str] = {
+    "Label": "category",
+    "Status": "category",
+    "str": "string",
+    "bool": "bool",
+    "Small": "int16",
+    "Small | None": "Int16",
+    "Large": "int64",
+    "Large | None": "Int64",
+    "float": "float64",
+    "float | None": "Float64",
+    "tuple[float, ...]": "object",
+}
+"""The pandas type of each annotation in `Row`."""
+
+COLUMNS: dict[str, str] = {field.name: TYPES[str(field.type)] for field in fields(Row)}
+"""The columns of the table in their order, with their pandas types."""
+
+
+def to_frame(rows: Iterable[Row]) -> pd.DataFrame:
+    """The rows as a table with the columns and types of `COLUMNS`; missing values are NA, never NaN."""
+    return table(tuple(COLUMNS), map(vars, rows))
+
+
+def table(columns: Sequence[str], records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Some columns of the result table, with its types, from records that may lack any of them."""
+    import pandas as pd
+
+    listed = list(records)
+    defaults = {field.name: None if field.default is MISSING else field.default for field in fields(Row)}
+    made: dict[str, Any] = {}
+    for name in columns:
+        values = [record.get(name, defaults[name]) for record in listed]
+        if COLUMNS[name] == "category":  # faster than the conversion of a column of text
+            names = sorted({value for value in values if value is not None})
+            codes = {None: -1, **{value: code for code, value in enumerate(names)}}
+            made[name] = pd.Categorical.from_codes([codes[value] for value in values], pd.Index(names, dtype="str"))
+        else:
+            made[name] = pd.Series(values, dtype=COLUMNS[name])
+    return pd.DataFrame(made)
+
+
 class NonFiniteError(ValueError):
     """An estimator returned NaN or infinity."""
 
@@ -164,12 +203,6 @@ def check_finite(estimates: Tensor, name: str, before: int = 0) -> Tensor:
     """Return estimates ``[n, *event]``, or raise NonFiniteError if one is NaN or infinite, with how many of all draws were.
 
     ``before`` finite draws came before these.
-
-    Example:
-        >>> import torch
-        >>> check_finite(torch.tensor([[0.0, 1.0], [float("nan"), 1.0]]), "mine", before=6)
-        Traceback (most recent call last):
-        structgrad.suites.base.NonFiniteError: `mine` returned NaN in 1 of 8 draws
     """
     if not bool(estimates.sum().isfinite()):  # cheaper than a test of each; a sum that overflows is examined
         rows = estimates.reshape(len(estimates), -1)

@@ -17,9 +17,8 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from ...suites.base import FAILED
+from ...suites.base import COLUMNS, FAILED
 from ...suites.comparison.pairs import is_compared
-from ...suites.frames import COLUMNS
 from ...suites.metrics import rule_of
 from .. import results
 

@@ -67,14 +67,7 @@ def gate(
     machines: tuple[Machine, Machine] = ({}, {}),
     settings: Settings | None = None,
 ) -> GateResult:
-    """Compare all gated numbers, and check every claim; one Holm correction covers all tests of both.
-
-    Example:
-        >>> from dataclasses import replace
-        >>> row = Row("c", "bias", "toy", "init", "", "subset[k=3]", "mlp", "rloo", "rloo", metric="gain", value=1.0, tier="exact")
-        >>> gate([row], [row]).outcome, gate([row], [replace(row, value=0.98)]).outcome, gate([row], []).outcome
-        ('passed', 'failed', 'nothing to compare')
-    """
+    """Compare all gated numbers, and check every claim; one Holm correction covers all tests of both."""
     settings, rows = settings or Settings(), prepared(head)
     pairs = matched(prepared(base), rows)
     rules, idle = settings.rules(pairs.keys)

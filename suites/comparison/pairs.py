@@ -18,8 +18,7 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 from scipy import special
 
-from ..base import FAILED, Row
-from ..frames import to_frame
+from ..base import FAILED, Row, to_frame
 from ..metrics import RTOL, rule_of
 from ..statistics.interval import BATCHES, LEVEL
 

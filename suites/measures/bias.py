@@ -35,7 +35,7 @@ from ..statistics.metrics import (
 from ..statistics.moments import Moments
 from ..statistics.seeds import BLOCK
 from ..truth import UNKNOWN, Target, Truth, exact_truth
-from ..truth.geometry import geometry
+from ..truth.enumeration import geometry
 from ..truth.loss_checks import examine_loss
 from ..truth.references import MIN_BLOCKS, own_reference, reference_gradient, reference_of
 from ..truth.replay import draws_of, replay, replay_outside, replay_samples

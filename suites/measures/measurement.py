@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..frames import table
+from ..base import table
 from ..metrics import METRICS, label_of, unit_of
 from ..statistics.interval import Interval
 from ..text import estimate, exponential

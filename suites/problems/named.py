@@ -73,13 +73,6 @@ def load(  # noqa: PLR0913
 
     Raises:
         ValueError: an unknown name, stage or loss, more instances than there are items, or no file to read.
-
-    Example:
-        >>> problem = load("subset_regimes", "final", instances=2, data=None)
-        >>> problem.oracle, [instance.name for instance in problem.instances]
-        (Subset(k=3), ['subset_regimes-0', 'subset_regimes-1'])
-        >>> load("subset_regimes@f1", "final", instances=2, data=None).instances[0].loss.name
-        'f1'
     """
     if comes_from_task(name):
         return load_task(name, stage, instances=instances, offset=offset, seed=seed)

@@ -31,12 +31,7 @@ def is_sized(name: str) -> bool:
 
 
 def sized_name(name: str) -> str:
-    """The one spelling of such a name: letters for sizes, these first, then the options of the structure.
-
-    Example:
-        >>> sized_name("subset[k=5, length=10]"), sized_name("alignment[m=4,n=3]")
-        ('subset[n=10,k=5]', 'alignment[n=3,m=4]')
-    """
+    """The one spelling of such a name: letters for sizes, these first, then the options of the structure."""
     text, oracle, sizes = _parts(name)
     options = {key: getattr(oracle, key, given) for key, given in parse(name)[1].items() if not _is_size(key, sizes)}
     return with_options(text, {LETTERS.get(word, word): size for word, size in sizes.items()} | options)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ..base import Row
-from ..frames import to_frame
+from ..base import Row, to_frame
 from ..text import plural
 
 if TYPE_CHECKING:

@@ -11,21 +11,23 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from ...estimators.base import Loss, check_call
-from ...oracles.capabilities import EnumerableOracle, Oracle
+from ...oracles.capabilities import EnumerableOracle, MarginalOracle, Oracle
 from ...oracles.capabilities.enumeration import MAX_RANK
 from ...oracles.magnitudes import counted, duration
 from ..device_memory import Launches, available
+from ..statistics.geometry import Geometry
 from .loss_checks import checked, examine_loss, values
 
 CAP = 2_000_000  # the largest space that is enumerated unless a caller asks for more
 UNKNOWN = "none"  # the method of a truth without a gradient
 ROUNDOFF = 2.0**-53  # half the distance of 1 from the next float64
+MAX_PARTS = 512  # the most parts of an event whose matrix of products of parts is computed
 TYPICAL_RATE = 1e6  # structures that one core enumerates per second with a cheap loss
 MAX_CHUNK = 8192  # the most structures of a chunk on the CPU; more do not fit the cache of one core
 CHUNK_PARTS = 2**18  # parts of a chunk's structures together on the CPU, for the same reason
@@ -297,3 +299,40 @@ def _through_parameters(oracle: Oracle, scores: Tensor, gradients: Tensor) -> Te
             return None
         (found,) = torch.autograd.grad(potentials, leaf, gradients, is_grads_batched=True)
     return found
+
+
+def geometry(oracle: Any, scores: Tensor, truth: Truth) -> Geometry | None:
+    """The metric at scores ``[*event]``; None if the oracle has no marginals, or the event more than `MAX_PARTS` parts.
+
+    It is computed once for a truth: all estimators of an instance share it.
+    """
+    if "geometry" not in truth.memo:
+        found = None
+        if isinstance(oracle, MarginalOracle) and scores.numel() <= MAX_PARTS and oracle.sums_in_reach(tuple(scores.shape)):
+            theta = scores.double()
+            flat = torch.where(theta == -math.inf, theta, 0)
+            found = Geometry.of(fisher_information(oracle, theta), fisher_information(oracle, flat), truth.gradient)
+        truth.memo["geometry"] = found
+    return cast("Geometry | None", truth.memo["geometry"])
+
+
+def fisher_information(oracle: MarginalOracle, scores: Tensor) -> Tensor:
+    """``F = J' Cov(z) J``, [d, d] float64: the Hessian of ``KL(p_θ ‖ p_{θ+δ})`` at ``δ = 0``; J is the Jacobian of the natural parameters.
+
+    J is the identity except for a policy that is normalised locally.
+
+    Reference:
+        Amari 1998, "Natural gradient works efficiently in learning".
+    """
+    size = scores.numel()
+    directions = torch.eye(size, dtype=torch.float64, device=scores.device).reshape(size, *scores.shape)
+    with torch.enable_grad():
+        leaf = scores.detach().double().expand(size, *scores.shape).clone().requires_grad_()
+        marginals = oracle.marginals(leaf)
+        (jacobian,) = torch.autograd.grad(marginals, leaf, directions)
+        parameters = oracle.natural_parameters(leaf)
+        if parameters is not leaf:
+            columns = jacobian.reshape(size, size).mT.reshape(leaf.shape)
+            (jacobian,) = torch.autograd.grad(parameters, leaf, columns)
+    information = jacobian.reshape(size, size)
+    return (information + information.mT) / 2

@@ -23,9 +23,8 @@ from typer.testing import CliRunner
 from structgrad.reports import results
 from structgrad.reports.analysis.loading import load
 from structgrad.reports.cli import app
-from structgrad.suites.base import Row
+from structgrad.suites.base import Row, to_frame
 from structgrad.suites.comparison import KEY, GateResult, compare, gate, read_settings
-from structgrad.suites.frames import to_frame
 from tests.suites.comparison.rows import batch_means, exact, sampled
 
 FOLDER = Path(__file__).parent

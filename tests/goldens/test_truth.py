@@ -20,7 +20,7 @@ from structgrad.suites.problems import BUILT_IN_PROBLEMS, LOSSES, PROBLEMS, from
 from structgrad.suites.problems.score_files import ScoreFile
 from structgrad.suites.truth import Target, exact_truth
 from structgrad.suites.truth.closed_form import analytic_truth, unknown_because
-from structgrad.suites.truth.geometry import geometry
+from structgrad.suites.truth.enumeration import geometry
 from structgrad.suites.truth.references import own_reference, reference_gradient
 from structgrad.suites.truth.replay import draws_of, replay, replay_outside, replay_samples
 

@@ -9,7 +9,7 @@ import torch
 from structgrad.estimators import make_estimator
 from structgrad.oracles import Subset
 from structgrad.suites import measure
-from structgrad.suites.frames import COLUMNS
+from structgrad.suites.base import COLUMNS
 from structgrad.suites.measures.measurement import FRAME_COLUMNS, Measurement
 from structgrad.suites.statistics.interval import Interval
 

@@ -14,7 +14,7 @@ import pytest
 
 from structgrad.reports import results
 from structgrad.reports.verbs import export
-from structgrad.suites.frames import COLUMNS
+from structgrad.suites.base import COLUMNS
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.planning.plan import Plan
 from tests.reports import examples

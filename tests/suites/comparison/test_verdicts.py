@@ -11,10 +11,9 @@ import pytest
 from scipy import stats
 
 from structgrad.reports.comparison.groups import grouped
-from structgrad.suites.base import Row
+from structgrad.suites.base import Row, to_frame
 from structgrad.suites.comparison import MEANING, compare, read_settings
 from structgrad.suites.comparison.verdicts import holm_with
-from structgrad.suites.frames import to_frame
 from tests.suites.comparison.rows import batch_means, compared, exact, failed, sampled
 
 NONFINITE = exact(None, status="nonfinite", reason="the value is nan")

@@ -136,11 +136,6 @@ def with_gradients(loss: StructureLoss, z: Tensor) -> tuple[Tensor, Tensor]:
     return values.detach(), torch.autograd.grad(values.sum(), leaf)[0] if loss.differentiable else values.detach()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.loss.differentiable], ids=str)
-def test_gradients_equal_finite_differences(case: Case) -> None:
-    assert torch.autograd.gradcheck(case.loss, points(case.event, 2).requires_grad_())
-
-
 @each
 def test_a_form_is_the_loss_on_structures(case: Case) -> None:
     z = (LinearChain() if case.event == EVENT else Subset(2)).enumerate(case.event, dtype=torch.float64)

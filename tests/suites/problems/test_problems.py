@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import DERIVED, ORACLES, Categorical, LinearChain, ShiftReduce, Subset
+from structgrad.oracles import ORACLES, LinearChain, ShiftReduce, Subset
 from structgrad.suites.base import Problem
 from structgrad.suites.problems import (
     BUILT_IN_PROBLEMS,
@@ -27,9 +27,7 @@ from structgrad.suites.problems import (
     stages_of,
     with_loss,
 )
-from structgrad.suites.problems.regimes import entropy_scales
 from structgrad.suites.problems.score_files import ScoreFile
-from structgrad.suites.problems.sized import sized_regime
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = next(
@@ -159,13 +157,6 @@ def test_instances_depend_neither_on_their_number_nor_losses_on_the_stage(name: 
         first = first or list(four.instances)
 
 
-def test_scales_are_found_to_machine_precision() -> None:
-    direction = torch.tensor([[1.0, 0.0], [-0.01, 0.0], [300.0, 0.0]], dtype=torch.float64)
-    target = torch.full((3,), -0.9 * math.log(0.9) - 0.1 * math.log(0.1), dtype=torch.float64)
-    scales = entropy_scales(Categorical(), direction, target)
-    assert scales.tolist() == pytest.approx([math.log(9), 100 * math.log(9), math.log(9) / 300], rel=1e-12)
-
-
 # Names, folders and their messages.
 
 
@@ -258,12 +249,3 @@ def test_a_sample_that_is_always_the_same_replaces_gold_and_losses_can_be_chosen
 
 
 # Structures named by their sizes.
-
-
-@pytest.mark.parametrize("name", DERIVED)
-def test_a_derived_structure_has_the_entropies_of_the_one_it_names(name: str) -> None:
-    kind = DERIVED[name]
-    sizes = dict(zip(kind.size_names, kind.examples.small[0], strict=True))
-    like = regimes.peaked_like(kind.examples.like)
-    expected = like.entropies if like else (0.95, 0.7, 0.1)
-    assert sized_regime(regimes.with_options(name, sizes)).entropies == regimes.REGIMES[f"{name}_regimes"].entropies == expected

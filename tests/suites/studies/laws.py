@@ -26,7 +26,7 @@ from structgrad.suites.measures.bias_tests import ALPHA, FILTER, FLAT
 from structgrad.suites.problems import make_loss
 from structgrad.suites.statistics.moments import BATCHES, Moments
 from structgrad.suites.truth import Target, Truth, exact_truth
-from structgrad.suites.truth.geometry import geometry
+from structgrad.suites.truth.enumeration import geometry
 from structgrad.suites.truth.replay import scripted, slots_of, structures_and_probabilities
 
 

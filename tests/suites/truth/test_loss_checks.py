@@ -112,11 +112,3 @@ def test_a_gradient_that_is_no_number() -> None:
     with pytest.raises(ValueError, match="the gradient of the loss is nan at a structure; expected finite numbers"):
         measure(make_estimator("ste"), ORACLE, root, SCORES)
     assert measure(make_estimator("rloo"), ORACLE, root, SCORES).verdict == "unbiased-exact"
-
-
-@pytest.mark.parametrize("offset", [0.0, 1e6, -1e12])
-def test_right_losses_pass(offset: float) -> None:
-    """Also integers, values alone, and values that are large."""
-    for loss in (linear, lambda z: (z != 0).sum(-1), lambda z: z[..., 0] > 0, lambda z: linear(z).detach() + offset):
-        examine_loss(loss, ORACLE, SCORES, differentiated=True)
-    examine_loss(linear, ORACLE, torch.tensor([0.0, -math.inf, 1.0, 2.0]))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from structgrad.estimators import ESTIMATORS, Gumbel, Normal, SmoothNoise, StructuredAttention, SumOfGamma, make_estimator
 from structgrad.oracles import Categorical, Subset
-from structgrad.suites.truth import exact_truth, references
+from structgrad.suites.truth import exact_truth
 from structgrad.suites.truth.references import Reference, own_reference, perturbed_gradient, reference_gradient, reference_of
 from tests.helpers import seeded
 from tests.suites.cases import ORACLES, quadratic, scores_of
@@ -67,15 +67,6 @@ def test_the_stated_error_is_that_of_repetitions(name: str, law: SmoothNoise) ->
     gradients = torch.stack([reference.gradient for reference in found]).flatten(1)
     stated = sum(reference.noise for reference in found) / len(found)
     assert float(gradients.var(0).sum()) / stated == pytest.approx(1, abs=0.35)
-
-
-def test_references_have_keys_and_do_not_depend_on_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [reference_gradient("perturbed", Subset(2), quadratic("subset"), scores_of("subset"), replicates=2048, key=(k,)) for k in "ab"]
-    monkeypatch.setattr(references, "BLOCKS_PER_LAUNCH", 3)
-    again = reference_gradient("perturbed", Subset(2), quadratic("subset"), scores_of("subset"), replicates=2000, key=("a",))
-    torch.testing.assert_close(again.gradient, found[0].gradient, rtol=1e-13, atol=1e-14)
-    assert again.replicates == 2048
-    assert not torch.allclose(found[0].gradient, found[1].gradient)
 
 
 @pytest.mark.parametrize("name", ORACLES)

@@ -32,7 +32,7 @@ from structgrad.oracles.capabilities import DrawnSet, EnumerableOracle, KBestOra
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.statistics.metrics import exact_metrics
 from structgrad.suites.truth import Target, exact_truth
-from structgrad.suites.truth.geometry import fisher_information
+from structgrad.suites.truth.enumeration import fisher_information
 from structgrad.suites.truth.replay import REPLAY_CAP, draws_of, replay, replay_outside, replay_samples, scripted, slots_of
 from tests.helpers import ORACLE_CASES, OracleCase, make_scores
 from tests.suites.cases import ORACLES, BatchMeanBaseline, target_of
