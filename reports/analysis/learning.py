@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...suites.learning.arrays import Study
-from ...suites.learning.correlation import Association
-from ...suites.learning.finding import PredictorResult, association, chosen, measured, predictor_result
-from ...suites.learning.summaries import Survival, interquartile_mean, mean, paired_difference, survival
+from ...suites.learning.finding import Association, PredictorResult, association, chosen, measured, predictor_result
+from ...suites.learning.summaries import Survival, interquartile_mean, survival
 from ...suites.metrics import signed_label
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import best
+from ...suites.statistics.selection import student_mean as mean
 from ...suites.text import change, coefficient, estimate, listed, number, plural
 
 SCORE = "normalised_accuracy"
@@ -62,7 +62,7 @@ def winner(study: Study, tasks: Sequence[str]) -> Winner | None:
     position = found.winner
     score = mean(by_seed[position]) if len(tasks) == 1 else interquartile_mean(scores[:, position])
     others = sorted(set(range(len(names))) - {position}, key=lambda place: (place in found.tied, -by_seed[place].mean()))
-    lead = (names[others[0]], paired_difference(by_seed[position], by_seed[others[0]])) if others else ()
+    lead = (names[others[0]], mean(by_seed[position] - by_seed[others[0]])) if others else ()
     return Winner(names[position], score, tuple(names[rival] for rival in found.tied), len(others), by_seed.shape[1], *lead)
 
 

@@ -14,11 +14,11 @@ import scipy
 
 from ...suites.base import LEARNT, TASK
 from ...suites.learning.arrays import Study, study
-from ...suites.learning.correlation import Association
-from ...suites.learning.finding import measured, predictor_results
-from ...suites.learning.summaries import interquartile_mean, mean, probability_of_improvement
+from ...suites.learning.finding import Association, measured, predictor_results
+from ...suites.learning.summaries import interquartile_mean, probability_of_improvement
 from ...suites.metrics import label_of, signed_label
 from ...suites.statistics.interval import Interval
+from ...suites.statistics.selection import student_mean as mean
 from ...suites.text import coefficient, estimate, number, plural, significant, whole
 from ..analysis import tables
 from ..analysis.learning import SCORE, sentences, times

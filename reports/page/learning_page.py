@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...suites.learning.arrays import Study
+from ...suites.learning.arrays import HALVES, Study, half_of_task
 from ...suites.learning.finding import OUTCOMES, association, chosen, measured, predictor_result
-from ...suites.learning.halves import HALVES, half_of_task
-from ...suites.learning.summaries import mean, paired_difference
 from ...suites.metrics import label_of, signed_label
+from ...suites.statistics.selection import student_mean as mean
 from ...suites.tasks import TASKS, make_task
 from ...suites.text import coefficient
 from .. import published, results
@@ -171,7 +170,7 @@ def _choice(study: Study) -> Iterator[str]:
     halves = [", ".join(f"`{task}`" for task in tasks if half_of_task(task) == half) or "no task of this run" for half in HALVES]
     yield from ("### Chosen on one half, confirmed on the other", "")
     yield (
-        "Names decide to which half tasks, estimators and seeds belong (`suites/learning/halves.py`). "
+        "Names decide to which half tasks, estimators and seeds belong (`suites/learning/arrays.py`). "
         f"{HALVES[0].capitalize()}: {halves[0]}. {HALVES[1].capitalize()}: {halves[1]}. "
         "Of the correlations whose interval excludes 0, the largest of either sign is chosen."
     )
@@ -210,7 +209,7 @@ def _differences(one: Study, task: str) -> Iterator[str]:
     for place in np.argsort(-np.nan_to_num(accuracy.mean(-1), nan=-1)):
         row: list[TableCell] = []
         for values in (accuracy, one.outcome("structure_accuracy")[0]):
-            change = paired_difference(values[place], values[one.names.index(base)])
+            change = mean(values[place] - values[one.names.index(base)])
             row += [estimate_cell(mean(values[place])), plain("") if one.names[place] == base else estimate_cell(change)]
         if np.isfinite(accuracy[place]).any():
             rows.append([plain(one.names[place]), *row])

@@ -239,9 +239,6 @@ class LearnOptions(Options):
     """The study of docs/results/learning.md: nine tasks, all estimators that fit, 5 seeds, gradients. Takes hours."""
     gradients: bool | None = option(None, PLAN, None, "--gradients/--no-gradients", shown="yes; no with --quick")
     """Also measure bias, variance, cosine and ρ along runs with the exact gradient, and correlate them with final accuracy."""
-    encoder: str | None = option(None, PLAN, "CLASS", shown="each task's own")
-    """Another encoder for all tasks: module:MyEncoder or ./mine.py:MyEncoder. It is called with the task and returns an nn.Module with the
-    same inputs and outputs as the task's encoder."""
 
 
 def parameters(kind: type[Any]) -> dict[str, inspect.Parameter]:

@@ -1,8 +1,7 @@
 """Parameters of the benchmarks: a structure with its options, at a size that people use, and the estimators and tasks.
 
-By default a small part of the grid is measured, and all of it with ``STRUCTGRAD_ASV=full``. asv passes the positions of parameters to a
-benchmark of an old commit. Lists from the registries of that commit would differ, and numbers would get wrong names. So lists are written
-out, or read from today's files. asv joins results by the parameters themselves.
+By default a small part of the grid is measured, and all of it with ``STRUCTGRAD_ASV=full``. asv passes the positions of parameters to the
+benchmarks of a measured commit, whose registries may differ. So lists are written out, or read from today's files.
 """
 
 from __future__ import annotations

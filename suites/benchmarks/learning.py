@@ -1,11 +1,11 @@
-"""Time of a training step on every task, and accuracy after a short training."""
+"""Time of a training step on every task."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from . import cases
-from .tasks import accuracy, clock, tracked, training_step
+from .tasks import clock, training_step
 
 
 class TrainingStep:
@@ -20,12 +20,3 @@ class TrainingStep:
 
     def time_step(self, name: str, task: str) -> None:
         self.step()
-
-
-class Learning:
-    version: ClassVar[str] = "1"
-    params: ClassVar[tuple[list[str | int], ...]] = (cases.chosen(cases.LEARNERS[:1], cases.LEARNERS[1:]), ["clusters[steps=200]"])
-    param_names: ClassVar[tuple[str, ...]] = ("estimator", "task")
-
-    def track_error(self, name: str, task: str) -> float:
-        return tracked(1 - accuracy(name, task))

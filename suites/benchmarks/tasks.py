@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -11,17 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch._dynamo  # for the profiler, which counts memory: asv forks each benchmark from a process with these imports
 from torch import Tensor
 
-from . import commit
+from structgrad.estimators import make_estimator
+from structgrad.oracles import make_oracle
+from structgrad.suites.tasks import make_task
+from structgrad.suites.tasks.training import Job, Training, event_shape
+
 from .cases import CASES, HOME, HOMES, SIZED
 from .operations import OPERATIONS, Inputs, left_out
 
 STEP = 0.01
 """The change of scores since the solution that a warm start begins with: about a step of training."""
-
-FLOOR = 1e-12
-"""Rounding below it would look like a regression from 0."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,6 @@ def clock() -> float:
         torch.cuda.synchronize()
         return time.perf_counter()
     return time.process_time()
-
-
-def tracked(value: float | None, floor: float = FLOOR) -> float:
-    """A measured value as asv can compare it: finite, above 0.
-
-    Raises:
-        ValueError: a missing, infinite or negative value, which asv would compare wrongly.
-    """
-    if value is None or not -FLOOR <= value < math.inf:
-        raise ValueError(f"`tracked` got {value}; expected a finite value, at least 0")
-    return max(float(value), floor)
 
 
 def normal(*shape: int, seed: int, device: str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
@@ -109,63 +99,39 @@ def estimator_task(name: str, case: str, batch: int, device: str) -> PreparedCal
 def training_step(name: str, task: str) -> Callable[[], Any]:
     """A step of training with an estimator, within an endless run."""
     prepare_device("cpu")
-    made = learnt_task(task)
-    event = commit.of_commit("suites.tasks.training", "event_shape")(made)
-    estimator = commit.make_estimator(name, made.oracle, event)
-    training, job = (commit.of_commit("suites.tasks.training", part) for part in ("Training", "Job"))
-    run = training(made, estimator, [job(0, made.rates[0])], steps=sys.maxsize, points=1)
+    made = make_task(task)
+    if (reason := made.unavailable()) is not None:
+        raise NotImplementedError(reason)
+    run = Training(made, fitting(name, made.oracle, event_shape(made)), [Job(0, made.rates[0])], steps=sys.maxsize, points=1)
     run.run(until=1)
     return lambda: run.run(until=run.step + 1)
 
 
-def accuracy(name: str, task: str) -> float:
-    """The accuracy on the test split after one run of training with an estimator."""
-    made, train = learnt_task(task), commit.of_commit("suites.tasks.training", "train")
-    estimator = commit.of_commit("estimators", "make_estimator")(name)
-    return float(made.evaluate(train(made, estimator, rate=0.02, seed=0))["accuracy"])
-
-
-def learnt_task(name: str) -> Any:
-    """A task by name, if this commit has it and its data are here."""
-    if name.partition("[")[0] not in commit.of_commit("suites.tasks", "TASKS"):
-        raise NotImplementedError(f"this commit has no task {name}")
-    made = commit.of_commit("suites.tasks", "make_task")(name)
-    if made.unavailable() is not None:
-        raise NotImplementedError(made.unavailable())
-    return made
-
-
 def structure(case: str) -> tuple[Any, tuple[int, ...]]:
-    """The oracle of a case, and the shape of its scores.
-
-    Raises:
-        NotImplementedError: an oracle that this commit does not have, or whose sizes it does not declare.
-    """
+    """The oracle of a case, and the shape of its scores."""
     text, numbers = CASES[case]
-    oracle = commit.make_oracle(text)
-    if case not in SIZED:
-        return oracle, numbers
-    if not hasattr(oracle, "event_of"):
-        raise NotImplementedError(f"the {text} of this commit makes no shape of sizes")
-    return oracle, oracle.event_of(numbers)
+    oracle: Any = make_oracle(text)
+    return oracle, oracle.event_of(numbers) if case in SIZED else numbers
+
+
+def fitting(name: str, oracle: Any, event: tuple[int, ...]) -> Any:
+    """The estimator of a name; NotImplementedError, by which asv skips a benchmark, if it does not support the oracle at this size."""
+    estimator = make_estimator(name)
+    if (reason := estimator.incompatibility(oracle, event)) is not None:
+        raise NotImplementedError(reason)
+    return estimator
 
 
 def pair(name: str, case: str) -> tuple[Any, Any, tuple[int, ...]]:
-    """An estimator, the oracle of a case or of its `home`, and the shape of its scores.
-
-    Raises:
-        NotImplementedError: a pair that does not fit.
-    """
+    """An estimator, the oracle of a case or of its `home`, and the shape of its scores."""
     oracle, event = structure(home(name) if case == HOME else case)
-    return commit.make_estimator(name, oracle, event), oracle, event
+    return fitting(name, oracle, event), oracle, event
 
 
 def home(name: str) -> str:
     """The first of the `HOMES` that an estimator supports."""
+    estimator = make_estimator(name)
     for case in HOMES:
-        try:
-            commit.make_estimator(name, *structure(case))
-        except NotImplementedError:
-            continue
-        return case
-    raise NotImplementedError(f"{name} serves none of {', '.join(HOMES)}")
+        if estimator.incompatibility(*structure(case)) is None:
+            return case
+    raise NotImplementedError(f"{name} supports none of {', '.join(HOMES)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -11,7 +13,6 @@ from typing import TypeVar
 import numpy as np
 
 from ..base import LEARNT, TASK, Row
-from .families import idea_of
 
 Array = np.ndarray
 K = TypeVar("K")
@@ -24,6 +25,39 @@ STEPS, SECONDS, STEP_TIME = "steps_to_target", "seconds_to_target", "step_time"
 """Seconds are steps × the time of a step. Steps of all estimators are timed in turn, not during training."""
 
 _SEED = re.compile(r"seed[-=](\d+)")
+
+
+OWN = "own"
+"""Prefix of the idea of a user's own estimator; its name follows."""
+
+IDEAS = {
+    module: idea
+    for idea, modules in {
+        "exact": ("exact",),
+        "score function": (
+            *("score_function", "policies", "factorised.antithetic", "factorised.control_variates", "factorised.coupled_categories"),
+            *("factorised.discrete_stein", "factorised.local_expectation"),
+        ),
+        "straight-through": (
+            *("straight_through", "identity", "policies.relaxed", "factorised.reinmax", "factorised.reinmax_control"),
+            "factorised.path_quadrature",
+        ),
+        "Gumbel": ("perturbation.gumbel", "perturbation.gumbel_crf", "perturbation.relaxed_subset", "factorised.gumbel_rao"),
+        "perturbed maximiser": ("perturbation",),
+        "SPIGOT": ("argmax_differences.spigot", "argmax_differences.spigot_variants"),
+        "implicit differentiation": ("argmax_differences",),
+        "relaxation": ("relaxations",),
+        "sparse support": ("relaxations.sparse",),
+    }.items()
+    for module in modules
+}
+"""Ideas by module, or by folder for the other modules in it. Resamples draw ideas, because numbers of one idea are dependent."""
+
+HALVES = ("choice", "confirmation")
+"""Halves of tasks, estimators and seeds, settled before anything is measured: predictors are chosen on one, confirmed on the other.
+
+Even seeds choose, odd seeds confirm.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,7 +81,6 @@ class Study:
     """Numbers of a run, each an array ``[task, estimator, seed]`` with NaN where there is none.
 
     Attributes:
-        tasks, contenders, seeds: of the axes.
         outcomes: by metric of the suite ``learning``.
         censored: by metric of time, True if the run ended before the target was reached.
         predictors: by metric and stage, the median over the instances of a seed.
@@ -80,11 +113,14 @@ class Study:
 
     def outcome(self, metric: str) -> Array:
         """An outcome; all NaN if it was not measured."""
-        return self.outcomes.get(metric, _empty(self))
+        return self.outcomes.get(metric, self._empty())
 
     def predictor(self, metric: str, stage: str) -> Array:
         """A predictor; all NaN if it was not measured."""
-        return self.predictors.get((metric, stage), _empty(self))
+        return self.predictors.get((metric, stage), self._empty())
+
+    def _empty(self) -> Array:
+        return np.full((len(self.tasks), len(self.contenders), len(self.seeds)), np.nan)
 
     def of(
         self,
@@ -109,10 +145,6 @@ class Study:
             censored={name: values[index] for name, values in self.censored.items()},
             predictors={name: values[index] for name, values in self.predictors.items()},
         )
-
-
-def _empty(found: Study) -> Array:
-    return np.full((len(found.tasks), len(found.contenders), len(found.seeds)), np.nan)
 
 
 def study(rows: Iterable[Row]) -> Study:
@@ -168,8 +200,52 @@ def _arrays(found: Study, numbers: Iterable[tuple[K, Row, float | None]]) -> dic
         if task in tasks and row.estimator in estimators and value is not None:
             for place in range(len(seeds)) if seed is None else (seeds[seed],) if seed in seeds else ():
                 several[tasks[task], estimators[row.estimator], place].append(value)
-    arrays = {key: _empty(found) for key in entries}
+    arrays = {key: found._empty() for key in entries}
     for key, several in entries.items():
         for where, values in several.items():
             arrays[key][where] = np.median(values)
     return arrays
+
+
+@functools.cache
+def idea_of(family: str) -> str:
+    """The idea of a registry family.
+
+    Example:
+        >>> [idea_of(name) for name in ("rloo", "arm", "ste", "gumbel_rao", "spigot_ce", "imle", "sparsemap")]
+        ['score function', 'score function', 'straight-through', 'Gumbel', 'SPIGOT', 'implicit differentiation', 'sparse support']
+    """
+    from ...estimators import ESTIMATORS  # a page without learning does not import torch
+
+    place = ESTIMATORS[family].__module__.partition(".estimators.")[2] if family in ESTIMATORS else ""
+    return IDEAS.get(place) or IDEAS.get(place.partition(".")[0]) or f"{OWN}: {family}"
+
+
+def half_of_task(task: str) -> str:
+    """The half of a task: every second registered task in the order of their hashes.
+
+    Example:
+        >>> half_of_task("clusters") in HALVES
+        True
+    """
+    from ..tasks import TASKS  # a page without learning has no use for torch
+
+    return _alternating(task, TASKS)
+
+
+@functools.cache
+def half_of_estimator(family: str) -> str:
+    """The half of a family: every second one of an idea, so that both halves hold all ideas."""
+    from ...estimators import ESTIMATORS
+
+    return _alternating(family, (name for name in ESTIMATORS if idea_of(name) == idea_of(family)))
+
+
+def _alternating(name: str, registered: Iterable[str]) -> str:
+    """Halves alternate in the order of hashes; the hash of an unregistered name decides its half."""
+    ordered = sorted(registered, key=_hash)
+    return HALVES[(ordered.index(name) if name in ordered else _hash(name)) % 2]
+
+
+def _hash(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(f"half:{name}".encode(), digest_size=8).digest(), "big")

@@ -1,31 +1,31 @@
-"""Predictors of learning: rank correlations between numbers of a gradient and the result of training with it."""
+"""Predictors of learning: rank correlations between numbers of a gradient and the result of training with it.
+
+A correlation is Spearman's over estimators, within each task. A resample draws ideas with replacement, each with all of its estimators, and
+seeds; all tasks share it. Tasks are not drawn: an interval is about the given tasks. Its bounds are those of Fisher's z with the standard
+deviation of the resamples. Student's t has one degree of freedom fewer than there are ideas, because percentiles of so few ideas are too
+narrow.
+
+References:
+    Cameron, Gelbach & Miller 2008, "Bootstrap-based improvements for inference with clustered errors".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 
 from ..metrics import METRICS
-from .arrays import STAGES, Learner, Study
-from .correlation import Association, associate
-from .halves import half_of_estimator, half_of_seed, half_of_task
+from ..statistics.interval import LEVEL, Interval
+from .arrays import HALVES, STAGES, Learner, Study, half_of_estimator, half_of_task
+
+Array = np.ndarray
 
 PREDICTORS = (
-    "relative_bias",
-    "relative_variance",
-    "relative_mse",
-    "cosine",
-    "gain",
-    "rho",
-    "rho_16",
-    "parameter_bias",
-    "parameter_variance",
-    "parameter_mse",
-    "parameter_cosine",
-    "parameter_gain",
-    "parameter_rho",
+    *("relative_bias", "relative_variance", "relative_mse", "cosine", "gain", "rho", "rho_16"),
+    *(f"parameter_{name}" for name in ("bias", "variance", "mse", "cosine", "gain", "rho")),
 )
 """Metrics that may predict. Those with the prefix ``parameter_`` are of the gradient of a batch."""
 
@@ -38,6 +38,37 @@ KINDS: dict[str, Callable[[Learner], bool]] = {
     "deterministic": lambda one: one.deterministic,
 }
 """Kinds are correlated separately: deterministic estimators have no variance, and together with others they turn its sign."""
+
+RESAMPLES = 400
+FEWEST = 4
+"""Least number of estimators of a rank correlation, and of ideas of an interval."""
+
+_LARGEST = 0.995
+"""Correlations are clipped here, because Fisher's z of 1 is infinite."""
+
+
+@dataclass(frozen=True)
+class Association:
+    """Rank correlation of a predictor with an outcome.
+
+    Attributes:
+        pooled: the mean over tasks, with its interval; None if there is none.
+        within: the correlation by task.
+        estimators, ideas: their numbers over all tasks.
+        note: why there is no correlation, or no interval; else empty.
+    """
+
+    pooled: Interval
+    within: dict[str, float]
+    estimators: int
+    ideas: int
+    note: str = ""
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval does not contain 0."""
+        low, high = self.pooled.low, self.pooled.high
+        return low is not None and high is not None and not low <= 0 <= high
 
 
 @dataclass(frozen=True)
@@ -84,7 +115,7 @@ def predictor_results(study: Study) -> list[PredictorResult]:
 
 def predictor_result(study: Study, predictor: str, stage: str, outcome: str, kind: str) -> PredictorResult:
     """One predictor and outcome, over the whole study and both halves."""
-    some = of_kind(study, kind)
+    some = study.of(contenders=KINDS[kind])
     parts = (some, half(some, "choice"), half(some, "confirmation"))
     return PredictorResult(predictor, stage, outcome, kind, *(association(part, predictor, stage, outcome) for part in parts))
 
@@ -94,7 +125,7 @@ def half(study: Study, which: str) -> Study:
     return study.of(
         tasks=lambda task: half_of_task(task) == which,
         contenders=lambda one: half_of_estimator(one.family) == which,
-        seeds=lambda seed: half_of_seed(seed) == which,
+        seeds=lambda seed: HALVES[seed % 2] == which,
     )
 
 
@@ -106,18 +137,90 @@ def measured(study: Study) -> Iterator[tuple[str, str]]:
                 yield predictor, stage
 
 
-def kinds(study: Study, *, by_objective: bool = False) -> list[str]:
-    """Kinds of estimators, and the objectives of a study if asked."""
-    objectives = dict.fromkeys(one.objective for one in study.contenders if one.objective) if by_objective else ()
-    return [*KINDS, *objectives]
-
-
-def of_kind(study: Study, kind: str) -> Study:
-    """The estimators of a kind, or of an objective."""
-    return study.of(contenders=KINDS.get(kind, lambda one: one.objective == kind))
-
-
 def chosen(found: list[PredictorResult], outcome: str, kind: str = "all") -> PredictorResult | None:
     """The predictor with the largest correlation, of either sign, on the choosing half, if its interval excludes 0."""
     candidates = [one for one in found if one.outcome == outcome and one.kind == kind and one.choice.significant]
     return max(candidates, key=lambda one: abs(one.choice.pooled.value or 0.0), default=None)
+
+
+def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Sequence[str], *, resamples: int | None = None) -> Association:
+    """The correlation over estimators of means over seeds.
+
+    Args:
+        tasks: T names.
+        predictor: ``[T, E, S]`` over estimators and seeds; NaN for missing numbers.
+        outcome: ``[T, E, S]``, also with NaN.
+        ideas: one per estimator; resamples draw these.
+        resamples: their number, by default `RESAMPLES`; 0 for no interval.
+
+    Example:
+        >>> numbers = np.arange(10.0)[None, :, None]
+        >>> associate(["toy"], numbers, numbers**2, list("aabbccddee")).within
+        {'toy': 1.0}
+    """
+    known = (np.isfinite(predictor) & np.isfinite(outcome)).any(-1)
+    enough = known.sum(-1) >= FEWEST
+    whole = _correlations(predictor, outcome, np.ones((1, predictor.shape[1])), np.ones((1, predictor.shape[2])))[:, 0]
+    whole = np.where(enough, whole, np.nan)
+    within = {task: float(value) for task, value in zip(tasks, whole, strict=True) if np.isfinite(value)}
+    used = [idea for idea, any_task in zip(ideas, known[np.isfinite(whole)].any(0), strict=True) if any_task]
+    found = Association(Interval(None), within, len(used), len(set(used)))
+    if not within:
+        fewest = int(known.sum(-1).max(initial=0))
+        why = "all alike" if fewest >= FEWEST else f"expected at least {FEWEST}"
+        return replace(found, estimators=fewest, ideas=0, note=f"no correlation: {fewest} estimators, {why}")
+    value = float(np.mean(list(within.values())))
+    if resamples == 0 or found.ideas < FEWEST:
+        note = f"no interval: {found.ideas} ideas behind {found.estimators} estimators; expected at least {FEWEST}"
+        return replace(found, pooled=Interval(value), note=note if resamples != 0 else "")
+    predictor = np.where(np.isfinite(whole)[:, None, None], predictor, np.nan)
+    drawn = _drawn(predictor, outcome, ideas, RESAMPLES if resamples is None else resamples)
+    half = float(scipy.special.stdtrit(found.ideas - 1, (1 + LEVEL) / 2) * np.arctanh(np.clip(drawn, -_LARGEST, _LARGEST)).std(ddof=1))
+    middle = float(np.arctanh(np.clip(value, -_LARGEST, _LARGEST)))
+    pooled = Interval(value, float(min(np.tanh(middle - half), value)), float(max(np.tanh(middle + half), value)), "bootstrap")
+    return replace(found, pooled=pooled)
+
+
+def _drawn(predictor: Array, outcome: Array, ideas: Sequence[str], resamples: int) -> Array:
+    """Pooled correlations of the resamples that have one."""
+    random = np.random.default_rng(0)
+    known = (np.isfinite(predictor) & np.isfinite(outcome)).any((0, 2))
+    names = sorted({idea for idea, keep in zip(ideas, known, strict=True) if keep})
+    position = np.array([names.index(idea) if idea in names else 0 for idea in ideas])
+    # The number of times that each idea and each seed is drawn.
+    times, seeds = (random.multinomial(n, np.full(n, 1 / n), size=resamples) * 1.0 for n in (len(names), predictor.shape[2]))
+    times = times[:, position] * known
+    each = _correlations(predictor, outcome, times, seeds)
+    some = np.isfinite(each).any(0)
+    return np.asarray(np.nanmean(each[:, some], axis=0))
+
+
+def _correlations(predictor: Array, outcome: Array, times: Array, seeds: Array) -> Array:
+    """Correlations ``[T, resamples]`` by the numbers of draws: ``times [resamples, E]`` and ``seeds [resamples, S]``."""
+    found = np.full((len(predictor), len(times)), np.nan)
+    for task, (first, second) in enumerate(zip(predictor, outcome, strict=True)):
+        x, y = _over_seeds(first, seeds), _over_seeds(second, seeds)
+        weights = np.where(np.isfinite(x) & np.isfinite(y), times, 0.0)
+        enough = (weights > 0).sum(1) >= 2  # fewer than `FEWEST`: the estimators that a resample lacks are part of the uncertainty
+        if enough.any():
+            x, y = (np.broadcast_to(values, times.shape)[enough] for values in (x, y))
+            found[task, enough] = _rank_correlation(x, y, weights[enough])
+    return found
+
+
+def _over_seeds(values: Array, seeds: Array) -> Array:
+    """Means over the drawn seeds that have a number, ``[resamples, E]``."""
+    present = np.isfinite(values)
+    count = seeds @ present.T
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(count > 0, seeds @ np.where(present, values, 0.0).T / count, np.nan))
+
+
+def _rank_correlation(x: Array, y: Array, weights: Array) -> Array:
+    """Pearson's correlation of middle ranks, in which a value counts once for each draw; NaN if one side does not vary."""
+    below = [(side[:, None, :] < side[:, :, None]) + 0.5 * (side[:, None, :] == side[:, :, None]) for side in (x, y)]
+    ranks = [np.einsum("rij,rj->ri", side, weights) for side in below]
+    x, y = (side - (weights * side).sum(1, keepdims=True) / weights.sum(1, keepdims=True) for side in ranks)
+    spread = (weights * x * x).sum(1) * (weights * y * y).sum(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(spread > 1e-9, (weights * x * y).sum(1) / np.sqrt(spread), np.nan))

@@ -6,12 +6,11 @@ from .bias import Bias
 from .cost.scaling import ScalingSuite
 from .cost.wall_clock import StepTime, WallClock
 from .descent import Descent
-from .learning import LearningSuite
+from .learning import LearningSuite, TaskReferences
 from .memory import Memory
 from .parameter_bias import ParameterBias
 from .sparsity import Sparsity
 from .suite import Suite
-from .task_references import TaskReferences
 
 SUITES: dict[str, type[Suite]] = {
     "bias": Bias,

@@ -1,18 +1,19 @@
-"""Learning with an estimator: a task, seed by seed, with learning rate and main option chosen beforehand."""
+"""Learning with an estimator: a task, seed by seed, with learning rate and main option chosen beforehand; and its references."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ...estimators.base import Estimator
 from ..base import Instance, Problem
-from ..problems import TaskProblem
+from ..problems import TaskProblem, is_task
 from ..tasks import Task
 from ..tasks.choosing import OPTIONS, Tuning, ValidatedChoice, choose
 from ..tasks.references import bounds
-from ..tasks.training import Job, TrainingResult, train_all
+from ..tasks.training import Job, TrainingRun, train_all
+from .parameter_bias import ModelBatch
 from .suite import Context, Finding, Suite
 
 TARGET = 0.95
@@ -77,6 +78,36 @@ class LearningSuite(Suite):
         return on_cpu(context)
 
 
+class TaskReferences(Suite):
+    """Train and store the references of a task once, before other cells need them, so that those keep their time limits.
+
+    Of a task: floor and ceiling of every seed. Of a task along a run: the model of every seed, and the norm of the exact gradient of its
+    first batch. Results are stored in the user's cache, where the suites `learning` and `parameter_bias` find them.
+    """
+
+    name: ClassVar[str] = "references"
+    summary: ClassVar[str] = "floor and ceiling of a task, and the exact gradients of its models, computed once and shared"
+    measures: ClassVar[str] = "references"
+    dtype: ClassVar[str] = "float64"
+    order: ClassVar[int] = 0
+
+    def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
+        """Findings of every seed, under the name of the reference estimator."""
+        assert isinstance(problem, TaskProblem)
+        [name] = estimators
+        for seed in problem.seeds:
+            if is_task(problem.name):
+                values = dict(zip(("floor_accuracy", "ceiling_accuracy"), bounds(problem.task, seed), strict=True))
+            else:
+                values = {"parameter_truth_norm": float(ModelBatch.of(problem, seed, context).truth().gradient.norm())}
+            for metric, value in values.items():
+                yield Finding(name, metric, value, instance=f"seed={seed}")
+
+    def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
+        """A device."""
+        return on_cpu(context)
+
+
 def on_cpu(context: Context) -> str | None:
     """The reason why models are not trained on a device; None for the CPU."""
     return None if context.device == "cpu" else f"models are trained on the CPU, and the plan has the device {context.device}"
@@ -96,8 +127,8 @@ def option_finding(name: str, choice: ValidatedChoice) -> Iterator[Finding]:
         yield Finding(name, "chosen_option", value, setting=text, size=value)
 
 
-def _of_seed(name: str, instance: str, found: TrainingResult, task: Task, steps: int) -> Iterator[Finding]:
-    floor, ceiling = (values["accuracy"] for values in bounds(task, found.job.seed))
+def _of_seed(name: str, instance: str, found: TrainingRun, task: Task, steps: int) -> Iterator[Finding]:
+    floor, ceiling = bounds(task, found.job.seed)
     trained = [value for step, value in found.curve if step > 0]
     accuracy = found.metrics["accuracy"]
     values: dict[str, float | None] = {
@@ -115,7 +146,7 @@ def _of_seed(name: str, instance: str, found: TrainingResult, task: Task, steps:
         yield Finding(name, "curve_accuracy", value, instance=instance, setting=f"step={step}", size=float(step))
 
 
-def to_target(curve: tuple[tuple[int, float], ...], target: float, steps: int) -> Finding:
+def to_target(curve: Sequence[tuple[int, float]], target: float, steps: int) -> Finding:
     """The step from which a curve has been at a target, between the point before it and itself.
 
     A run that does not reach it is censored: it has no value, ``low`` is its last step, ``sampling`` is ``budget``, and there is a reason.

@@ -35,9 +35,6 @@ METRIC = {
 }
 """The names of metrics of a batch in parameters, by those of single items."""
 
-MIN_REPLICATES = 2 * BATCHES
-"""The fewest replicates: two for each batch of the intervals."""
-
 REFERENCE_WORK = 4
 """Replicates of a reference without an exact gradient, as a multiple of those of an estimator."""
 
@@ -105,7 +102,7 @@ class ModelBatch:
         """The batch of a seed at the stage of a problem."""
         task = problem.task.at(seed)
         model = learnt_model(task, learner_of(problem.name, task), seed, problem.stage).double()
-        batch = task.batch("train", BatchOrder(task, seed, task.size("train"))()).double()
+        batch = task.batch("train", BatchOrder(task, seed)()).double()
         theta = task.scores(model, batch)
         scores = theta.detach()
         regulariser, common = task.regulariser(model, batch), torch.zeros_like(scores)
@@ -116,7 +113,7 @@ class ModelBatch:
         parameters = tuple(parameter for parameter in model.encoder.parameters() if parameter.requires_grad)
         key = ("parameter_bias", task.name, problem.stage, str(seed))
         draws = Draws(task.oracle, within(task, batch, task.loss(model, batch), scores), scores, context, key, batch.lengths)
-        replicates = max(MIN_REPLICATES, BATCHES * (context.effort.rounds // 8))
+        replicates = BATCHES * max(2, context.effort.rounds // 8)  # two for each batch of the intervals
         return cls(draws, theta, parameters, common, reference_estimator(task), replicates, task)
 
     def truth(self) -> Gradient:

@@ -108,21 +108,16 @@ def load_task(  # noqa: PLR0913 - a problem, and the run that it comes from
         offset: must be 0: a task has a loss of its own.
         seed: the block of the seeds; items come from the run of its first one.
         trained: False for items of the untrained model, which have the same shapes and losses.
-
-    Raises:
-        ValueError: an unknown task or stage, an unavailable task, an offset, or too many items.
     """
     task = _task(name)
     if stage not in stages_of_task(name):
         raise ValueError(f"{name} {unknown(stage, stages_of_task(name), 'stage')}")
     if offset != 0:
         raise ValueError(f"{name} got offset={offset:g}; a task has a loss of its own, leave --offset out")
-    source = f"task {task.name}, version {task.version}"
     first = seed * SEEDS
     seeds = tuple(range(first, first + instances))
     if is_task(name):
-        tasks = {number: task.at(number) for number in seeds}
-        found = [_item(f"seed={number}", own, own.model(number), "train", 0) for number, own in tasks.items()]
+        found = [_item(f"seed={number}", own, own.model(number), "train", 0) for number in seeds for own in (task.at(number),)]
     else:
         split = task.at(first)
         size = split.size("test")
@@ -131,7 +126,7 @@ def load_task(  # noqa: PLR0913 - a problem, and the run that it comes from
         model = learnt_model(split, learner_of(name, split), first, stage) if trained else split.model(first)
         numbers = [(2 * i + 1) * size // (2 * instances) for i in range(instances)]
         found = [_item(f"item-{number}", split, model, "test", number) for number in numbers]
-    return TaskProblem(name, stage, task.oracle, tuple(found), source, task, seeds)
+    return TaskProblem(name, stage, task.oracle, tuple(found), f"task {task.name}, version {task.version}", task, seeds)
 
 
 def _task(name: str) -> Task:
@@ -145,12 +140,18 @@ def _task(name: str) -> Task:
     return task
 
 
-def _item(name: str, task: Task, model: LatentModel, split: str, number: int) -> Instance:
+def _item(name: str, task: Task, model: LatentModel, split: Split, number: int) -> Instance:
     """One item with a model: its scores and loss in double precision."""
     exact = model.double().requires_grad_(False)
-    batch = task.batch(split, torch.tensor([number])).double()  # type: ignore[arg-type]
+    batch = task.batch(split, torch.tensor([number])).double()
     scores = task.scores(exact, batch)
-    return Instance(name, scores[0], ItemLoss(within(task, batch, task.loss(exact, batch), scores), task.oracle.event_ndim))
+    loss, items = within(task, batch, task.loss(exact, batch), scores), -task.oracle.event_ndim - 1
+
+    def of_one(structure: Tensor) -> Tensor:
+        found: Tensor = loss(structure.unsqueeze(items))[..., 0]
+        return found
+
+    return Instance(name, scores[0], replace(loss, call=of_one, gold=None if loss.gold is None else loss.gold[0]))
 
 
 def within(task: Task, batch: Batch, loss: TaskLoss, scores: Tensor) -> TaskLoss:
@@ -158,17 +159,3 @@ def within(task: Task, batch: Batch, loss: TaskLoss, scores: Tensor) -> TaskLoss
     if batch.lengths is None:
         return loss
     return replace(loss, call=Inside(loss, task.oracle, batch.lengths, tuple(scores.shape[1:])))
-
-
-class ItemLoss:
-    """The loss of the one item of a batch: ``[..., *event] -> [...]``, with the attributes of the task's loss."""
-
-    def __init__(self, loss: TaskLoss, event_ndim: int) -> None:
-        self.call, self.at = loss, -event_ndim - 1
-        self.name, self.differentiable, self.inside_hull = loss.name, loss.differentiable, loss.inside_hull
-        self.vertex_degree, self.extension, self.offset = loss.vertex_degree, loss.extension, loss.offset
-        self.gold = None if loss.gold is None else loss.gold[0]
-
-    def __call__(self, structure: Tensor) -> Tensor:
-        found: Tensor = self.call(structure.unsqueeze(self.at))
-        return found[..., 0]

@@ -18,7 +18,7 @@ from .. import problems
 from ..base import Problem
 from ..problems import learning
 from ..problems.score_files import ScoreFile
-from ..tasks import cache
+from ..tasks import references
 from ..truth.loss_checks import examine_loss
 from .planning.plan import Plan
 
@@ -164,7 +164,7 @@ def _source(plan: Plan, problem: Problem) -> str:
         known = [f"{problem.task!r} version {problem.task.version}", *digest_of(source_of(problem.task))]
         if not problems.is_task(problem.name):  # its scores come from a run, which the plan does not wait for
             learner = learning.learner_of(problem.name, problem.task)
-            known += [f"{learner!r} version {learner.version}", *digest_of(source_of(learner)), cache.sources()]
+            known += [f"{learner!r} version {learner.version}", *digest_of(source_of(learner)), references.sources()]
         return " ".join(known)
     if plan.file is not None:
         settings = {field.name: str(getattr(plan.file, field.name)) for field in fields(plan.file) if field.name != "path"}

@@ -36,12 +36,7 @@ OPTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class Tuning:
-    """The training runs of a choice.
-
-    Attributes:
-        steps: of a run.
-        first: its first seed, before `FIRST_TUNING_SEED` is added; ``seeds`` of them in all.
-    """
+    """The training runs of a choice: their steps, and their seeds from ``first`` on, before `FIRST_TUNING_SEED` is added."""
 
     steps: int
     first: int
@@ -54,7 +49,7 @@ class ValidatedChoice:
 
     estimator: Estimator[Any]
     rate: float
-    accuracy: float
+    accuracy: float = 0.0
 
     def setting(self, name: str) -> tuple[str, float] | None:
         """The chosen option as text and number, such as ``("lambda=10", 10.0)``; None if the name leaves nothing to choose."""
@@ -88,7 +83,7 @@ def choose(task: Task, name: str, estimator: Estimator[Any], tuning: Tuning, scr
     """
     option, values = tunable(name, estimator)
     if len(task.rates) == 1 and not values:
-        return ValidatedChoice(estimator, task.rates[0], 0.0)
+        return ValidatedChoice(estimator, task.rates[0])
 
     def chosen() -> dict[str, float]:
         best = _best(task, estimator, task.rates, tuning, scratch)
@@ -105,14 +100,11 @@ def choose(task: Task, name: str, estimator: Estimator[Any], tuning: Tuning, scr
 
 
 def _best(task: Task, estimator: Estimator[Any], rates: tuple[float, ...], tuning: Tuning, scratch: Path | None) -> ValidatedChoice:
+    """The rate of the largest mean accuracy over seeds; a run that diverged is the last choice."""
     first = FIRST_TUNING_SEED + tuning.first
     jobs = [Job(seed, rate) for rate in rates for seed in range(first, first + tuning.seeds)]
-    found = train_all(task, estimator, jobs, steps=tuning.steps, split="validation", points=1, scratch=scratch)
-
-    def accuracy(rate: float) -> float:
-        """The mean over seeds; a run that diverged is the last choice."""
-        own = [one for one in found if one.job.rate == rate]
-        return sum(one.metrics["accuracy"] if one.diverged is None else -1.0 for one in own) / tuning.seeds
-
-    best = max(rates, key=accuracy)
-    return ValidatedChoice(estimator, best, accuracy(best))
+    accuracies = dict.fromkeys(rates, 0.0)
+    for run in train_all(task, estimator, jobs, steps=tuning.steps, split="validation", points=1, scratch=scratch):
+        accuracies[run.job.rate] += (run.metrics["accuracy"] if run.diverged is None else -1.0) / tuning.seeds
+    best = max(accuracies, key=accuracies.__getitem__)
+    return ValidatedChoice(estimator, best, accuracies[best])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from ...oracles import Categorical
 from ...oracles.options import Count, NonNegative
-from .task import EVALUATED, Batch, LatentModel, Rates, Split, Task, TaskLoss, label_loss, right, seeded
-from .training import descend, fit, fit_decoder
+from .task import EVALUATED, Batch, LatentModel, Rates, Split, Task, label_loss, right, seeded
+from .training import descend, fit
 
 PRETRAINED = 200
 """Steps over all labelled points."""
@@ -25,19 +25,14 @@ PRETRAINED = 200
 class Clusters(Task):
     """Synthetic classification with latent clusters: ``y = sign(w_z·(x − c_z))`` for a point x of the cluster z around c_z.
 
-    So the label says nothing of the cluster, nor the cluster of the label.
+    So the label says nothing of the cluster, nor the cluster of the label. The encoder is linear, the decoder bilinear in cluster and
+    point. Structures are categories; their quality is the V-measure of the clustering by the encoder's best category.
 
-    The encoder is linear, the decoder bilinear in cluster and point. Structures are categories; their quality is the V-measure of the
-    clustering by the encoder's best category.
-
-    Of five ways to train through a discrete choice, three are estimators: noise (``rloo``, ``st_gumbel``, ``perturb_and_map``), surrogate
-    gradients (``ste``, ``spigot``) and relaxation (``structured_attention``, ``sparsemap``). The other two are options here, for any
-    estimator. ``start=pretrained`` trains the encoder first on points with a known cluster; with the estimator ``frozen`` this is a
-    pipeline. ``auxiliary`` trains the encoder jointly on these points with a second loss.
+    Two ways to train through a discrete choice are options here, for any estimator. With ``start=pretrained`` and the estimator ``frozen``
+    the task is a pipeline. ``auxiliary`` trains the encoder jointly on points with a known cluster.
 
     Args:
-        clusters: K.
-        features: d.
+        clusters: K. ``features``: d.
         train, heldout: training points, and points of validation and test each.
         start: ``pretrained`` trains the encoder on the labelled points first.
         auxiliary: weight of the mean cross-entropy of labelled points.
@@ -85,8 +80,9 @@ class Clusters(Task):
     def scores(self, model: LatentModel, batch: Batch) -> Tensor:
         return model.encoder(batch.inputs[0])  # type: ignore[no-any-return]
 
-    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        return TaskLoss(lambda z: label_loss(model.decoder(batch.inputs[0], z), batch.labels), "cross_entropy")
+    def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
+        logits: Tensor = model.decoder(batch.inputs[0], structure)
+        return logits
 
     def regulariser(self, model: LatentModel, batch: Batch) -> Callable[[Tensor], Tensor] | None:
         gold, weight = batch.gold, self.auxiliary * self.train / min(self.labelled, self.train)
@@ -94,27 +90,20 @@ class Clusters(Task):
             return None
         return lambda scores: -weight * torch.where(batch.inputs[1], (scores.log_softmax(-1) * gold).sum(-1), 0)
 
-    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        return {"accuracy": right(model.decoder(batch.inputs[0], structure), batch.labels)}
-
     @torch.no_grad()
     def evaluate(self, model: LatentModel, split: Split = "test") -> dict[str, float]:
         points = self.data(split)
         found = torch.cat([model.encoder(part).argmax(-1) for part in points.inputs[0].split(EVALUATED)])
         return super().evaluate(model, split) | {"structure_accuracy": v_measure(found, points.true().argmax(-1))}
 
-    def floor(self, seed: int) -> Mapping[str, float]:
+    def floor(self, seed: int) -> float:
         """A linear classifier of the point."""
         (x, _), y = self.data("train")[:2]
         test = self.data("test")
         with seeded(seed):
             linear = nn.Sequential(nn.Linear(self.features, 1), nn.Flatten(0))
         fit(linear, lambda items: label_loss(linear(x[items]), y[items]).mean(), self, rate=0.01, seed=seed)
-        return {"accuracy": float(right(linear(test.inputs[0]), test.labels).mean())}
-
-    def ceiling(self, seed: int) -> Mapping[str, float]:
-        """The decoder trained and tested on the true clusters."""
-        return fit_decoder(self, self.model(seed), Batch.true, rate=0.02, seed=seed) | {"structure_accuracy": 1.0}
+        return float(right(linear(test.inputs[0]), test.labels).mean())
 
 
 class Experts(nn.Module):

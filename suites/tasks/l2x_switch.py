@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, get_args
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from ...oracles import Subset
 from ...oracles.options import Count
-from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss, label_loss, right, seeded
+from .task import Batch, LatentModel, Rates, Split, Task, seeded
 from .training import fit_decoder
 
 FEATURES, CHOSEN = 10, 5
@@ -64,25 +63,17 @@ class L2XSwitch(Task):
         with seeded(seed):
             return LatentModel(_perceptron(FEATURES, self.hidden, FEATURES), Explained(self.hidden))
 
-    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        return TaskLoss(lambda z: label_loss(model.decoder(*batch.inputs, z), batch.labels), "cross_entropy")
+    def quality(self, batch: Batch, structure: Tensor) -> Tensor:
+        return (structure * batch.true()).sum(-1) / CHOSEN
 
-    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        precision = (structure * batch.true()).sum(-1) / CHOSEN
-        return {"accuracy": right(model.decoder(*batch.inputs, structure), batch.labels), "structure_accuracy": precision}
-
-    def floor(self, seed: int) -> Mapping[str, float]:
+    def floor(self, seed: int) -> float:
         """The decoder trained and tested on subsets that are drawn uniformly."""
         generator = torch.Generator().manual_seed(seed)
 
         def drawn(batch: Batch) -> Tensor:
             return self.oracle.argmax(torch.rand(batch.inputs[0].shape, generator=generator))
 
-        return fit_decoder(self, self.model(seed), drawn, rate=0.003, seed=seed)
-
-    def ceiling(self, seed: int) -> Mapping[str, float]:
-        """The decoder trained and tested on the relevant features."""
-        return fit_decoder(self, self.model(seed), Batch.true, rate=0.003, seed=seed)
+        return fit_decoder(self, self.model(seed), drawn, rate=0.003, seed=seed)["accuracy"]
 
 
 class Explained(nn.Module):

@@ -1,8 +1,7 @@
-"""Your own task from two modules and a data set, and any task with another encoder."""
+"""Your own task from two modules and a data set."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import inspect
@@ -19,7 +18,7 @@ from ...oracles.capabilities import Oracle
 from ...oracles.options import Count
 from ...oracles.sources import digest_of, source_of
 from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss, seeded
-from .training import fit_decoder, train
+from .training import fit_decoder
 
 PerItem = Callable[[Tensor, Tensor], Tensor]
 """Of predictions ``[n, ...]`` and labels ``[n, ...]``: ``[n]``."""
@@ -87,33 +86,25 @@ class ModuleTask(Task):
         """A text of all that results depend on, equal in every process."""
         made = ", ".join(_identity(part) for part in (self.encoder, self.decoder, self.loss_per_item, self.accuracy) if part is not None)
         rest = {name: getattr(self, name) for name in ("structures", "called", "steps", "rates", "batch_size")}
-        return f"ModuleTask({made}, {len(self._items)} items, {rest})"
-
-    @functools.cached_property
-    def _items(self) -> list[Any]:
-        """The items in a fixed random order."""
-        count = len(self.dataset)  # type: ignore[arg-type]
-        return [self.dataset[int(i)] for i in torch.randperm(count, generator=torch.Generator().manual_seed(0))]
+        return f"ModuleTask({made}, {len(self.dataset)} items, {rest})"  # type: ignore[arg-type]
 
     @functools.cached_property
     def _whole(self) -> Batch:
-        """All items, padded; no lengths if all have one shape."""
-        if len({len(item) for item in self._items}) != 1 or len(self._items[0]) not in (2, 3):
-            sizes = sorted({len(item) for item in self._items})
+        """All items in a fixed random order, padded; no lengths if all have one shape."""
+        order = torch.randperm(len(self.dataset), generator=torch.Generator().manual_seed(0))  # type: ignore[arg-type]
+        items = [self.dataset[int(i)] for i in order]
+        sizes = sorted({len(item) for item in items})
+        if sizes not in ([2], [3]):
             raise ValueError(f"`ModuleTask` got items of {sizes} entries; expected (input, label) or (input, label, structure)")
-        given, labels, *gold = zip(*self._items, strict=True)
+        given, labels, *gold = zip(*items, strict=True)
         inputs: list[Sequence[Any]] = [*zip(*given, strict=True)] if isinstance(given[0], list | tuple) else [given]
         shapes = {tuple(part.shape) for part in inputs[0]} if isinstance(inputs[0][0], Tensor) else set()
         lengths = torch.tensor([len(part) for part in inputs[0]]) if len(shapes) > 1 else None
         return Batch(tuple(map(_padded, inputs)), default_collate(list(labels)), lengths, _padded(gold[0]).float() if gold else None)
 
-    @functools.cached_property
-    def _splits(self) -> dict[Split, Batch]:
-        ends = {split: [round(share * len(self._items)) for share in shares] for split, shares in _SHARES.items()}
-        return {split: self._whole.take(torch.arange(*pair)) for split, pair in ends.items()}
-
     def data(self, split: Split) -> Batch:
-        return self._splits[split]
+        first, last = (round(share * len(self._whole.labels)) for share in _SHARES[split])
+        return self._whole.map(lambda part: part[first:last])  # views, so that the data are held once
 
     def model(self, seed: int) -> LatentModel:
         with seeded(seed):
@@ -144,38 +135,24 @@ class ModuleTask(Task):
 
     def _of_predictions(self, model: LatentModel, batch: Batch, z: Tensor, function: PerItem, role: str) -> Tensor:
         """Values ``[..., b]``; the decoder gets a batch with one dimension for any number of structures per item."""
-        event = z.shape[z.ndim - self.oracle.event_ndim :]
+        items = z.ndim - self.oracle.event_ndim - 1
         if batch.lengths is not None:
-            z = z * self.oracle.length_mask(tuple(event), batch.lengths)
-        several = z.shape[: z.ndim - self.oracle.event_ndim - 1]
-        times = several.numel()
-        inputs = (_repeated(part, times) for part in batch.inputs)
-        predictions = model.decoder(*inputs, z.reshape(-1, *z.shape[len(several) + 1 :]))
-        found = function(predictions, _repeated(batch.labels, times))
-        if found.shape != (times * len(batch.labels),):
+            z = z * self.oracle.length_mask(tuple(z.shape[items + 1 :]), batch.lengths)
+        several = z.shape[:items]
+        many = batch._replace(lengths=None, gold=None).map(lambda part: part.expand(*several, *part.shape).flatten(0, items))
+        found = function(model.decoder(*many.inputs, z.flatten(0, items)), many.labels)
+        if found.shape != many.labels.shape[:1]:
             raise ValueError(
-                f"the {role} of a `ModuleTask` gave {tuple(found.shape)} for {times * len(batch.labels)} items; expected one number per "
-                'item, as with reduction="none"'
+                f"the {role} of a `ModuleTask` gave {tuple(found.shape)} for {len(many.labels)} items; expected one number per item, as "
+                'with reduction="none"'
             )
         return found.reshape(*several, -1)
 
-    def floor(self, seed: int) -> Mapping[str, float]:
+    def floor(self, seed: int) -> float:
         """The decoder trained and tested without any part."""
         model = self.model(seed)
-        reached = fit_decoder(self, model, lambda batch: torch.zeros_like(self.scores(model, batch)), rate=self._rate, seed=seed)
-        return {"accuracy": reached["accuracy"]}
-
-    def ceiling(self, seed: int) -> Mapping[str, float]:
-        """The decoder trained and tested on the true structures, or the exact gradient if they are unknown."""
-        if self._whole.gold is not None:
-            return fit_decoder(self, self.model(seed), Batch.true, rate=self._rate, seed=seed)
-        from .references import reference_estimator
-
-        return self.evaluate(train(self, reference_estimator(self, training=True), rate=self._rate, seed=seed))
-
-    @property
-    def _rate(self) -> float:
-        return self.rates[len(self.rates) // 2]
+        empty = lambda batch: torch.zeros_like(self.scores(model, batch))  # noqa: E731
+        return fit_decoder(self, model, empty, rate=self.rate, seed=seed)["accuracy"]
 
 
 def _padded(parts: Sequence[Any]) -> Tensor:
@@ -189,10 +166,6 @@ def _padded(parts: Sequence[Any]) -> Tensor:
     return found
 
 
-def _repeated(part: Tensor, times: int) -> Tensor:
-    return part.expand(times, *part.shape).reshape(-1, *part.shape[1:])
-
-
 def _loss_of(labels: Tensor) -> PerItem:
     if not labels.is_floating_point():
         return functools.partial(cross_entropy, reduction="none")
@@ -203,35 +176,6 @@ def _accuracy_of(labels: Tensor) -> PerItem:
     if not labels.is_floating_point():
         return lambda found, wanted: found.argmax(-1) == wanted
     return lambda found, wanted: ((found > 0) == (wanted > 0.5)).flatten(1).all(1) if found.ndim > 1 else (found > 0) == (wanted > 0.5)
-
-
-def with_encoder(task: Task, encoder: Callable[[Task], nn.Module]) -> Task:
-    """A task with another encoder: ``encoder(task)`` returns a module with the inputs and outputs of the task's own one.
-
-    Example:
-        >>> from structgrad.suites.tasks import make_task
-        >>> task = with_encoder(make_task("clusters"), lambda task: nn.Linear(task.features, task.clusters, bias=False))
-        >>> [name for name, _ in task.model(0).encoder.named_parameters()]
-        ['weight']
-    """
-    if not dataclasses.is_dataclass(task):
-        raise ValueError(f"`with_encoder` got a {type(task).__name__}; expected a task that is a dataclass")
-    sizes = {field.name: getattr(task, field.name) for field in dataclasses.fields(task) if field.init}
-    made: Task = _with_encoder(type(task), encoder)(**sizes)
-    return made
-
-
-@functools.cache
-def _with_encoder(kind: type[Any], encoder: Callable[[Task], nn.Module]) -> type[Any]:
-    """A class of tasks, one per encoder, so that caches by task stay valid."""
-
-    def model(self: Task, seed: int) -> LatentModel:
-        own = kind.model(self, seed)
-        with seeded(seed):
-            return LatentModel(encoder(self), own.decoder)
-
-    name = f"{kind.__qualname__}[encoder={_identity(encoder)}]"
-    return type(name, (kind,), {"model": model, "stackable": False, "__module__": kind.__module__, "__qualname__": name})
 
 
 def _identity(part: Any) -> str:

@@ -28,7 +28,7 @@ Steps = Annotated[int, Within(least=0)]
 
 
 class Batch(NamedTuple):
-    """Items of a task, as tensors whose first dimension is the item: ``torch.func.vmap`` maps over whole batches.
+    """Items of a task, as tensors whose first dimension is the item.
 
     Attributes:
         inputs: inputs of the encoder, one tensor or several.
@@ -42,10 +42,18 @@ class Batch(NamedTuple):
     lengths: Tensor | None = None
     gold: Tensor | None = None
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        """A batch of the results of a function of each tensor."""
+        lengths, gold = (None if part is None else function(part) for part in (self.lengths, self.gold))
+        return Batch(tuple(map(function, self.inputs)), function(self.labels), lengths, gold)
+
     def take(self, items: Tensor) -> Batch:
         """Some of the items, by number ``[b]``."""
-        lengths, gold = (None if part is None else part[items] for part in (self.lengths, self.gold))
-        return Batch(tuple(part[items] for part in self.inputs), self.labels[items], lengths, gold)
+        return self.map(lambda part: part[items])
+
+    def double(self) -> Batch:
+        """The batch in double precision."""
+        return self.map(lambda part: part.double() if part.is_floating_point() else part)
 
     def true(self) -> Tensor:
         """The true structures of a task that has them."""
@@ -58,31 +66,16 @@ class Batch(NamedTuple):
         inside = torch.arange(values.shape[-1]) < self.lengths.unsqueeze(-1)
         return (values * inside).sum(-1) / self.lengths
 
-    def double(self) -> Batch:
-        """The batch in double precision."""
-        return Batch(
-            tuple(map(_double, self.inputs)), _double(self.labels), self.lengths, None if self.gold is None else _double(self.gold)
-        )
-
-
-def _double(part: Tensor) -> Tensor:
-    return part.double() if part.is_floating_point() else part
-
 
 class LatentModel(nn.Module):
-    """Two modules: one returns scores of parts, the other reads a structure. The task calls them.
-
-    Args:
-        encoder: inputs to scores.
-        decoder: inputs and a structure to a prediction.
-    """
+    """An encoder, which returns scores of parts, and a decoder, which reads a structure. The task calls them."""
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class TaskLoss:
     """The loss of a batch, one value per structure: ``[..., b, *event] -> [..., b]``, with the declarations of `ProblemLoss`.
 
@@ -110,18 +103,18 @@ class Task(Configured, abc.ABC):
     """A problem of learning with a latent structure; a concrete one is a frozen dataclass of sizes.
 
     All its results are functions of its sizes and of seeds. One formula is the loss of structures and of points between them, so that soft
-    and hard losses agree on structures.
+    and hard losses agree on structures. A task that predicts labels defines `oracle`, `data`, `model`, and mostly `quality` and `floor`.
 
     Attributes:
         name: registry name. ``summary``: one line. ``references``: BibTeX keys. ``version``: raised when numbers change.
         steps: steps of training. ``rates``: learning rates of Adam that validation chooses among. ``batch_size``: items of a step.
         clip: largest norm of the gradient of a step.
-        files: files of the data, below the folders of `task_file`; empty for generated data.
+        files: files of the data, below the folders of `task_file`; not needed with an option ``generated``.
         scored: meaning of ``accuracy``, such as ``right labels`` or ``span F1``.
         structured: meaning of ``structure_accuracy``, such as ``bracket recall`` or ``V-measure``; empty if `judge` returns none.
-        stackable: whether ``torch.func.vmap`` can map `scores`, `loss` and `regulariser` over stacked models and batches. They must not
-            branch on values of tensors or draw random numbers. Seeds are then trained as one batched model. Declare it if that is faster:
-            if the time of a step is mostly that of calls.
+        best: the estimator of the training that gives the ceiling; empty for the true structures, or the exact gradient without them.
+        stackable: whether the seeds of a cell are trained side by side, with one call of the estimator for all. Declare it if a step is
+            short, so that calls take most of its time.
     """
 
     name: ClassVar[str]
@@ -131,6 +124,7 @@ class Task(Configured, abc.ABC):
     files: ClassVar[tuple[str, ...]] = ()
     scored: ClassVar[str] = "right labels"
     structured: ClassVar[str] = ""
+    best: ClassVar[str] = ""
     stackable: ClassVar[bool] = False
 
     steps: Count = 500
@@ -148,7 +142,7 @@ class Task(Configured, abc.ABC):
         """A model with fresh parameters, float32; a pretrained or frozen decoder is already that."""
 
     def data(self, split: Split) -> Batch:
-        """All items of a split, the same object at every call; a task that cannot hold them defines `size` and `batch` instead."""
+        """All items of a split, read once; a task that cannot hold them defines `size` and `batch` instead."""
         raise NotImplementedError(f"`{self.name}` defines neither `data` nor `size` and `batch`")
 
     def size(self, split: Split) -> int:
@@ -164,30 +158,54 @@ class Task(Configured, abc.ABC):
         scores: Tensor = model.encoder(*batch.inputs)
         return scores if batch.lengths is None else self.oracle.pad(scores, batch.lengths)
 
-    @abc.abstractmethod
-    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        """The loss of the structures of a batch."""
+    def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
+        """Logits ``[..., b]`` or ``[..., b, C]`` by the decoder, from the inputs and from structures ``[..., b, *event]``."""
+        logits: Tensor = model.decoder(*batch.inputs, structure)
+        return logits
 
-    @abc.abstractmethod
+    def quality(self, batch: Batch, structure: Tensor) -> Tensor | None:
+        """Quality ``[b]`` of structures ``[b, *event]``, between 0 and 1; None if it is not defined item by item."""
+        return None
+
+    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
+        """The loss of the structures of a batch; by default the cross-entropy of the label."""
+        return TaskLoss(lambda z: label_loss(self.predict(model, batch, z), batch.labels), "cross_entropy")
+
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
         """Quality of predictions from structures ``[b, *event]``, one number per item ``[b]``: ``accuracy``, ``structure_accuracy``."""
+        found, quality = {"accuracy": right(self.predict(model, batch, structure), batch.labels)}, self.quality(batch, structure)
+        return found if quality is None else found | {"structure_accuracy": quality}
 
-    @abc.abstractmethod
-    def floor(self, seed: int) -> Mapping[str, float]:
-        """Accuracy without structure: the largest class, or a model of the inputs alone."""
+    def floor(self, seed: int) -> float:
+        """Accuracy without structure; by default that of the most frequent label of the training items."""
+        labels, counts = self.data("train").labels.unique(return_counts=True)
+        return float((self.data("test").labels == labels[counts.argmax()]).float().mean())
 
-    @abc.abstractmethod
-    def ceiling(self, seed: int) -> Mapping[str, float]:
-        """Accuracy with the true structures, or with the exact gradient if they are unknown."""
+    def ceiling(self, seed: int) -> float:
+        """Accuracy of training with the true structures, or else with the exact gradient or the estimator ``best``."""
+        from .references import reference_name  # these modules import this one
+        from .training import fit_decoder, train
+
+        task = self.at(seed)
+        if not self.best and task.batch("train", torch.arange(1)).gold is not None:
+            return fit_decoder(task, task.model(seed), Batch.true, rate=self.rate, seed=seed)["accuracy"]
+        estimator = self.best or reference_name(task, training=True)
+        return task.evaluate(train(task, estimator, rate=self.rate, seed=seed))["accuracy"]
+
+    @property
+    def rate(self) -> float:
+        """The middle one of ``rates``, for training that chooses none."""
+        return self.rates[len(self.rates) // 2]
 
     def unavailable(self) -> str | None:
         """Why the task cannot be run here, as one sentence, such as missing data; None if it can."""
         missing = [name for name in self.files if task_file(name) is None]
-        if not missing:
+        if not missing or getattr(self, "generated", False):
             return None
         return (
             f"`{self.name}` needs the file {missing[0]}, which is in none of {', '.join(TASK_FOLDERS)}; "
             f"set {TASK_VARIABLE} to the folder that holds {missing[0].partition('/')[0]}/"
+            f"{f', or generate data by {self.name}[generated=True]' if hasattr(self, 'generated') else ''}"
         )
 
     def paths(self) -> tuple[Path, ...]:
@@ -196,10 +214,9 @@ class Task(Configured, abc.ABC):
         Raises:
             ValueError: one is missing, see `unavailable`.
         """
-        found = [path for name in self.files if (path := task_file(name)) is not None]
-        if len(found) < len(self.files):
-            raise ValueError(self.unavailable())
-        return tuple(found)
+        if (reason := self.unavailable()) is not None:
+            raise ValueError(reason)
+        return tuple(path for name in self.files if (path := task_file(name)) is not None)
 
     def at(self, seed: int) -> Task:
         """The task of a seed: itself, or with another split if there are few items."""
@@ -216,18 +233,15 @@ class Task(Configured, abc.ABC):
     @torch.no_grad()
     def evaluate(self, model: LatentModel, split: Split = "test") -> dict[str, float]:
         """Means over a split: at the best structures, and with the prefix ``relaxed_`` at the marginals if the oracle has them."""
-        items = torch.arange(self.size(split))
-        batches = [self.batch(split, part) for part in items.split(EVALUATED)]
         found: dict[str, list[Tensor]] = {}
-        for batch in batches:
+        for items in torch.arange(self.size(split)).split(EVALUATED):
+            batch = self.batch(split, items)
             scores = self.scores(model, batch)
-            points = {"": self.oracle.argmax(scores)}
+            for metric, values in self.judge(model, batch, self.oracle.argmax(scores)).items():
+                found.setdefault(metric, []).append(values.double())
             if isinstance(self.oracle, MarginalOracle) and self.loss(model, batch).inside_hull:
-                points["relaxed_"] = self.oracle.marginals(scores)
-            for prefix, point in points.items():
-                for metric, values in self.judge(model, batch, point).items():
-                    if not prefix or metric == "accuracy":
-                        found.setdefault(prefix + metric, []).append(values.double())
+                relaxed = self.judge(model, batch, self.oracle.marginals(scores))["accuracy"]
+                found.setdefault("relaxed_accuracy", []).append(relaxed.double())
         return {metric: float(torch.cat(values).mean()) for metric, values in found.items()}
 
 

@@ -21,7 +21,7 @@ from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.planning.presets import learning_plan, plan_of
 from structgrad.suites.running.runner import run
-from structgrad.suites.tasks import cache, make_task
+from structgrad.suites.tasks import make_task, references
 from tests.suites.running_cases import SMALL, broken
 
 FILE = Path(__file__).with_name("engine.json")
@@ -44,7 +44,7 @@ def digest(lines: Iterable[Any]) -> str:
 
 def planned(plan: Plan) -> dict[str, Any]:
     torch.set_num_threads(1)  # untrained tasks differ by rounding
-    with mock.patch.object(cache, "sources", return_value="code of tasks"):  # a comment there changes identities
+    with mock.patch.object(references, "sources", return_value="code of tasks"):  # a comment there changes identities
         work = grid(plan)
     costs = CostModel(plan)
     suites: dict[str, Any] = {}

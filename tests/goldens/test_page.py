@@ -72,7 +72,7 @@ def pages(folder: Path) -> dict[str, Any]:
     training = planted(("clusters", "matching"), LEARNERS, 2)
     results.write(training, folder / "training", {"command": "structgrad learn", "environment": {"commit": "abc"}})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("structgrad.suites.learning.correlation.RESAMPLES", 20)
+        patch.setattr("structgrad.suites.learning.finding.RESAMPLES", 20)
         patch.setattr(learning_page, "figures", lambda section, colours: [])
         return {
             "made": content(made, examples.MANIFEST),

@@ -137,10 +137,10 @@ def costs() -> dict[str, Any]:
 
 def benchmarks() -> dict[str, Any]:
     """The benchmarks that asv discovers: names, parameters and versions."""
-    from structgrad.suites.benchmarks import bias, estimators, learning, oracles
+    from structgrad.suites.benchmarks import estimators, learning, oracles
 
     found = {}
-    for module in (bias, estimators, learning, oracles):
+    for module in (estimators, learning, oracles):
         for kind in vars(module).values():
             if isinstance(kind, type) and kind.__module__ == module.__name__ and not kind.__name__.startswith("_"):
                 names = [name for name in dir(kind) if name.startswith(("time_", "track_", "peakmem_", "mem_"))]

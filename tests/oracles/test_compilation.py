@@ -20,7 +20,7 @@ from numba import float64
 from numba.core import caching
 
 from structgrad.oracles.kernels import compilation
-from structgrad.suites.tasks.cache import cache_folder
+from structgrad.suites.tasks.references import cache_folder
 from structgrad.user_cache import user_cache
 
 pytest.importorskip("fcntl", reason="there are no such locks on Windows")

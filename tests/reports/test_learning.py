@@ -12,7 +12,7 @@ from structgrad.reports import results
 from structgrad.reports.analysis.learning import prediction, sentences, winner
 from structgrad.reports.page import charts
 from structgrad.reports.page.learning import learning_of, task_table
-from structgrad.suites.learning import study
+from structgrad.suites.learning.arrays import study
 from tests.suites.learning.planted import ESTIMATORS, learnt, planted, row, trained
 
 FEW = ("exact", "reinforce", "rloo", "ste", "imle", "sparsemap")

@@ -22,7 +22,7 @@ def page(rows, folder):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(learning_page, "figures", lambda section, colours: [])
-    monkeypatch.setattr("structgrad.suites.learning.correlation.RESAMPLES", 20)
+    monkeypatch.setattr("structgrad.suites.learning.finding.RESAMPLES", 20)
 
 
 def test_a_part_of_a_study_says_what_is_missing(tmp_path):

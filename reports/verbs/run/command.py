@@ -70,12 +70,12 @@ def learn(options: LearnOptions) -> None:
     with sentences():
         from ....suites.base import LEARNT, TASK
         from ....suites.running.planning.plan import Machine, Scope, default_jobs
-        from ....suites.running.planning.presets import STUDY, learning_plan
+        from ....suites.running.planning.presets import learning_plan
         from . import launch
 
         options.check_together(("quick", "study"))
         plan = learning_plan(
-            with_encoder(options.task or (STUDY if options.study else ()), options.encoder),
+            options.task,
             estimators=options.estimator,
             seeds=options.seeds,
             quick=options.quick,
@@ -90,14 +90,6 @@ def learn(options: LearnOptions) -> None:
         preset = "study" if options.study else "quick" if options.quick else "standard"
         counts = launch.launched(plan, options, machine=machine, scope=Scope(fail_fast=options.fail_fast), preset=preset)
     raise typer.Exit(code_of(counts))
-
-
-def with_encoder(tasks: tuple[str, ...], encoder: str | None) -> tuple[str, ...]:
-    """Name tasks with another encoder."""
-    if encoder is None:
-        return tasks
-    names = tasks or ("clusters",)
-    return tuple(f"{name.removesuffix(']')}{',' if name.endswith(']') else '['}encoder={encoder}]" for name in names)
 
 
 def plan_from(options: RunOptions) -> tuple[str, Plan]:

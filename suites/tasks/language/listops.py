@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-from collections.abc import Mapping
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -14,23 +15,37 @@ from torch.nn.functional import pad
 
 from ....oracles import Constituency, Oracle, ShiftReduce
 from ....oracles.options import Count
-from ..cache import cached
-from ..task import Batch, LatentModel, Rates, Split, Steps, Task, TaskLoss, label_loss, right, seeded
+from ...trust import text_of
+from ..references import remembered
+from ..task import Batch, LatentModel, Rates, Split, Steps, Task, seeded
 from ..training import fit_decoder, judged
-from . import list_operations
 from .compositions import ChartDecoder, StackDecoder, derivations_of, spans_of
-from .list_operations import PADDING
+
+OPERATORS = ("[MIN", "[MAX", "[MED", "[SM", "[FIRST", "[LAST")
+TOKENS = (*OPERATORS, *map(str, range(10)), "]")
+PADDING = len(TOKENS)
+"""The number of the token beyond the end of a line."""
 
 VALUES = 10
-"""Labels."""
+
+SHORTEST = 7
+"""Tokens of ``[MAX [MIN 1 2 ] 3 ]``, the shortest line with two operators."""
+
+VALIDATION = 150
+"""Number of validation lines, the last ones of the training file."""
+
+NESTED, MOST_ARGUMENTS, WEIGHTS = 0.25, 5, (10, 10, 1, 1, 9, 9)
+"""Chance of an argument to be a list, largest number of arguments, and frequencies of operators of generated lines, as of real ones."""
+
+PATIENCE = 100_000
+"""Lines that are drawn in a row without a new one."""
 
 
 @dataclass(frozen=True)
 class LineTask(Task):
     """Lines of ListOps with at least two operators; labels are their values, structures are binary trees over the tokens.
 
-    Trees are scored span by span and composed along a chart, unless a subclass has other structures. Their quality is `bracket_recall`.
-    The true tree is left-branching within each list.
+    Trees are scored span by span and composed along a chart. True trees are left-branching within each list.
 
     Args:
         shortest, longest: tokens of a line.
@@ -53,32 +68,27 @@ class LineTask(Task):
     rates: Rates = (0.003, 0.01, 0.03)
     batch_size: Count = 32
 
-    files: ClassVar[tuple[str, ...]] = (list_operations.TRAINING_FILE, list_operations.TEST_FILE)
+    files: ClassVar[tuple[str, ...]] = ("listops/train_4000.tsv", "listops/heldout_short.tsv")
     references: ClassVar[tuple[str, ...]] = ("nangia2018listops",)
     structured: ClassVar[str] = "bracket recall"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.shortest <= self.longest >= list_operations.SHORTEST:
+        if not self.shortest <= self.longest >= SHORTEST:
             raise ValueError(
                 f"`{self.name}` got shortest={self.shortest}, longest={self.longest}; expected shortest <= longest, and longest >= "
-                f"{list_operations.SHORTEST}, the tokens of the shortest line with two operators"
+                f"{SHORTEST}, the tokens of the shortest line with two operators"
             )
 
     @property
     def oracle(self) -> Oracle:
         return Constituency()
 
-    def unavailable(self) -> str | None:
-        reason = None if self.generated else super().unavailable()
-        return reason and f"{reason}, or generate data by {self.name}[generated=True]"
-
     def data(self, split: Split) -> Batch:
         """All lines of a split, with trees as spans."""
         if self.generated:
-            return list_operations.generate(split, self.shortest, self.longest, self.train, self.heldout)
-        most = self.train if split == "train" else self.heldout
-        return list_operations.read(self.paths()[split == "test"], split, self.shortest, self.longest, most)
+            return generate(split, self.shortest, self.longest, self.train, self.heldout)
+        return read(self.paths()[split == "test"], split, self.shortest, self.longest, self.train if split == "train" else self.heldout)
 
     def model(self, seed: int) -> LatentModel:
         with seeded(seed):
@@ -96,46 +106,26 @@ class LineTask(Task):
         """The inverse of `structures`."""
         return structures
 
-    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        def cross_entropy(z: Tensor) -> Tensor:
-            return label_loss(model.decoder(*batch.inputs, batch.lengths, self._cut(batch, z)), batch.labels)
+    def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
+        return model.decoder(*batch.inputs, batch.lengths, self._cut(batch, structure))  # type: ignore[no-any-return]
 
-        return TaskLoss(cross_entropy, "cross_entropy")
+    def quality(self, batch: Batch, structure: Tensor) -> Tensor:
+        assert batch.lengths is not None
+        return bracket_recall(self.spans(self._cut(batch, structure)), self.spans(batch.true()), batch.lengths)
 
     def _cut(self, batch: Batch, z: Tensor) -> Tensor:
         """Structures ``[..., b, *event]`` with zeros in the padding."""
         assert batch.lengths is not None
         return z * self.oracle.length_mask(tuple(z.shape[z.ndim - self.oracle.event_ndim :]), batch.lengths)
 
-    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        assert batch.lengths is not None
-        structure = self._cut(batch, structure)
-        accuracy = right(model.decoder(*batch.inputs, batch.lengths, structure), batch.labels)
-        recall = bracket_recall(self.spans(structure), self.spans(batch.true()), batch.lengths)
-        return {"accuracy": accuracy, "structure_accuracy": recall}
-
     def parameter_groups(self, model: LatentModel, rate: float) -> list[dict[str, object]]:
-        return [{"params": list(model.encoder.parameters()), "lr": rate}, {"params": list(model.decoder.parameters()), "lr": 0.3 * rate}]
+        """A smaller rate for the decoder."""
+        parts = ((model.encoder, rate), (model.decoder, 0.3 * rate))
+        return [{"params": [part for part in module.parameters() if part.requires_grad], "lr": lr} for module, lr in parts]
 
-    def floor(self, seed: int) -> Mapping[str, float]:
-        """The most frequent value of the training lines, and the decoder trained on left-branching trees."""
-        branching = fit_decoder(self, self.model(seed), self.left_branching, rate=0.003, seed=seed)
-        return {"accuracy": self.majority(), **{f"left_branching_{metric}": value for metric, value in branching.items()}}
-
-    def ceiling(self, seed: int) -> Mapping[str, float]:
+    def ceiling(self, seed: int) -> float:
         """The decoder trained and tested on the true trees."""
-        return fit_decoder(self, self.model(seed), Batch.true, rate=0.003, seed=seed)
-
-    def majority(self) -> float:
-        """The accuracy of the most frequent value of the training lines."""
-        most = self.data("train").labels.bincount(minlength=VALUES).argmax()
-        return float((self.data("test").labels == most).float().mean())
-
-    def left_branching(self, batch: Batch) -> Tensor:
-        """The tree of the spans that begin with the first token, for all lines."""
-        spans = torch.eye(self.longest)
-        spans[0] = 1
-        return self.structures(spans.expand(len(batch.labels), -1, -1))
+        return fit_decoder(self, self.model(seed), Batch.true, rate=0.003, seed=seed)["accuracy"]
 
 
 def bracket_recall(found: Tensor, true: Tensor, lengths: Tensor) -> Tensor:
@@ -158,8 +148,7 @@ def bracket_recall(found: Tensor, true: Tensor, lengths: Tensor) -> Tensor:
 class ListOps(LineTask):
     """Values of lines, with encoder and decoder of trees trained jointly from the values alone.
 
-    Encoder and decoder agree early on other trees than the true ones. So predictions are better than trees: by `floor`, left-branching
-    trees for all lines also predict well.
+    Encoder and decoder agree early on other trees than the true ones. So predictions are better than trees.
     """
 
     steps: Count = 400
@@ -187,16 +176,9 @@ class ListOpsFrozen(LineTask):
         model.decoder.requires_grad_(False)
         return model
 
-    def parameter_groups(self, model: LatentModel, rate: float) -> list[dict[str, object]]:
-        return [{"params": list(model.encoder.parameters()), "lr": rate}]
-
-    def floor(self, seed: int) -> Mapping[str, float]:
-        """The most frequent value of the training lines."""
-        return {"accuracy": self.majority()}
-
-    def ceiling(self, seed: int) -> Mapping[str, float]:
+    def ceiling(self, seed: int) -> float:
         """The true trees."""
-        return judged(self, self.model(seed), Batch.true)
+        return judged(self, self.model(seed), Batch.true)["accuracy"]
 
 
 @dataclass(frozen=True)
@@ -214,7 +196,7 @@ class ListOpsParser(LineTask):
     """A shift-reduce parser and the composition along its actions, trained jointly from the values of lines.
 
     Every state has its own policy. The scores of its actions depend on the tokens before and behind the last shift, the sum of those
-    before, and the depth of the stack. `floor` also has left-branching trees.
+    before, and the depth of the stack.
 
     References:
         Havrylov, Kruszewski & Joulin 2019, "Cooperative learning of disjoint syntax and semantics".
@@ -252,16 +234,115 @@ def _pretrained(task: ListOpsFrozen) -> dict[str, Tensor]:
             fit_decoder(replace(task, steps=task.pretraining), model, Batch.true, rate=0.003, seed=0)
         return model.decoder.state_dict()
 
-    data = hashlib.blake2b(repr([task.data("train").inputs[0].tolist()]).encode(), digest_size=8).hexdigest()
-    return cached((task, data), train)
+    return remembered(task, ("decoder",), train)
+
+
+@functools.lru_cache(maxsize=12)
+def read(path: Path, split: Split, shortest: int, longest: int, most: int) -> Batch:
+    """The first real lines of a split, with two operators or more and ``shortest`` to ``longest`` tokens."""
+    lines = [[token for token in line.partition("\t")[2].split() if token not in "()"] for line in text_of(path).splitlines()]
+    fitting = [line for line in lines if _fits(line, shortest, longest)]
+    kept = {"train": fitting[:-VALIDATION], "validation": fitting[-VALIDATION:], "test": fitting}[split]
+    return encoded(kept[:most], longest)
+
+
+@functools.lru_cache(maxsize=12)
+def generate(split: Split, shortest: int, longest: int, train: int, heldout: int) -> Batch:
+    """Lines by the authors' grammar, with two operators or more and ``shortest`` to ``longest`` tokens, all distinct over all splits."""
+    source, lines, wanted, in_vain = random.Random(0), dict[tuple[str, ...], None](), 2 * heldout + train, 0
+    while len(lines) < wanted:
+        line, known = _drawn(source, longest), len(lines)
+        if _fits(line, shortest, longest):
+            lines[tuple(line)] = None
+        in_vain = in_vain + 1 if len(lines) == known else 0
+        if in_vain == PATIENCE:
+            found = f"{known} lines of {shortest} to {longest} tokens"
+            raise ValueError(f"`generate` found {found}; expected {wanted}: ask for fewer, or longer ones")
+    first = {"validation": 0, "test": heldout, "train": 2 * heldout}[split]
+    return encoded(list(lines)[first : first + (train if split == "train" else heldout)], longest)
+
+
+def _drawn(source: random.Random, longest: int) -> list[str]:
+    """A list; it ends early if it becomes too long."""
+    room = longest
+
+    def drawn(nested: bool) -> list[str]:
+        nonlocal room
+        room -= 2 if nested else 1
+        if not nested:
+            return [str(source.randrange(10))]
+        tokens = source.choices(OPERATORS, WEIGHTS)
+        for _ in range(source.randint(2, MOST_ARGUMENTS)):
+            if room < 0:
+                break
+            tokens += drawn(source.random() < NESTED)
+        return [*tokens, "]"]
+
+    return drawn(True)
+
+
+def _fits(line: Sequence[str], shortest: int, longest: int) -> bool:
+    return shortest <= len(line) <= longest and sum(token in OPERATORS for token in line) >= 2
+
+
+def encoded(lines: Sequence[Sequence[str]], longest: int) -> Batch:
+    """Lines as tokens ``[m, n]`` with values ``[m]`` and trees as spans ``[m, n, n]``.
+
+    Beyond the length of a line its tree is the left part of every wider span, as the oracle pads.
+    """
+    tokens, values = torch.full((len(lines), longest), PADDING), torch.zeros(len(lines), dtype=torch.long)
+    gold = torch.eye(longest).repeat(len(lines), 1, 1)
+    for item, line in enumerate(lines):
+        tokens[item, : len(line)] = torch.tensor([TOKENS.index(name) for name in line])
+        gold[item, 0, len(line) :] = 1
+        values[item], spans = parsed(line)
+        for first, last in spans:
+            gold[item, first, last] = 1
+    return Batch((tokens,), values, (tokens != PADDING).sum(-1), gold)
+
+
+def parsed(line: Sequence[str]) -> tuple[int, list[tuple[int, int]]]:
+    """The value of a line, and the spans of several tokens of its tree, which is left-branching within each list.
+
+    Example:
+        >>> parsed("[MAX 2 [SM 3 8 ] ]".split())
+        (2, [(0, 1), (2, 3), (2, 4), (2, 5), (0, 5), (0, 6)])
+    """
+    open_: list[tuple[int, str, list[int]]] = []
+    spans = []
+    value = -1
+    for place, token in enumerate(line):
+        if token in OPERATORS:
+            open_.append((place, token, []))
+            continue
+        if token == "]":
+            first, operator, values = open_.pop()
+            value = _applied(operator, values)
+            spans.append((first, place))
+        else:
+            value = int(token)
+        if open_:
+            open_[-1][2].append(value)
+            spans.append((open_[-1][0], place))
+    return value, spans
+
+
+def _applied(operator: str, values: list[int]) -> int:
+    ordered, middle = sorted(values), len(values) // 2
+    return {
+        "[MIN": ordered[0],
+        "[MAX": ordered[-1],
+        "[MED": ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) // 2,
+        "[SM": sum(values) % 10,
+        "[FIRST": values[0],
+        "[LAST": values[-1],
+    }[operator]
 
 
 class SpanScorer(nn.Module):
     """Scores of spans by their first and last tokens, the token behind them, and the sum of their tokens.
 
-    Args:
-        tokens: number of kinds of tokens; the last is the end of a line.
-        dimension, hidden: size of embeddings, and units.
+    The last of the kinds of ``tokens`` is the end of a line.
     """
 
     def __init__(self, tokens: int, dimension: int, hidden: int) -> None:
@@ -282,12 +363,7 @@ class SpanScorer(nn.Module):
 
 
 class StateScorer(nn.Module):
-    """Scores of both actions after i shifts at depth d, by token i, the next one, the sum of the first i, and d.
-
-    Args:
-        tokens: how many kinds there are, the last for the ends of a line. ``length``: of lines, padded.
-        dimension, hidden: of embeddings, and units.
-    """
+    """Scores of both actions after i shifts at depth d, by token i, the next one, the sum of the first i, and d."""
 
     def __init__(self, tokens: int, length: int, dimension: int, hidden: int) -> None:
         super().__init__()

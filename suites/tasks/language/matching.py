@@ -9,21 +9,19 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor, nn
 
 from ....oracles import Assignment
 from ....oracles.options import Count
 from ...trust import text_of
-from ..task import Batch, LatentModel, Rates, Split, Task, TaskLoss, label_loss, right, seeded
-from ..training import descend, fit_decoder
+from ..task import Batch, LatentModel, Rates, Split, Task, label_loss, seeded
+from ..training import descend
 
 STORIES: dict[Split, tuple[str, ...]] = {"validation": ("ChatBotte_MasterCat",), "test": ("LaVision_TheVision",)}
 """Stories of validation and test; blocks of all others are for training."""
@@ -67,21 +65,11 @@ class Matching(Task):
             encoder = nn.Sequential(nn.Linear(FEATURES, self.hidden), nn.Tanh(), nn.Linear(self.hidden, 1), nn.Flatten(-2))
         return LatentModel(encoder, copy.deepcopy(_sorter(self.hidden, self.longest, seed)))
 
-    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        return TaskLoss(lambda z: label_loss(model.decoder(batch.lengths, z), batch.labels), "cross_entropy")
+    def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
+        return model.decoder(batch.lengths, structure)  # type: ignore[no-any-return]
 
-    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        matched = batch.mean((structure * batch.true()).sum(-1))
-        return {"accuracy": right(model.decoder(batch.lengths, structure), batch.labels), "structure_accuracy": matched}
-
-    def floor(self, seed: int) -> Mapping[str, float]:
-        """The more frequent answer."""
-        test = self.data("test").labels
-        return {"accuracy": max(float(test.mean()), 1 - float(test.mean()))}
-
-    def ceiling(self, seed: int) -> Mapping[str, float]:
-        """The decoder trained and tested on the annotators' matchings."""
-        return fit_decoder(self, self.model(seed), Batch.true, rate=0.01, seed=seed)
+    def quality(self, batch: Batch, structure: Tensor) -> Tensor:
+        return batch.mean((structure * batch.true()).sum(-1))
 
 
 class Order(nn.Module):
@@ -119,24 +107,27 @@ def _sorter(hidden: int, longest: int, seed: int) -> Order:
     return order
 
 
-class MatchingSentence(NamedTuple):
-    """Words of both languages, and the links between them that are one-to-one and sure."""
-
-    story: str
-    french: Sequence[str]
-    english: Sequence[str]
-    links: Sequence[tuple[int, int]]
+Occurrences = dict[str, set[int]]
+"""The numbers of the sentence pairs that hold a word, in lower case."""
 
 
 @functools.lru_cache(maxsize=4)
 def _read(aligned: Path, parallel: Path, longest: int) -> Mapping[Split, Batch]:
-    sentences = list(read_links(text_of(aligned)))
-    table = [(_words(line["fr"]), _words(line["en"])) for line in _lines(text_of(parallel))]
-    together = CoOccurrence([*((one.french, one.english) for one in sentences), *table])
+    lines = list(_lines(text_of(aligned)))
+    pairs = [(line["fr"].split(), line["en"].split()) for line in lines]
+    others = [(_words(line["fr"]), _words(line["en"])) for line in _lines(text_of(parallel))]
+    known: tuple[Occurrences, Occurrences] = ({}, {})
+    for number, pair in enumerate([*pairs, *others]):
+        for side, words in zip(known, pair, strict=True):
+            for word in words:
+                side.setdefault(word.lower(), set()).add(number)
     kept = {story: split for split, stories in STORIES.items() for story in stories}
     found: dict[Split, list[tuple[Tensor, Tensor]]] = {"train": [], "validation": [], "test": []}
-    for sentence in sentences:
-        found[kept.get(sentence.story, "train")] += blocks_of(sentence, together, longest)
+    for line, (french, english) in zip(lines, pairs, strict=True):
+        for block in blocks_of(sure_links(line["links"]), longest):
+            columns = sorted(j for _, j in block)
+            features = _features([french[i] for i, _ in block], [english[j] for j in columns], known)
+            found[kept.get(line["book"], "train")].append((features, torch.tensor([columns.index(j) for _, j in block])))
     return {split: _padded(parts, longest) for split, parts in found.items()}
 
 
@@ -148,25 +139,25 @@ def _lines(text: str) -> Iterator[dict[str, str]]:
     return csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
-def read_links(text: str) -> Iterator[MatchingSentence]:
-    """Sentence pairs of a table ``book, id, fr, en, links``; links are ``i-j``, sure, or ``ipj``, possible."""
-    for line in _lines(text):
-        links = [(int(i), int(j), mark) for i, mark, j in (link.partition("p" if "p" in link else "-") for link in line["links"].split())]
-        rows, columns = Counter(i for i, _, _ in links), Counter(j for _, j, _ in links)
-        alone = sorted((i, j) for i, j, mark in links if mark == "-" and rows[i] == columns[j] == 1)
-        yield MatchingSentence(line["book"], line["fr"].split(), line["en"].split(), alone)
+def sure_links(text: str) -> list[tuple[int, int]]:
+    """Links that are sure, ``i-j``, and one-to-one; ``ipj`` is a possible link.
+
+    Example:
+        >>> sure_links("2-2 0-1 1-0 3p3 4-4 4p5")
+        [(0, 1), (1, 0), (2, 2)]
+    """
+    links = [(int(i), int(j), mark) for i, mark, j in (link.partition("p" if "p" in link else "-") for link in text.split())]
+    rows, columns = Counter(i for i, _, _ in links), Counter(j for _, j, _ in links)
+    return sorted((i, j) for i, j, mark in links if mark == "-" and rows[i] == columns[j] == 1)
 
 
-def blocks_of(sentence: MatchingSentence, together: CoOccurrence, longest: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Features of pairs ``[n, n, f]`` and gold columns ``[n]`` of the blocks of a sentence, of 4 to ``longest`` words in turn."""
-    left = list(sentence.links)
+def blocks_of(links: list[tuple[int, int]], longest: int) -> Iterator[list[tuple[int, int]]]:
+    """Runs of 4 to ``longest`` links in turn."""
     for size in itertools.cycle(range(4, longest + 1)):
-        if len(left) < size:
+        if len(links) < size:
             return
-        block, left = left[:size], left[size:]
-        columns = sorted(j for _, j in block)
-        french, english = [sentence.french[i] for i, _ in block], [sentence.english[j] for j in columns]
-        yield together.features(french, english), torch.tensor([columns.index(j) for _, j in block])
+        yield links[:size]
+        links = links[size:]
 
 
 def _padded(blocks: Sequence[tuple[Tensor, Tensor]], longest: int) -> Batch:
@@ -191,35 +182,22 @@ def _shuffle(size: int, generator: torch.Generator) -> Tensor:
             return order
 
 
-class CoOccurrence:
-    """Counts of words in the same sentence pairs, in lower case."""
+def _features(french: Sequence[str], english: Sequence[str], known: tuple[Occurrences, Occurrences]) -> Tensor:
+    """Five features ``[n, m, 5]`` of pairs of words, two of their counts and three of their letters.
 
-    def __init__(self, pairs: Sequence[tuple[Iterable[str], Iterable[str]]]) -> None:
-        self.numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})
-        held = []
-        for side, numbers in enumerate(self.numbers):
-            words = [{numbers.setdefault(word.lower(), len(numbers)) for word in pair[side]} for pair in pairs]
-            starts = np.cumsum([0, *map(len, words)])
-            columns = np.fromiter(itertools.chain.from_iterable(words), int)
-            held.append(sparse.csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(pairs), len(numbers))))
-        self.both = (held[0].T @ held[1]).tocsr()
-        self.times = tuple(np.asarray(one.sum(0))[0] for one in held)
-
-    def features(self, french: Sequence[str], english: Sequence[str]) -> Tensor:
-        """Features ``[n, m, 5]`` of pairs of words: two of their counts, three of `_looks`."""
-        rows, columns = ([numbers[word.lower()] for word in words] for numbers, words in zip(self.numbers, (french, english), strict=True))
-        of_french, of_english = self.times[0][rows][:, None], self.times[1][columns][None]
-        both = self.both[rows][:, columns].toarray()
-        looks = [[_looks(one.lower(), other.lower()) for other in english] for one in french]
-        common = np.stack([2 * both / (of_french + of_english), np.log(of_french / of_english)], -1)
-        return torch.tensor(np.concatenate([common, looks], -1), dtype=torch.float32)
+    Dice coefficient of the sentence pairs that hold them, logarithm of the ratio of their frequencies, Dice coefficient of their letter
+    pairs, difference of their lengths, and whether neither has letters.
+    """
+    return torch.tensor([[_pair(one.lower(), other.lower(), known) for other in english] for one in french])
 
 
-def _looks(one: str, other: str) -> tuple[float, float, float]:
-    """Dice coefficient of letter pairs, difference of lengths, and whether neither has letters."""
-    first, second = ({*itertools.pairwise(f"^{word}$")} for word in (one, other))
-    return (
+def _pair(one: str, other: str, known: tuple[Occurrences, Occurrences]) -> list[float]:
+    first, second = known[0][one], known[1][other]
+    left, right = ({*itertools.pairwise(f"^{word}$")} for word in (one, other))
+    return [
         2 * len(first & second) / (len(first) + len(second)),
+        math.log(len(first) / len(second)),
+        2 * len(left & right) / (len(left) + len(right)),
         (len(one) - len(other)) / 5,
         float(not any(letter.isalnum() for letter in one + other)),
-    )
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from ....oracles import LinearChain
 from ....oracles.options import Count
 from ...trust import text_of
-from ..task import EVALUATED, Batch, LatentModel, Rates, Split, Task, TaskLoss, seeded
-from ..training import train
+from ..task import Batch, LatentModel, Rates, Split, Task, TaskLoss, seeded
 from .treebank import bucket, sentence_rows
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
@@ -51,6 +50,7 @@ class NamedEntities(Task):
     scored: ClassVar[str] = "span F1"
     references: ClassVar[tuple[str, ...]] = ("mensch2018differentiable",)
     structured: ClassVar[str] = "right tags"
+    best: ClassVar[str] = "crf"
     files: ClassVar[tuple[str, ...]] = ("ner/en_ewt-uner-dev.iob2.gz", "ner/en_ewt-uner-test.iob2")
 
     @property
@@ -74,36 +74,28 @@ class NamedEntities(Task):
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
         assert batch.lengths is not None
         tags = LinearChain.tags(structure * self.oracle.length_mask(tuple(structure.shape[-3:]), batch.lengths))
-        found = torch.tensor([f1([counts]) for counts in _counts(batch, tags)])
-        return {"accuracy": found, "structure_accuracy": _right(batch, nn.functional.one_hot(tags, len(TAGS)).float())}
+        found = [f1([true], [said]) for true, said in zip(_names(batch.labels), _names(tags), strict=True)]
+        return {"accuracy": torch.tensor(found), "structure_accuracy": _right(batch, nn.functional.one_hot(tags, len(TAGS)).float())}
 
     @torch.no_grad()
     def evaluate(self, model: LatentModel, split: Split = "test") -> dict[str, float]:
         """Means as for every task, except F1, which is that of all spans together."""
-        counts: dict[str, list[Counts]] = {"accuracy": [], "relaxed_accuracy": []}
-        right: list[Tensor] = []
-        for items in torch.arange(self.size(split)).split(EVALUATED):
-            batch = self.batch(split, items)
-            scores = self.scores(model, batch)
-            best = self.oracle.argmax(scores)
-            right.append(_right(batch, best.sum(-2)).double())
-            for metric, point in (("accuracy", best), ("relaxed_accuracy", self.oracle.marginals(scores))):
-                counts[metric] += _counts(batch, LinearChain.tags(point))
-        return {metric: f1(found) for metric, found in counts.items()} | {"structure_accuracy": float(torch.cat(right).mean())}
+        batch = self.data(split)
+        scores = self.scores(model, batch)
+        best = self.oracle.argmax(scores)
+        points = {"accuracy": best, "relaxed_accuracy": self.oracle.marginals(scores)}
+        found = {metric: f1(_names(batch.labels), _names(LinearChain.tags(point))) for metric, point in points.items()}
+        return found | {"structure_accuracy": float(_right(batch, best.sum(-2)).double().mean())}
 
-    def floor(self, seed: int) -> Mapping[str, float]:
+    def floor(self, seed: int) -> float:
         """Every word gets its most frequent tag in the training sentences; other words are no entities."""
         seen: dict[str, Counter[str]] = {}
         for sentence in self.corpus()["train"][0]:
             for word, tag in zip(*sentence, strict=True):
                 seen.setdefault(word, Counter())[tag] += 1
         usual = {word: found.most_common(1)[0][0] for word, found in seen.items()}
-        return {"accuracy": f1(counts_of(tags, [usual.get(word, "O") for word in read]) for read, tags in self.corpus()["test"][0])}
-
-    def ceiling(self, seed: int) -> Mapping[str, float]:
-        """A conditional random field."""
-        found = self.evaluate(train(self, "crf", rate=0.01, seed=seed))
-        return {metric: found[metric] for metric in ("accuracy", "structure_accuracy")}
+        test = self.corpus()["test"][0]
+        return f1([one.tags for one in test], [[usual.get(word, "O") for word in one.words] for one in test])
 
 
 class Tagger(nn.Module):
@@ -186,24 +178,14 @@ def _right(batch: Batch, tags: Tensor) -> Tensor:
     return batch.mean((tags * nn.functional.one_hot(batch.labels, len(TAGS))).sum(-1))
 
 
-class Counts(NamedTuple):
-    """Spans: those that are true, those that were said, and those that are both."""
-
-    true: int
-    said: int
-    both: int
+def _names(tags: Tensor) -> list[list[str]]:
+    return [[TAGS[tag] for tag in row] for row in tags.tolist()]
 
 
-def f1(counts: Iterable[Counts]) -> float:
-    """The harmonic mean of precision and recall of all spans together; 1 where there are none and none were said."""
-    true, said, both = map(sum, zip(*counts, strict=True))
-    return 2 * both / (true + said) if true + said else 1.0
-
-
-def counts_of(true: Sequence[str], said: Sequence[str]) -> Counts:
-    """Spans of a sentence's tags."""
-    one, other = spans(true), spans(said)
-    return Counts(len(one), len(other), len(one & other))
+def f1(true: Sequence[Sequence[str]], said: Sequence[Sequence[str]]) -> float:
+    """The harmonic mean of precision and recall of the spans of all sentences together; 1 if there are none on both sides."""
+    one, other = ({(item, span) for item, tags in enumerate(side) for span in spans(tags)} for side in (true, said))
+    return 2 * len(one & other) / (len(one) + len(other)) if one or other else 1.0
 
 
 def spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
@@ -221,9 +203,3 @@ def spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
         if mark != "O" and following != f"I-{kind}":
             found.add((begin, place + 1, kind))
     return found
-
-
-def _counts(batch: Batch, tags: Tensor) -> list[Counts]:
-    """Spans of every sentence, of tags by number ``[b, n]``; padding is no entity."""
-    rows = zip(batch.labels.tolist(), tags.tolist(), strict=True)
-    return [counts_of([TAGS[tag] for tag in true], [TAGS[tag] for tag in said]) for true, said in rows]

@@ -1,21 +1,24 @@
-"""Sentences with dependency trees, and a parser that scores arcs."""
+"""Dependency trees of short English sentences: parsing with known trees, and a parser within a pipeline."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ....estimators import crf_loss
 from ....oracles import ProjectiveTree
 from ....oracles.options import Count
 from ...trust import text_of
-from ..task import Batch, Split, Task
+from ..task import Batch, LatentModel, Rates, Split, Steps, Task, TaskLoss, label_loss, right, seeded
+from ..training import fit, fit_decoder
 
 BUCKETS = 1000
 """Embeddings that the features of words share."""
@@ -23,35 +26,9 @@ BUCKETS = 1000
 FEATURES = 5
 
 
-class Sentence(NamedTuple):
-    """Words with their parts of speech, heads, counted from 1 with 0 for the root, and relations without subtypes."""
-
-    words: Sequence[str]
-    tags: Sequence[str]
-    heads: Sequence[int]
-    relations: Sequence[str]
-
-
-class Treebank(NamedTuple):
-    """The sentences of every split.
-
-    Attributes:
-        trees: features ``[b, n + 1, f]`` of root and words, and heads ``[b, n]`` as labels.
-        relations: numbers ``[b, n]``. ``names``: names of relations, of which the last stands for all that were not seen.
-    """
-
-    trees: dict[Split, Batch]
-    relations: dict[Split, Tensor]
-    names: tuple[str, ...]
-
-
 @dataclass(frozen=True)
 class TreebankTask(Task):
-    """A task on short English sentences, whose structures are their dependency trees.
-
-    Args:
-        shortest, longest: words of a sentence.
-    """
+    """A task on short English sentences, whose structures are their dependency trees."""
 
     shortest: Count = 4
     longest: Count = 7
@@ -77,30 +54,171 @@ def attachment(batch: Batch, z: Tensor) -> Tensor:
     return ((z * batch.true()).sum(-2) * inside).sum(-1) / batch.lengths
 
 
+@dataclass(frozen=True)
+class Parsing(TreebankTask):
+    """A dependency parser of short English sentences, trained on their trees.
+
+    Its loss is the share of words with a wrong head, so that estimators minimise risk; supervised estimators have losses of their own.
+    Accuracy is the unlabelled attachment score of a sentence, structure quality the share of sentences without a mistake.
+
+    Args:
+        shortest, longest: words of a sentence. ``hidden``: size of embeddings and of the hidden layer.
+    """
+
+    hidden: Count = 32
+    steps: Count = 300
+    rates: Rates = (0.003, 0.01, 0.03)
+    batch_size: Count = 32
+
+    name: ClassVar[str] = "parsing"
+    summary: ClassVar[str] = "dependency parsing with known trees"
+    scored: ClassVar[str] = "unlabelled attachment score"
+    structured: ClassVar[str] = "whole trees"
+    best: ClassVar[str] = "crf"
+
+    def model(self, seed: int) -> LatentModel:
+        with seeded(seed):
+            return LatentModel(ArcScorer(self.hidden, self.longest), nn.Identity())
+
+    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
+        return TaskLoss(lambda z: 1 - attachment(batch, z), "wrong_heads", vertex_degree=1, extension="linear", gold=batch.gold)
+
+    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
+        right = attachment(batch, structure)
+        return {"accuracy": right, "structure_accuracy": (right > 1 - 1e-6).float()}
+
+    def floor(self, seed: int) -> float:
+        """Every word headed by the one before it, or all by the one after, whichever is better on the sentences to learn from."""
+        chains = {side: self._chain("train", side) for side in (-1, 1)}
+        return self._chain("test", max(chains, key=chains.__getitem__))
+
+    def _chain(self, split: Split, side: int) -> float:
+        trees = self.data(split)
+        assert trees.lengths is not None
+        places = torch.arange(1, self.longest + 1)
+        lengths = trees.lengths.unsqueeze(-1)
+        right = (trees.labels == torch.where(places + side > lengths, 0, places + side)) & (places <= lengths)
+        return float((right.sum(-1) / trees.lengths).mean())
+
+
+@dataclass(frozen=True)
+class Pipeline(TreebankTask):
+    """Grammatical relations of words, from each word and its head in a tree that a parser chose.
+
+    The parser is pretrained on the trees of some sentences; the others are used without their trees. The estimator ``frozen`` keeps the
+    parser; every other estimator continues its training through the relations. Structure quality is the unlabelled attachment score: its
+    change shows whether the latent trees remain those of the grammar.
+
+    Args:
+        shortest, longest: words of a sentence. ``parsed``: sentences that the parser is trained on alone, for ``parser_steps``.
+        hidden: size of embeddings and hidden layers.
+
+    References:
+        Peng, Thomson & Smith 2018, "Backpropagating through structured argmax using a SPIGOT", sections 4 and 5.
+    """
+
+    parsed: Count = 200
+    parser_steps: Steps = 100
+    hidden: Count = 32
+    steps: Count = 300
+    rates: Rates = (0.001, 0.003, 0.01)
+    batch_size: Count = 32
+
+    name: ClassVar[str] = "pipeline"
+    summary: ClassVar[str] = "grammatical relations through a parser that was trained alone"
+    scored: ClassVar[str] = "right relations of words"
+    references: ClassVar[tuple[str, ...]] = ("peng2018backpropagating",)
+    structured: ClassVar[str] = "unlabelled attachment score"
+
+    def size(self, split: Split) -> int:
+        return super().size(split) - (self.parsed if split == "train" else 0)
+
+    def model(self, seed: int) -> LatentModel:
+        with seeded(seed):
+            decoder = Relations(self.hidden, self.longest, len(self.treebank().names))
+        return LatentModel(copy.deepcopy(_parser(replace(self, steps=1, rates=()), seed)), decoder)
+
+    def data(self, split: Split) -> Batch:
+        bank = self.treebank()
+        return bank.trees[split]._replace(labels=bank.relations[split])
+
+    def batch(self, split: Split, items: Tensor) -> Batch:
+        return super().batch(split, items + self.parsed if split == "train" else items)
+
+    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
+        return TaskLoss(lambda z: batch.mean(label_loss(self.predict(model, batch, z), batch.labels)), "cross_entropy", gold=batch.gold)
+
+    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
+        accuracy = batch.mean(right(self.predict(model, batch, structure), batch.labels))
+        return {"accuracy": accuracy, "structure_accuracy": attachment(batch, structure)}
+
+    def floor(self, seed: int) -> float:
+        """The decoder trained and tested without heads."""
+        return fit_decoder(self, self.model(seed), lambda batch: torch.zeros_like(batch.true()), rate=0.003, seed=seed)["accuracy"]
+
+
+@functools.lru_cache(maxsize=16)
+def _parser(task: Pipeline, seed: int) -> ArcScorer:
+    """A parser trained by the likelihood of the trees that it may see."""
+    with seeded(seed):
+        parser = ArcScorer(task.hidden, task.longest)
+
+    def loss(items: Tensor) -> Tensor:
+        batch = task.data("train").take(items)
+        return crf_loss(task.oracle, parser(*batch.inputs), batch.true(), lengths=batch.lengths).mean()
+
+    if task.parser_steps:  # as many items to learn from as the task leaves out
+        fit(parser, loss, replace(task, steps=task.parser_steps, parsed=task.size("train")), rate=0.01, seed=seed)
+    return parser
+
+
+class Word(NamedTuple):
+    """A word with its part of speech, its head, counted from 1 with 0 for the root, and its relation without subtype."""
+
+    form: str
+    tag: str
+    head: int
+    relation: str
+
+
+class Treebank(NamedTuple):
+    """The sentences of every split.
+
+    Attributes:
+        trees: features ``[b, n + 1, f]`` of root and words, and heads ``[b, n]`` as labels.
+        relations: numbers ``[b, n]``. ``names``: names of relations, of which the last stands for all that were not seen.
+    """
+
+    trees: dict[Split, Batch]
+    relations: dict[Split, Tensor]
+    names: tuple[str, ...]
+
+
 @functools.lru_cache(maxsize=4)
 def _read(trained: Path, held_out: Path, shortest: int, longest: int) -> Treebank:
-    every = [[one for one in read_conllu(text_of(path)) if usable(one, shortest, longest)] for path in (trained, held_out)]
-    parts: dict[Split, list[Sentence]] = {
-        "train": [one for number, one in enumerate(every[0]) if number % 10],
-        "validation": every[0][::10],
-        "test": every[1],
-    }
-    names = (*sorted({name for one in parts["train"] for name in one.relations}), "unseen")
-    found = {split: tensors(sentences, longest, names) for split, sentences in parts.items()}
-    return Treebank({split: trees for split, (trees, _) in found.items()}, {split: numbers for split, (_, numbers) in found.items()}, names)
+    every, test = ([one for one in read_conllu(text_of(path)) if usable(one, shortest, longest)] for path in (trained, held_out))
+    train = [one for number, one in enumerate(every) if number % 10]
+    parts: dict[Split, list[list[Word]]] = {"train": train, "validation": every[::10], "test": test}
+    names = (*sorted({word.relation for one in train for word in one}), "unseen")
+    known = {name: number for number, name in enumerate(names)}
+    found, relations = {}, {}
+    for split, sentences in parts.items():
+        features, numbers = torch.zeros(len(sentences), longest + 1, FEATURES, dtype=torch.long), torch.zeros(len(sentences), longest)
+        heads = torch.arange(longest).repeat(len(sentences), 1)  # padding is headed by the word before, as the oracle completes trees
+        for item, words in enumerate(sentences):
+            features[item, : len(words) + 1] = torch.tensor([_hashed("", "ROOT"), *(_hashed(word.form, word.tag) for word in words)])
+            heads[item, : len(words)] = torch.tensor([word.head for word in words])
+            numbers[item, : len(words)] = torch.tensor([known.get(word.relation, len(names) - 1) for word in words])
+        lengths = torch.tensor([len(words) for words in sentences])
+        found[split] = Batch((features,), heads, lengths, ProjectiveTree.structure(heads, torch.float32))
+        relations[split] = numbers.long()
+    return Treebank(found, relations, names)
 
 
-def read_conllu(text: str) -> Iterator[Sentence]:
+def read_conllu(text: str) -> Iterator[list[Word]]:
     """The sentences of a CoNLL-U file; of its rows those that are words: neither ranges nor empty nodes."""
     for rows in sentence_rows(text):
-        words = [row for row in rows if row[0].isdigit()]
-        if words:
-            yield Sentence(
-                [row[1] for row in words],
-                [row[3] for row in words],
-                [int(row[6]) for row in words],
-                [row[7].partition(":")[0] for row in words],
-            )
+        yield [Word(row[1], row[3], int(row[6]), row[7].partition(":")[0]) for row in rows if row[0].isdigit()]
 
 
 def sentence_rows(text: str) -> Iterator[list[list[str]]]:
@@ -110,27 +228,13 @@ def sentence_rows(text: str) -> Iterator[list[list[str]]]:
             yield rows
 
 
-def usable(sentence: Sentence, shortest: int, longest: int) -> bool:
+def usable(sentence: Sequence[Word], shortest: int, longest: int) -> bool:
     """Whether a sentence has ``shortest`` to ``longest`` words, one of them headed by the root, and no crossing arcs."""
-    if not shortest <= len(sentence.words) <= longest or list(sentence.heads).count(0) != 1:
+    heads = [word.head for word in sentence]
+    if not shortest <= len(heads) <= longest or heads.count(0) != 1:
         return False
-    arcs = [(min(head, word), max(head, word)) for word, head in enumerate(sentence.heads, 1)]
+    arcs = [(min(head, word), max(head, word)) for word, head in enumerate(heads, 1)]
     return not any(first < begin < last < end for first, last in arcs for begin, end in arcs)
-
-
-def tensors(sentences: Sequence[Sentence], longest: int, relations: Sequence[str]) -> tuple[Batch, Tensor]:
-    """Trees and relations, padded to the longest; in padding every word is headed by the one before, as the oracle completes trees."""
-    features = torch.zeros(len(sentences), longest + 1, FEATURES, dtype=torch.long)
-    heads = torch.arange(longest).repeat(len(sentences), 1)
-    numbers = torch.zeros(len(sentences), longest, dtype=torch.long)
-    known = {name: number for number, name in enumerate(relations)}
-    for item, sentence in enumerate(sentences):
-        size = len(sentence.words)
-        features[item, : size + 1] = torch.tensor([_hashed("", "ROOT"), *map(_hashed, sentence.words, sentence.tags)])
-        heads[item, :size] = torch.tensor(sentence.heads)
-        numbers[item, :size] = torch.tensor([known.get(name, len(relations) - 1) for name in sentence.relations])
-    lengths = torch.tensor([len(sentence.words) for sentence in sentences])
-    return Batch((features,), heads, lengths, structure_of(heads)), numbers
 
 
 def _hashed(word: str, tag: str) -> list[int]:
@@ -143,11 +247,6 @@ def _hashed(word: str, tag: str) -> list[int]:
 def bucket(feature: str, buckets: int) -> int:
     """The number of a feature, from 1; 0 is for padding."""
     return 1 + int.from_bytes(hashlib.blake2b(feature.encode(), digest_size=4).digest(), "big") % (buckets - 1)
-
-
-def structure_of(heads: Tensor) -> Tensor:
-    """``[..., n]`` -> float32 ``[..., n + 1, n + 1]``: heads as an oracle's structure."""
-    return ProjectiveTree.structure(heads, torch.float32)
 
 
 class Words(nn.Module):
@@ -180,12 +279,7 @@ class Apart(nn.Module):
 
 
 class ArcScorer(nn.Module):
-    """Scores of arcs: a perceptron of head, modifier, their neighbours, and their distance.
-
-    Args:
-        size: of embeddings and of the hidden layer.
-        longest: words of a sentence.
-    """
+    """Scores of arcs: a perceptron of head, modifier, their neighbours, and their distance."""
 
     def __init__(self, size: int, longest: int) -> None:
         super().__init__()
@@ -201,3 +295,23 @@ class ArcScorer(nn.Module):
         around = torch.cat([embedded, torch.cat([pad, embedded[..., :-1, :]], -2), torch.cat([embedded[..., 1:, :], pad], -2)], -1)
         hidden = self.head(around).unsqueeze(-2) + self.modifier(around).unsqueeze(-3) + self.apart()
         return self.out(hidden.tanh()).squeeze(-1)  # type: ignore[no-any-return]
+
+
+class Relations(nn.Module):
+    """Relations of words: a perceptron of each word and the mean of its heads, with how far they are apart."""
+
+    def __init__(self, size: int, longest: int, relations: int) -> None:
+        super().__init__()
+        self.words = Words(size)
+        self.modifier, self.head = nn.Linear(size, size), nn.Linear(size, size, bias=False)
+        self.apart = Apart(size, longest)
+        self.out = nn.Linear(size, relations)
+
+    def forward(self, features: Tensor, z: Tensor) -> Tensor:
+        """``[b, n + 1, f], [..., b, n + 1, n + 1] -> [..., b, n, R]``: logits."""
+        embedded = self.words(features)
+        z = z * features.any(-1).unsqueeze(-1)  # padding heads no word
+        apart = torch.einsum("...hm,hmd->...md", z, self.apart())
+        hidden = self.modifier(embedded) + z.mT @ self.head(embedded) + apart
+        logits: Tensor = self.out(hidden[..., 1:, :].tanh())
+        return logits

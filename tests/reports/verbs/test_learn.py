@@ -45,15 +45,6 @@ def test_gradients_are_measured_where_there_is_time(words, measured, tmp_path, m
     assert ("parameter_bias: 3 cells" in done.stdout) == measured
 
 
-def test_an_encoder_is_for_every_task_of_the_study(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("structgrad.suites.running.planning.presets.STUDY", (SMALL, "clusters[steps=30]"))
-    asked = []
-    monkeypatch.setattr("structgrad.reports.verbs.run.command.with_encoder", lambda tasks, encoder: asked.append((tasks, encoder)) or tasks)
-    call("learn", "--study", "--encoder", "./mine.py:Mine", "-e", "ste", "--no-gradients", "--dry-run")
-    assert asked == [((SMALL, "clusters[steps=30]"), "./mine.py:Mine")]
-
-
 @pytest.mark.parametrize("words", [["learn", SMALL, "--seeds", "1", "--no-gradients", "-j", "0"], [*RUN, *FEW]], ids=["learn", "run"])
 def test_an_estimator_of_nan_is_broken_with_exit_code_1(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy
 
-from structgrad.suites.learning import associate
+from structgrad.suites.learning.finding import associate
 
 IDEAS = [name for name, size in zip("abcdefghi", (1, 6, 4, 3, 2, 2, 2, 3, 1), strict=True) for _ in range(size)]
 
@@ -35,7 +35,7 @@ def test_one_task_is_what_scipy_says():
 
 def test_a_resample_is_a_correlation_of_what_was_drawn():
     """An estimator that is drawn twice counts as two that are alike, with ties in the middle."""
-    from structgrad.suites.learning.correlation import _correlations
+    from structgrad.suites.learning.finding import _correlations
 
     random = np.random.default_rng(1)
     x, y = random.standard_normal((2, 1, 8, 3))

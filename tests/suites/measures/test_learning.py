@@ -20,7 +20,7 @@ from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.planning.presets import FIRST_ENTROPIES, FIRST_LOSSES, learning_plan, plan_of
 from structgrad.suites.running.runner import run
-from structgrad.suites.tasks import cache, choosing, make_task, references, training
+from structgrad.suites.tasks import choosing, make_task, references, training
 from structgrad.suites.tasks.choosing import FIRST_TUNING_SEED, OPTIONS
 
 NAME = "task:clusters[clusters=3,features=4,train=200,heldout=100,steps=20]"
@@ -137,7 +137,7 @@ def test_references_have_cells_of_their_own_which_come_first(tmp_path, monkeypat
     assert {(row.metric, row.instance) for row in rows} == {
         (metric, f"seed={seed}") for metric in ("floor_accuracy", "ceiling_accuracy", "parameter_truth_norm") for seed in (0, 1)
     }
-    for module, name in ((references, "_path"), (parameter_bias.ModelBatch, "_truth"), (type(make_task("clusters")), "floor")):
+    for module, name in ((references, "Training"), (parameter_bias.ModelBatch, "_truth"), (type(make_task("clusters")), "floor")):
         monkeypatch.setattr(module, name, lambda *given, **named: pytest.fail("computed again"))
     again = run(replace(ALONG, estimators=("ste",)), tmp_path / "again", machine=Machine(jobs=0))
     assert {row.status for row in again} == {"ok"}
@@ -156,7 +156,7 @@ def test_floors_and_ceilings_are_computed_once(monkeypatch):
 def test_a_damaged_file_of_the_cache_is_computed_again():
     task = make_task(NAME.removeprefix("task:"))
     first = references.bounds(task, 0)
-    [file] = cache.cache_folder().glob("*.pt")
+    [file] = references.cache_folder().glob("*.pt")
     file.write_bytes(b"damaged")
     assert references.bounds(task, 0) == first
 

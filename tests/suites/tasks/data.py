@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from structgrad.suites.tasks.fsdd import SpokenDigits
 from structgrad.suites.tasks.language.matching import Matching
 from structgrad.suites.tasks.language.ner import NamedEntities
 from structgrad.suites.tasks.language.treebank import TreebankTask
+from structgrad.suites.tasks.speech import SpokenDigits
 
 HEADER = "book\tid\tfr\ten\tlinks\n"
 

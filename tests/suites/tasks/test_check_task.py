@@ -46,10 +46,6 @@ def noisy(model: Any, seed: int) -> Any:
     return model
 
 
-def stacked(scores: torch.Tensor, *_: Any) -> torch.Tensor:
-    return scores * (2.0 if torch._C._functorch.is_batchedtensor(scores) else 1.0)
-
-
 def failing(*_: Any) -> None:
     raise KeyError("nothing")
 
@@ -59,7 +55,7 @@ def failing(*_: Any) -> None:
     [
         (
             changed("batch", lambda batch, *_: batch._replace(labels=batch.labels[:1])),
-            r"labels of 4 items of the split train has shape \(1,\); expected 4 rows",
+            r"labels of 4 items has shape \(1,\); expected 4 rows",
         ),
         (
             with_loss(lambda plain, z: plain(z).mean(-1)),
@@ -79,7 +75,7 @@ def failing(*_: Any) -> None:
         ({"model": lambda self, seed: Clusters.model(self, 0)}, "the models of two seeds are equal"),
         (
             changed("batch", lambda batch, *_: batch._replace(inputs=(batch.inputs[0] + torch.randn(()),))),
-            "a batch is another one when it is asked for again",
+            "inputs\\[0\\] of a batch is another one when it is asked for again",
         ),
         ({"structured": ""}, "expected structure_accuracy where it has a name"),
         (
@@ -90,9 +86,8 @@ def failing(*_: Any) -> None:
             changed("scores", lambda scores, *_: scores.float()),
             "gives scores of torch.float32 and losses of torch.float64; expected float64 of both",
         ),
-        (changed("scores", stacked), "seeds side by side have other scores or losses than alone; expected the same, or stackable = False"),
         ({"ceiling": Clusters.floor}, "expected a task on which structures help"),
-        ({"judge": failing}, "judged failed with KeyError: 'nothing'"),
+        ({"judge": failing}, "failed with KeyError: 'nothing'"),
     ],
 )
 def test_faults_are_found(methods: dict[str, Any], sentence: str) -> None:
@@ -145,6 +140,6 @@ def test_padding_must_not_matter(methods: dict[str, Any], sentence: str) -> None
 def test_a_task_without_data_or_items_is_not_checked_further(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_task(make_task("clusters[train=2]"), trained=False) == ["clusters: the split train has 2 items; expected at least 4"]
     monkeypatch.setattr(Clusters, "size", failing)
-    assert check_task(Clusters(**SIZES)) == ["clusters: sizes failed with KeyError: 'nothing'"]
+    assert check_task(Clusters(**SIZES)) == ["clusters failed with KeyError: 'nothing'"]
     monkeypatch.setattr(Clusters, "unavailable", lambda self: "no points are there")
     assert check_task(Clusters(**SIZES)) == ["clusters cannot be checked: no points are there"]

@@ -9,9 +9,19 @@ import torch
 
 from structgrad.oracles import ShiftReduce
 from structgrad.suites.score_folders import task_file
-from structgrad.suites.tasks.language import list_operations, listops
-from structgrad.suites.tasks.language.list_operations import PADDING, TOKENS, TRAINING_FILE, encoded, generate, leaves, parsed, value_of
-from structgrad.suites.tasks.language.listops import LineTask, ListOps, ListOpsGenerated, ListOpsParser, bracket_recall
+from structgrad.suites.tasks.language import listops
+from structgrad.suites.tasks.language.listops import (
+    PADDING,
+    TOKENS,
+    LineTask,
+    ListOps,
+    ListOpsGenerated,
+    ListOpsParser,
+    bracket_recall,
+    encoded,
+    generate,
+    parsed,
+)
 from structgrad.suites.tasks.training import train
 
 SIZES: dict[str, Any] = {"shortest": 7, "longest": 7, "train": 300, "heldout": 60, "dimension": 12, "hidden": 16}
@@ -41,11 +51,11 @@ POLICIES = (
     ],
 )
 def test_values(line: str, value: int) -> None:
-    assert value_of(line.split()) == value
+    assert parsed(line.split())[0] == value
 
 
 def test_a_line_as_tensors() -> None:
-    lines = encoded([parsed("( ( ( [MAX 2 ) 9 ) ] )"), parsed("( ( ( [MIN ( ( [FIRST 3 ) ] ) ) 1 ) ] )")], 7)
+    lines = encoded([["[MAX", "2", "9", "]"], ["[MIN", "[FIRST", "3", "]", "1", "]"]], 7)
     assert [[TOKENS[token] for token in row if token != PADDING] for row in lines.inputs[0].tolist()] == [
         ["[MAX", "2", "9", "]"],
         ["[MIN", "[FIRST", "3", "]", "1", "]"],
@@ -67,18 +77,28 @@ def test_generated_lines_are_distinct_and_fit() -> None:
 
 
 def test_more_lines_than_exist_are_refused(monkeypatch):
-    monkeypatch.setattr(list_operations, "PATIENCE", 30)
+    monkeypatch.setattr(listops, "PATIENCE", 30)
     with pytest.raises(ValueError, match=r"^`generate` found \d+ lines of 7 to 7 tokens; expected 200200: ask for fewer, or longer ones$"):
         generate("train", 7, 7, 200_000, 100)
 
 
-@pytest.mark.skipif(task_file(TRAINING_FILE) is None, reason="the real lines are not here")
-def test_values_of_real_lines() -> None:
-    path = task_file(TRAINING_FILE)
+@pytest.mark.skipif(task_file(LineTask.files[0]) is None, reason="the real lines are not here")
+def test_values_and_trees_of_real_lines() -> None:
+    """The file has them; trees are binary, and left-branching within each list."""
+    path = task_file(LineTask.files[0])
     assert path is not None
     for line in path.read_text().splitlines()[:200]:
         value, _, bracketing = line.partition("\t")
-        assert value_of(leaves(parsed(bracketing))) == int(value)
+        open_, known, place = [], [], 0
+        for token in bracketing.split():
+            if token == "(":
+                open_.append(place)
+            elif token == ")":
+                known.append((open_.pop(), place - 1))
+            else:
+                place += 1
+        found, spans = parsed([token for token in bracketing.split() if token not in "()"])
+        assert (found, sorted(spans)) == (int(value), sorted(known))
 
 
 def test_recall_counts_the_spans_of_the_line_alone() -> None:
@@ -127,12 +147,6 @@ def test_the_exact_gradient_finds_trees() -> None:
     before, after = TINY.model(0), train(TINY, "exact", rate=0.03, seed=0)
     found = [TINY.evaluate(model)["structure_accuracy"] for model in (before, after)]
     assert found[0] + 0.3 < found[1]
-
-
-def test_the_floor_also_has_left_branching_trees() -> None:
-    floor, ceiling = JOINT.floor(0), JOINT.ceiling(0)
-    assert floor["accuracy"] < floor["left_branching_accuracy"] < ceiling["accuracy"]
-    assert 0 < floor["left_branching_structure_accuracy"] < 1 == ceiling["structure_accuracy"]
 
 
 def test_the_decoder_has_a_smaller_rate() -> None:

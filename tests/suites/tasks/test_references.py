@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.suites.tasks.cache import cache_file, cached
+from structgrad.suites.tasks.references import cache_file, cached
 
 
 def never() -> dict[str, Tensor]:
