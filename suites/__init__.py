@@ -16,23 +16,9 @@ if TYPE_CHECKING:
     from .truth import Truth, exact_truth
 
 __all__ = [
-    "METRICS",
-    "Instance",
-    "Machine",
-    "Measurement",
-    "Plan",
-    "Problem",
-    "ProblemLoss",
-    "Results",
-    "Row",
-    "Sampling",
-    "Skip",
-    "Truth",
-    "exact_truth",
-    "learn",
-    "measure",
-    "run",
-]
+    "METRICS", "Instance", "Machine", "Measurement", "Plan", "Problem", "ProblemLoss", "Results", "Row", "Sampling", "Skip", "Truth",
+    "exact_truth", "learn", "measure", "run",
+]  # fmt: skip
 
 _HOMES = {
     "METRICS": ".metrics",

@@ -369,9 +369,6 @@ def make_loss(name: str, gold: Tensor, oracle: Oracle, *, seed: np.random.SeedSe
         gold: [*event] of 0/1, with at least one part.
         oracle: whose structures they are.
         seed: everything random comes from it alone.
-
-    Raises:
-        ValueError: an unknown name, ``downstream``, or a gold structure of another shape.
     """
     if name not in LOSSES:
         raise ValueError(unknown(name, LOSSES, "loss"))

@@ -52,22 +52,11 @@ def reference_gradient(  # noqa: PLR0913 - an instance, and the options of each 
     replicates: int = 65_536,
     key: tuple[str, ...] = (),
 ) -> Reference:
-    """The gradient of one of the four objectives at one score tensor, in float64.
+    """The gradient of one of the four objectives at one instance's scores, [*event], in float64.
 
-    Args:
-        kind: of the objective.
-        oracle: the structures.
-        loss: ``[..., *event] -> [...]``; differentiable for ``relaxed``.
-        scores: one instance, ``[*event]``.
-        truth: of the expected loss, if it is known already.
-        noise: of ``perturbed``; standard Gumbel noise by default.
-        point: of ``relaxed``; the marginals by default. Its derivative is taken by differences, so that an estimator's own backward
-            pass can be compared with it.
-        replicates: draws of noise, rounded up to whole blocks of 128.
-        key: stable names of the stream of noise: the same key gives the same reference.
-
-    Raises:
-        ValueError: ``argmax``, noise without a density, a loss without a gradient, or an oracle without the operations of the kind.
+    Noise is that of ``perturbed``: Gumbel by default, in ``replicates`` draws, rounded up to whole blocks. The same ``key`` gives the same
+    reference. The ``point`` of ``relaxed`` is the marginals by default; the derivative of another one is taken by differences, so that an
+    estimator's own backward pass can be compared with it.
 
     Example:
         >>> from structgrad.oracles import Categorical

@@ -131,11 +131,8 @@ def replay_samples(estimator: Estimator[Any], target: Target, slots: int, cap: i
     - The average of the estimates that N equal samples give.
 
     Neither is a claim of the estimator. A and κ are fitted to the returned estimates of random tuples of samples, likely and rare ones.
-    Every one of them has to agree.
-
-    Returns:
-        Mean and variance; other moments are NaN. None if neither form holds, the second has more than ``cap / N`` structures, or the truth
-            enumerated none.
+    Every one of them has to agree. Moments other than the mean and the variance are NaN. None if neither form holds, the second has more
+    than ``cap / N`` structures, or the truth enumerated none.
 
     References:
         Hoeffding 1948, "A class of statistics with asymptotically normal distribution", section 5, for the variance.
