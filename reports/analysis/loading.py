@@ -90,9 +90,9 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
     """The rows of a table.
 
     Example:
-        >>> from structgrad.suites import frames
+        >>> from structgrad.suites import base
         >>> row = Row("c", "bias", "toy", "init", "", "subset[k=3]", "mlp", "ste", "ste", metric="gain", value=1.0)
-        >>> rows_of(frames.to_frame([row])) == [row]
+        >>> rows_of(base.to_frame([row])) == [row]
         True
     """
     columns = {field.name: frame[field.name] for field in dataclasses.fields(Row)}

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...suites import frames
+from ...suites import base
 from ...suites.base import SCHEMA_VERSION, Row
 from .. import results
 
@@ -44,7 +44,7 @@ LEFT_OUT = (
 )
 """The columns of a result table that are not kept; they get the defaults of `Row`."""
 
-COLUMNS = tuple(name for name in frames.COLUMNS if name not in LEFT_OUT)
+COLUMNS = tuple(name for name in base.COLUMNS if name not in LEFT_OUT)
 
 _ROUNDED = ("normalised_entropy", "truth_norm", "value", "low", "high")
 _ENVIRONMENT = ("python", "packages", "commit", "dirty", "cpu", "cores", "os", "threads", "device", "device_name")
@@ -56,7 +56,7 @@ def reduced(frame: pd.DataFrame) -> pd.DataFrame:
     Example:
         >>> from dataclasses import replace
         >>> row = Row("c", "bias", "toy", "init", "", "subset[k=3]", "mlp", "ste", "ste", metric="gain", value=0.1)
-        >>> kept = reduced(frames.to_frame([row, replace(row, metric="cosine")]))
+        >>> kept = reduced(base.to_frame([row, replace(row, metric="cosine")]))
         >>> list(kept["metric"]), float(kept["value"].iloc[0])
         (['gain'], 0.10000000149011612)
     """
@@ -71,9 +71,9 @@ def reduced(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_all_columns(rows: pd.DataFrame) -> pd.DataFrame:
-    blank, again = frames.to_frame([Row("", "", "", "", "", "", "", "", "")]), [0] * len(rows)
+    blank, again = base.to_frame([Row("", "", "", "", "", "", "", "", "")]), [0] * len(rows)
     frame = rows.reset_index(drop=True).assign(**{name: blank[name].array.take(again) for name in LEFT_OUT})
-    return frame[list(frames.COLUMNS)].astype(frames.COLUMNS)
+    return frame[list(base.COLUMNS)].astype(base.COLUMNS)
 
 
 def write(*runs: Path, folder: Path = FOLDER) -> Path:
@@ -108,7 +108,7 @@ def write(*runs: Path, folder: Path = FOLDER) -> Path:
     if several:
         raise ValueError(f"two of the runs hold {', '.join(sorted(several))}; expected every problem in one of them")
     rows = pd.concat([part.astype({name: object for name in part if part[name].dtype == "category"}) for part, _ in read])
-    rows = rows.reset_index(drop=True).astype(frames.COLUMNS)
+    rows = rows.reset_index(drop=True).astype(base.COLUMNS)
     content = _parquet(rows)
     if len(content) > LARGEST:
         raise ValueError(f"the published table has {len(content)} bytes; expected at most {LARGEST}, of fewer problems or instances")
@@ -173,9 +173,9 @@ def load(folder: Path = FOLDER) -> tuple[pd.DataFrame, results.Manifest]:
         OtherSchemaError: a table of another schema version.
 
     Example:
-        >>> from structgrad.suites import frames
+        >>> from structgrad.suites import base
         >>> frame, about = load()
-        >>> about["rows"] == len(frame), list(frame.columns) == list(frames.COLUMNS)
+        >>> about["rows"] == len(frame), list(frame.columns) == list(base.COLUMNS)
         (True, True)
     """
     import pandas as pd
