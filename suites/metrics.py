@@ -194,8 +194,6 @@ METRICS: dict[str, Metric] = {
         "median seconds per row of forward and backward passes over a large batch; on a CPU, processor time", _NEVER, unit="s"
     ),
     "threads": Metric("number of torch threads during the timings", _NEVER, unit="count"),
-    "forward_memory": Metric("peak bytes of tensors and kernels in a forward pass for a batch of 32 rows", _BYTES, unit="B"),
-    "memory_per_row": Metric("peak bytes per additional row, measured with 16 and 32 rows", _BYTES, unit="B"),
     "total_time": Metric("median seconds of forward and backward at one point of a sweep", _NEVER, unit="s", label="seconds"),
     "time_exponent": Metric("exponent e of time ∝ sizeᵉ, over the upper part of a sweep", _NEVER),
     "memory_exponent": Metric("exponent e of peak memory ∝ sizeᵉ, over the upper part of a sweep", _NEVER),

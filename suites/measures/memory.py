@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from ...estimators.base import Estimator, Loss, check_call
-from ...oracles import SeedBlocks, kernels
+from ...oracles import kernels
 from ..base import Problem
 from ..statistics import seeds
 from .cost.timer import forward_pass, single_thread, timing_batch
@@ -75,53 +75,35 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def training_memory(estimator: Estimator[Any] | str, oracle: Any, loss: Loss, scores: Tensor) -> dict[str, float]:
-    """Peak bytes of one training step on a batch of scores, and how they grow with the batch.
+def training_memory(estimator: Estimator[Any] | str, oracle: Any, loss: Loss, scores: Tensor) -> int:
+    """Peak bytes of one training step, forward and backward, on a batch of scores.
 
     Args:
-        estimator: an estimator or its name. Every step is taken once before, so memory that is kept for later calls does not count.
+        estimator: an estimator or its name. The step is taken once before, so memory that is kept for later calls does not count.
         oracle: an oracle or its name.
         loss: ``[..., *batch, *event] -> [..., *batch]``.
-        scores: ``[rows, *event]``, an even number of rows.
-
-    Returns:
-        ``forward_memory``, ``peak_memory`` (forward and backward), and ``memory_per_row``. The last compares a batch that has the first
-        half of the rows twice, with the same noise, with that half.
+        scores: ``[*batch, *event]``.
     """
     made, loss, oracle, scores = check_call("training_memory", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
-    rows = len(scores) // 2
 
-    def peak(batch: Tensor, backward: bool, repeats: int = 0) -> int:
-        def step(generator: torch.Generator) -> None:
-            leaf = batch.detach().clone().requires_grad_()
-            value = forward_pass(made, oracle, loss, leaf, generator).sum()
-            if backward:
-                torch.autograd.grad(value, leaf, allow_unused=True)
+    def step(generator: torch.Generator) -> None:
+        leaf = scores.detach().clone().requires_grad_()
+        value = forward_pass(made, oracle, loss, leaf, generator).sum()
+        torch.autograd.grad(value, leaf, allow_unused=True)
 
-        def generator() -> torch.Generator:
-            return SeedBlocks(tuple(range(rows)) * repeats, 1, batch.device) if repeats else torch.Generator(batch.device).manual_seed(0)
-
-        with _no_collections():
-            load_kernels(functools.partial(step, generator()))
-            return peak_memory(functools.partial(step, generator()), device=batch.device)
-
-    half = scores[:rows]
-    added = peak(torch.cat([half, half]), True, repeats=2) - peak(half, True, repeats=1)
-    return {
-        "forward_memory": float(peak(scores, False)),
-        "peak_memory": float(peak(scores, True)),
-        "memory_per_row": added / rows,
-    }
+    with _no_collections():
+        load_kernels(functools.partial(step, torch.Generator(scores.device).manual_seed(0)))
+        return peak_memory(functools.partial(step, torch.Generator(scores.device).manual_seed(0)), device=scores.device)
 
 
 class Memory(Suite):
-    """Memory of one training step, forward and backward, and of every further row.
+    """Memory of one training step, forward and backward.
 
     The batch is that of `timing_batch` around the largest instance. On the CPU the numbers are exact counts: they repeat to the byte.
     """
 
     name: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "peak bytes of a training step, and what one more row adds"
+    summary: ClassVar[str] = "peak bytes of a training step"
     version: ClassVar[int] = 2
     exclusive: ClassVar[bool] = True
 
@@ -132,5 +114,4 @@ class Memory(Suite):
         scores = timing_batch(instance.scores.to(context.device, context.dtype), generator=stream)
         for name, estimator in estimators.items():
             with single_thread():
-                found = training_memory(estimator, problem.oracle, instance.loss, scores)
-            yield from (Finding(name, metric, value) for metric, value in found.items())
+                yield Finding(name, "peak_memory", float(training_memory(estimator, problem.oracle, instance.loss, scores)))

@@ -30,19 +30,15 @@ class Finding:
     """One metric of one estimator, as a suite found it.
 
     Attributes:
-        estimator: its key in the mapping of estimators.
-        metric: a key of `METRICS`. ``value, low, high``: with its 95 % interval; None without one.
-        interval: its method: ``jackknife``, ``profile``, ``order-statistic``, ``wilson``, ``bootstrap``, ``t`` or ``fit``; or empty.
+        metric: a key of `METRICS`. ``value, low, high``: with its 95 % interval, by the method ``interval``; None without one.
         instance: the item; empty for a finding about the whole problem.
-        setting: the point of a sweep, such as ``length=20`` or ``kl=0.03,samples=16``; empty without a sweep.
-        size: the swept quantity as a number, for fits and figures.
+        setting: the point of a sweep, such as ``length=20``; ``size``: the swept quantity as a number.
         reference: the objective of the gradient that it was compared with; empty without one.
-        tier: ``exact`` or ``mc``; empty if it is no expectation.
-        replicates: number of independent estimates; None for the exact tier.
+        tier: ``exact`` or ``mc``, with the number of ``replicates``; empty if it is no expectation.
         batches: the value with each of 32 batches of the replicates left out, for comparisons; empty without batches.
         sampling: ``converged`` or ``budget``; empty without sampling.
         verdict, p_value: of the test for bias; ``broken`` if estimates are NaN or infinite.
-        status, reason: ``ok``, or ``skipped`` or ``error`` with a reason, if an estimator or a point of a sweep has no value.
+        status, reason: ``skipped`` or ``error`` with a reason, if an estimator or a point of a sweep has no value.
     """
 
     estimator: str
@@ -108,14 +104,9 @@ EFFORTS: dict[str, Effort] = {
 
 @dataclass(frozen=True)
 class Context:
-    """The settings of a suite besides the problem: root seed, device, dtype and effort.
+    """The settings of a suite besides the problem, as in `Sampling`; ``scratch`` is a folder of the cell for checkpoints.
 
-    Attributes:
-        seed: everything random is keyed by it and by stable names, never by estimator, worker or order.
-        dtype: of estimators; truth and moments are float64.
-        batch_size: rows per launch. No estimate depends on it; sums over estimates depend on it in rounding only.
-        tier: ``auto`` is exact if possible, ``mc`` forces replicates.
-        scratch: a folder of the cell for checkpoints; None keeps nothing.
+    Everything random is keyed by the seed and by stable names, never by estimator, worker or order.
     """
 
     seed: int = 0

@@ -100,19 +100,16 @@ def test_cuda_counts_its_own_allocator() -> None:
     assert peak == 1024 * KILOBYTES
 
 
-def test_a_planted_cost_is_found_per_row_and_growing() -> None:
+def test_a_planted_cost_is_found() -> None:
     """Pairs of 200 parts in float64, and the other tensors of a step."""
-    scores = torch.zeros(32, 200, dtype=torch.float64)
-    found = training_memory(Hungry(), Subset(2), lambda z: z.sum(-1), scores)
-    pairs = 8 * 200**2
-    assert pairs <= found["memory_per_row"] <= 1.02 * pairs
-    assert 32 * pairs <= found["forward_memory"] <= found["peak_memory"] <= 32 * 1.02 * pairs
+    found, pairs = training_memory(Hungry(), Subset(2), lambda z: z.sum(-1), torch.zeros(32, 200, dtype=torch.float64)), 8 * 200**2
+    assert 32 * pairs <= found <= 32 * 1.02 * pairs
 
 
 def test_the_suite_repeats_to_the_byte() -> None:
     first, second = (list(Memory().findings(problem(), {"reinforce": Reinforce(), "hungry": Hungry()}, CONTEXT)) for _ in range(2))
     assert first == second
-    assert [finding.metric for finding in first] == ["forward_memory", "peak_memory", "memory_per_row"] * 2
+    assert [finding.metric for finding in first] == ["peak_memory"] * 2
     assert all(finding.value is not None and finding.value > 0 for finding in first)
 
 
@@ -124,9 +121,7 @@ def test_every_estimator_takes_the_same_whenever_garbage_is_collected(name: str)
     first = training_memory(estimator, case.oracle, loss, scores)
     with eager_collector():
         second = training_memory(estimator, case.oracle, loss, scores)
-    assert first == second
-    assert first["memory_per_row"] >= 0
-    assert 0 < first["forward_memory"] <= first["peak_memory"]
+    assert first == second > 0
 
 
 def test_the_step_before_the_measured_one_runs_the_same_kernels() -> None:
@@ -138,5 +133,5 @@ def test_the_step_before_the_measured_one_runs_the_same_kernels() -> None:
         return structures.sum(-1)
 
     training_memory("reinforce", Subset(2), loss, torch.zeros(4, 5, dtype=torch.float64))
-    assert len(shown) >= 8
+    assert len(shown) >= 2
     assert all(shown)
