@@ -91,8 +91,8 @@ def test_benchmarks_are_thin_and_have_a_version(kind: Any) -> None:
 # Measured values.
 
 
-@pytest.mark.parametrize("name", cases.ESTIMATORS)
-def test_every_estimator_has_a_time_and_a_peak(name: str) -> None:
+@pytest.mark.parametrize("name", ["rloo", "sparsemap", "reinmax", "step_ppo"])
+def test_estimators_have_a_time_and_a_peak(name: str) -> None:
     case = home(name)
     timed, sized = EstimatorTime(), EstimatorMemory()
     timed.setup(name, case, 64, "cpu")

@@ -33,17 +33,6 @@ def test_one_task_is_what_scipy_says():
     assert found.within["toy"] == pytest.approx(scipy.stats.spearmanr(x.ravel(), y.ravel()).statistic)
 
 
-def test_a_resample_is_a_correlation_of_what_was_drawn():
-    """An estimator that is drawn twice counts as two that are alike, with ties in the middle."""
-    from structgrad.suites.learning.finding import _correlations
-
-    random = np.random.default_rng(1)
-    x, y = random.standard_normal((2, 1, 8, 3))
-    times, seeds = np.array([[2.0, 0, 1, 3, 1, 1, 0, 1]]), np.array([[2.0, 0, 1]])
-    repeated = [np.repeat((side[0] @ seeds[0]) / 3, times[0].astype(int)) for side in (x, y)]
-    assert _correlations(x, y, times, seeds)[0, 0] == pytest.approx(scipy.stats.spearmanr(*repeated).statistic)
-
-
 def test_pooled_is_the_mean_over_tasks():
     x = np.stack([np.arange(6.0), np.arange(6.0)])[..., None]
     y = np.stack([np.arange(6.0), -np.arange(6.0)])[..., None]

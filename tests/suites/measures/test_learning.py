@@ -153,14 +153,6 @@ def test_floors_and_ceilings_are_computed_once(monkeypatch):
     assert references.bounds(task, 1) != first
 
 
-def test_a_damaged_file_of_the_cache_is_computed_again():
-    task = make_task(NAME.removeprefix("task:"))
-    first = references.bounds(task, 0)
-    [file] = references.cache_folder().glob("*.pt")
-    file.write_bytes(b"damaged")
-    assert references.bounds(task, 0) == first
-
-
 def test_the_runner_plans_and_pairs_tasks(tmp_path):
     rows = run(PLAN, tmp_path / "run", machine=Machine(jobs=0))
     measured = {(row.estimator, row.instance): row.value for row in rows if row.metric == "accuracy"}

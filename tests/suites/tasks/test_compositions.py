@@ -138,11 +138,3 @@ def test_the_gradient_of_an_action_that_was_not_taken() -> None:
     assert gradient[0, 2, 2, 1] != 0
     assert gradient[0, 3, 1, 0] != 0
     assert gradient[0, 5, 5, 0] == 0
-
-
-@pytest.mark.parametrize("kind", [ChartDecoder, StackDecoder])
-def test_under_vmap(kind: type[TreeDecoder]) -> None:
-    model, structures = decoder(kind), TREES if kind is ChartDecoder else DERIVATIONS
-    z = structures[[0, 3]].expand(3, 2, *structures.shape[1:])
-    lengths = torch.tensor([5, 5])
-    assert torch.allclose(torch.func.vmap(lambda one: model(TOKENS, lengths, one))(z), model(TOKENS, lengths, z))
