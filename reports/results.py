@@ -38,11 +38,7 @@ Manifest = dict[str, Any]
 
 
 def write(rows: pd.DataFrame | Iterable[Row], directory: Path, manifest: Mapping[str, Any]) -> Path:
-    """Write ``results.parquet`` and ``run.json`` into a folder, each as a whole or not at all.
-
-    Returns:
-        The path of the table.
-    """
+    """Write ``results.parquet`` and ``run.json`` into a folder, each as a whole or not at all; return the path of the table."""
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -60,11 +56,7 @@ def write(rows: pd.DataFrame | Iterable[Row], directory: Path, manifest: Mapping
 
 
 def check_output(call: str, path: Path | None, *read: str) -> None:
-    """Refuse an output file that would replace measurements.
-
-    Raises:
-        ValueError: a file of a run, an input of the verb, or a folder.
-    """
+    """Refuse, by a ValueError, an output that is a folder or would replace measurements: a file of a run, or an input of the verb."""
     if path is None:
         return
     if path.is_dir():
@@ -75,11 +67,7 @@ def check_output(call: str, path: Path | None, *read: str) -> None:
 
 
 def write_output(call: str, path: Path, content: bytes) -> None:
-    """Write the output of a verb, as `write_whole` does.
-
-    Raises:
-        ValueError: the file cannot be written.
-    """
+    """Write the output of a verb as `write_whole` does, or raise a ValueError that names another option."""
     try:
         write_whole(path, content)
     except OSError as error:
@@ -167,15 +155,12 @@ def _derived(folder: Path) -> tuple[pd.DataFrame, Manifest]:
 
 def with_visible_names(frame: pd.DataFrame) -> pd.DataFrame:
     """The table without names that hold control characters, or characters that hide or reverse text."""
-    found: dict[str, Any] = {}
     for name in frame.select_dtypes(["category", "string"]):
-        words = frame[name].dropna().unique()
-        changed = {word: visible(str(word)) for word in words if visible(str(word)) != word}
-        if changed and frame[name].dtype == "category":
-            found[str(name)] = frame[name].astype(object).replace(changed).astype("category")
-        elif changed:
-            found[str(name)] = frame[name].replace(changed)
-    return frame.assign(**found) if found else frame
+        changed = {word: seen for word in frame[name].dropna().unique() if (seen := visible(str(word))) != word}
+        if changed:
+            words = frame[name].astype(object).replace(changed)
+            frame = frame.assign(**{str(name): words}).astype({name: "category" if frame[name].dtype == "category" else frame[name].dtype})
+    return frame
 
 
 def _manifest(text: bytes | str) -> Manifest:
@@ -195,11 +180,7 @@ def manifest_of(folder: Path) -> Manifest:
 
 
 def check_not_newer(folder: Path) -> None:
-    """Refuse a folder whose run was made by a newer version, before anything in it is replaced.
-
-    Raises:
-        ValueError: a newer schema version.
-    """
+    """Refuse a folder whose run was made by a newer version, before anything in it is replaced."""
     version = manifest_of(folder).get("schema_version", 0)
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise NewerSchemaError(folder / MANIFEST, version)
@@ -246,23 +227,19 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def _git(*arguments: str) -> str | None:
-    """The answer of git about the checkout that holds this file; None outside one (an installed copy may lie in another project's)."""
-    here = Path(__file__).resolve()
-    for command in (["ls-files", "--error-unmatch", here.name], list(arguments)):
-        try:
-            answer = subprocess.run(
-                ["git", "-C", str(here.parent), *command], capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-    return answer.stdout.strip()
-
-
 def commit_of_package() -> tuple[str | None, bool | None]:
     """The commit of the checkout that the package lies in, and whether it was changed since; None outside one."""
-    changes = _git("status", "--porcelain")
-    return _git("rev-parse", "HEAD"), None if changes is None else bool(changes)
+    here = Path(__file__).resolve()
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(here.parent), *words]
+        return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", here.name)  # an installed copy may lie in the checkout of another project
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain"))
+    except (OSError, subprocess.SubprocessError):
+        return None, None
 
 
 def processor() -> str:

@@ -28,12 +28,10 @@ RECOMMENDING = ("rho_16", "early")
 
 @dataclass(frozen=True)
 class Winner:
-    """The best of the estimators that have a number at every seed of some tasks.
+    """The best of the estimators that have a number at every seed of some tasks, with its accuracy, normalised over several tasks.
 
-    Attributes:
-        name, score: the estimator, and its accuracy on one task, or its normalised accuracy over several.
-        tied: the estimators that are not significantly different from it. ``rivals``: the number of others. ``seeds``: of each task.
-        next, lead: the best of the others that is not tied, or of the ties if all are, and the lead over it, paired by seed.
+    ``tied`` are not significantly different from it, of all ``rivals``. ``lead`` is that over ``next``, paired by seed: the best that is
+    not tied, or the best tie if all are.
     """
 
     name: str
@@ -101,10 +99,9 @@ def _best(study: Study, tasks: Sequence[str], where: str) -> str:
     seconds = times(some, found.name, "seconds_to_target")
     reached, time = seconds or times(some, found.name, "steps_to_target"), "Its time to the target was not measured."
     if reached is not None:
-        time = f"It reached the target in {reached.reached} of {reached.runs} runs."
-    if reached is not None and reached.median is not None:
-        half = f"{number(reached.median)} {'s' if seconds else 'steps'}"
-        time = f"Half of its runs reach the target within {half} ({reached.reached} of {reached.runs} reach it)."
+        count = f"{reached.reached} of {reached.runs}"
+        half = "" if reached.median is None else f"{number(reached.median)} {'s' if seconds else 'steps'}"
+        time = f"Half of its runs reach the target within {half} ({count} reach it)." if half else f"It reached the target in {count} runs."
     return f"{where.replace('{}', plural(found.seeds, 'seed'))}{text} {time}"
 
 

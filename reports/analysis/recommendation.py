@@ -49,20 +49,16 @@ class Wish:
 
 @dataclass(frozen=True)
 class Candidate:
-    """The evidence on an eligible estimator.
+    """The evidence on an eligible estimator; bias, variance and replicates are medians over instances.
 
     Attributes:
-        rho: ρ of the average over a batch, with an interval over instances.
-        averaged: number of estimates in that average, in the same time as all.
-        bias: relative bias, the median over instances.
-        bias_bound: median of the upper ends of its 95 % intervals; None if it is exact.
+        rho: ρ of the average over a batch, with an interval over instances. ``averaged``: number of estimates in that average.
+        bias, bias_bound: relative bias, and the upper end of its 95 % interval; None if it is exact.
         verdict: result of the test for bias, the worst over instances; empty without a test.
-        variance: relative variance of one estimate, the median over instances.
-        zero: share of estimates that are 0.
-        seconds: time of one estimate.
-        cost: time of one estimate in estimates of `REFERENCE`, with the cost of the loss.
+        variance: relative variance of one estimate. ``zero``: share of estimates that are 0.
+        seconds, cost: time of one estimate; in estimates of `REFERENCE`, with the cost of the loss.
         evaluations: evaluations of the loss by one estimate; a backward counts as two.
-        replicates: the median over instances; None if all samples were enumerated.
+        replicates: None if all samples were enumerated.
     """
 
     estimator: str
@@ -84,17 +80,11 @@ class Recommended:
     """The answer for one loss.
 
     Attributes:
-        problem, loss, stage: the measured case.
-        meaning: the loss in words; empty if it has no name.
-        values_only: whether the measured loss is a black box.
+        meaning: the loss in words; empty if it has no name. ``values_only``: whether it is a black box.
         entropy: normalised entropy, the median over instances; None if unknown.
-        sizes: smallest and largest sizes, in words; empty if unknown.
-        structures: smallest and largest number of structures; NaN if unknown.
-        instances, timed, uncertain, outcome, rivals: see `Answer`.
-        best: the recommended estimator, subject to ``outcome``.
-        tied: estimators that are not significantly different from it, best first.
-        order: all eligible estimators, by ρ.
-        left_out: the estimators that do not compete, with the reason.
+        sizes: smallest and largest sizes, in words. ``structures``: smallest and largest number of structures; NaN if unknown.
+        instances, timed, uncertain, outcome, tied, rivals: see `Answer`. ``best``: the recommended estimator, subject to ``outcome``.
+        order: all eligible estimators, by ρ. ``left_out``: the estimators that do not compete, with the reason.
     """
 
     problem: str
@@ -118,15 +108,10 @@ class Recommended:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Answers to a wish.
+    """Answers to a wish, one for each measured loss that fits, from a table and the manifest of its run.
 
-    Attributes:
-        wish: the question.
-        answers: one for each measured loss that fits.
-        notes: differences between the question and the measured cases, in sentences.
-        source: name of the table.
-        about: manifest of its run.
-        predictors: correlations of such an order with the accuracy of trained models, see `published.predictors`.
+    ``notes`` are differences between the question and the measured cases, in sentences. ``predictors`` are correlations of such an order
+    with the accuracy of trained models, see `published.predictors`.
     """
 
     wish: Wish
@@ -257,7 +242,7 @@ class _Search:
             # Scores of a model at that level count more than random ones of a similar entropy, even if there are fewer.
             there = set(scores[rows["stage"] == self.wish.stage])
             names = scores[exact] if exact.any() else scores
-            chosen = max(dict.fromkeys(names), key=lambda name: (name in there, int(instances[name])))
+            chosen = str(max(dict.fromkeys(names), key=lambda name: (name in there, int(instances[name]))))
             return rows[scores == chosen]
         sized, event = sized_structure(self.wish.oracle)
         wanted = math.log(sized.count(event))

@@ -48,12 +48,9 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Spread:
-    """A metric over the instances of one problem and stage.
+    """The median and the quartiles of a metric over the instances of one problem and stage.
 
-    Attributes:
-        median, lower, upper: the median and the quartiles over instances.
-        low, high: a 95 % interval of the median: bootstrap over three instances or more, or that of a single instance; NaN for two.
-        instances: their number.
+    ``low, high`` are a 95 % interval of the median: bootstrap over three instances or more, or that of a single instance; NaN for two.
     """
 
     median: float

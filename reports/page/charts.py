@@ -140,7 +140,7 @@ def training_specs(names: Sequence[str], colours: Mapping[str, str], metrics: Se
     """
     picked = alt.selection_point(name="estimators", fields=["estimator"], bind="legend")
     scale, unit = alt.Scale(domain=list(names), range=[colours[name] for name in names]), alt.Scale(zero=False)
-    legend = alt.Legend(title=None, symbolLimit=0, labelLimit=170)
+    legend = alt.Legend(title=None, symbolLimit=0, labelLimit=170, symbolOpacity=1)
     shown, faint = (alt.condition(picked, alt.value(opacity), alt.value(0.04)) for opacity in (0.85, 0.08))
     base = alt.Chart().encode(color=alt.Color("estimator:N", scale=scale, legend=legend), opacity=shown)
 
@@ -172,7 +172,7 @@ def training_specs(names: Sequence[str], colours: Mapping[str, str], metrics: Se
                 y=alt.Y("accuracy:Q", scale=unit),
                 shape=alt.Shape("objective:N", legend=alt.Legend(title="objective")),
                 fillOpacity=kind,
-                stroke=alt.Stroke("estimator:N", scale=scale, legend=None),
+                stroke=alt.Stroke("estimator:N", scale=scale, legend=legend),
                 tooltip=[*told("x", "accuracy"), alt.Tooltip("objective:N"), alt.Tooltip("kind:N")],
             ),
         ),

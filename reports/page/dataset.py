@@ -1,4 +1,4 @@
-"""All numbers of a run, small enough to travel inside its page."""
+"""The numbers of a run that travel inside its page: all of them, and the marks of its charts with their colours and shapes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,39 @@ import base64
 import json
 import math
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ...suites.text import rounded, whole
-from ..analysis import tables
+from ..analysis import answers, tables
 
 MOST_ROWS = 120_000
 """Rows of single instances that a page holds at most; for a larger run it holds medians over instances only."""
 
 OVER_INSTANCES, EVERY_INSTANCE = "over instances", "every instance"
+
+_KEY = ["problem", "stage", "estimator"]
+_METRICS = {
+    **{"relative_bias": "bias", "gain": "gain", "orthogonal_bias": "orthogonal", "cosine": "cosine", "relative_variance": "variance"},
+    **{"relative_mse": "mse", "rho": "rho", "loss_evaluations": "evaluations", "seconds_per_estimate": "seconds", "peak_memory": "bytes"},
+}
+
+GREY = "#808080"
+"""The colour of the exact gradient, and of no other estimator."""
+
+_HUES = {
+    **{"straight_through": 0.03, "identity": 0.03, "factorised": 0.15, "policies": 0.32, "": 0.5},
+    **{"score_function": 0.64, "relaxations": 0.76, "perturbation": 0.86, "argmax_differences": 0.95},
+}
+"""Hues of HUSL by package of the estimator, and of all other ones; estimators of one package spread over a tenth of the circle."""
+
+_LIGHTNESS = (0.45, 0.6)
+"""Between these, every hue of HUSL has a contrast of at least 3 : 1 on a white page and on a dark one."""
+
+_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 
 
 def held(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -76,3 +98,100 @@ def _strict_value(value: float) -> float | int | str | None:
         return None if math.isnan(value) else "∞" if value > 0 else "−∞"
     near = rounded(value, 4)
     return int(near) if abs(near) < 1e15 and near == int(near) else near
+
+
+def marks(frame: pd.DataFrame, known: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """The tables that the charts share, by name.
+
+    Args:
+        frame: the rows of a run, with one loss per problem; see `tables.by_loss`.
+        known: of its manifest: ``values_only``, as in `answers.answers`, and ``sizes`` by problem, in words.
+    """
+    known_sizes, found = known.get("sizes", {}), cells(frame)
+    sizes = [known_sizes.get(name, known_sizes.get(name.rpartition(", ")[0], "")) for name in found["problem"]]
+    return {
+        "cells": found.assign(n=pd.Series(sizes, dtype=object)),
+        "standings": answers.standings(answers.answers(frame, known.get("values_only"))),
+        "sweeps": sweeps(frame),
+    }
+
+
+def cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per problem, entropy level and estimator: the instances, metrics with quartiles, and the cell that repeats it.
+
+    ``bias_bound`` is the upper end where a bias was neither found nor excluded, NaN elsewhere; ``cell`` is empty where nothing repeats it.
+    """
+    rows = tables.measured(frame)
+    words = [*_KEY, "oracle", "loss", "family", "cell"]
+    rows = rows.loc[rows["metric"].isin(list(_METRICS)), [*words, "seed", "suite", "instance", "log_count", "replicates"]]
+    rows = rows.assign(key=tables.numbered(rows, _KEY), late=rows["suite"].ne("bias"))
+    # Times are measured at one level and repeated at others: the cell of a row is that of its bias, if it was measured.
+    first = rows.sort_values("late", kind="stable").drop_duplicates("key").sort_index()
+    table = first[["key", *words, "seed"]].astype(dict.fromkeys(words, object))
+    table = table.assign(cell=table["cell"].str[:12], reference=table["family"].isin(tables.REFERENCE_FAMILIES))
+    groups = rows[rows["instance"] != ""].groupby("key", sort=False)
+    facts = {
+        "instances": groups["instance"].nunique(),
+        "structures": np.exp(groups["log_count"].median().astype("float64")),
+        "replicates": groups["replicates"].max().astype("float64"),
+    }
+    table = table.merge(pd.DataFrame(facts), left_on="key", right_index=True, how="left").drop(columns="key")
+    table = table.merge(tables.claims(frame)[[*_KEY, "verdict", "bias_bound"]], on=_KEY, how="left").fillna({"verdict": ""})
+    known = tables.aggregate(frame).drop_duplicates([*_KEY, "metric"], keep="last")
+    for metric, name in _METRICS.items():
+        # A time is measured once per problem: it has an interval and no quartiles.
+        sides = ("low", "high") if name == "seconds" else ("lower", "upper")
+        fields = {"median": name, sides[0]: f"{name}_low", sides[1]: f"{name}_high"}
+        table = table.merge(known.loc[known["metric"] == metric, [*_KEY, *fields]].rename(columns=fields), on=_KEY, how="left")
+    return _looking(table, frame)
+
+
+def _looking(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with the colour and the shape of its estimators."""
+    known = looks(frame)
+    return table.assign(**{name: [known[one][at] for one in table["estimator"]] for at, name in enumerate(("colour", "shape"))})
+
+
+def sweeps(frame: pd.DataFrame) -> pd.DataFrame:
+    """Medians and quartiles over instances at every point of a sweep, by the varied size (``axis``)."""
+    rows = tables.swept(frame)
+    rows = rows[rows["size"].notna()]
+    names = rows["setting"].str.replace(r"=[^,]*", "", n=1, regex=True)
+    groups = rows.assign(axis=names).groupby([*_KEY, "metric", "axis", "size"], sort=False)["value"]
+    spread = {"median": groups.median(), "lower": groups.quantile(0.25), "upper": groups.quantile(0.75), "instances": groups.size()}
+    return _looking(pd.DataFrame(spread).reset_index(), frame)
+
+
+def looks(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """A colour of its own and a shape of Vega-Lite for every estimator of a run.
+
+    Within a hue, estimators go from dark to light and have different shapes.
+    """
+    import seaborn as sns
+
+    from ...estimators import ESTIMATORS
+
+    kinds: dict[float | None, list[str]] = {}
+    for estimator, family in frame[["estimator", "family"]].drop_duplicates("estimator").astype(str).itertuples(index=False, name=None):
+        package = ESTIMATORS[family].__module__.split(".")[2] if family in ESTIMATORS else ""
+        kinds.setdefault(None if package == "exact" else _HUES.get(package, _HUES[""]), []).append(estimator)
+    found, (dark, light) = {}, _LIGHTNESS
+    for number, (hue, same) in enumerate(kinds.items()):
+        for position, estimator in enumerate(same):
+            place = (position + 0.5) / len(same)
+            lightness = dark + (light - dark) * place
+            colour = GREY if hue is None else sns.husl_palette(1, h=(hue + 0.1 * place - 0.05) % 1, s=0.95, l=lightness).as_hex()[0]
+            found[estimator] = (colour, _SHAPES[(number + position) % len(_SHAPES)])
+    return found
+
+
+def short_name(estimator: str) -> str:
+    """The name of an estimator for a figure: the class of your own file or module, and at most 30 letters.
+
+    Example:
+        >>> short_name("imle[lambda=2.5]"), short_name("./a/long/path/mine.py:Mine[k=2]")
+        ('imle[lambda=2.5]', 'Mine[k=2]')
+    """
+    name, bracket, options = estimator.partition("[")
+    short = name.rpartition(":")[2] + bracket + options
+    return short if len(short) <= 30 else short[:29] + "…"

@@ -15,10 +15,9 @@ from ...suites.metrics import METRICS
 from ..analysis import tables
 from ..analysis.answers import QUESTIONS
 from ..results import Manifest
-from . import answering, charts, dataset, marks, sections
+from . import answering, charts, dataset, sections
 from .content import METRIC_MEANING, VERDICT_MEANING, report
 from .learning import of_gradients
-from .looks import looks
 
 MANY_ROWS = 30
 """A table with more of them is compressed in the page, and filled when it scrolls into view."""
@@ -31,10 +30,10 @@ def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
     """
     frame = tables.by_loss(frame)
     found, held = report(frame, manifest), dataset.held(frame)
-    drawn, training = marks.held(of_gradients(frame), manifest.get("catalogue", {})), found.learning.charts
+    drawn, training = dataset.marks(of_gradients(frame), manifest.get("catalogue", {})), found.learning.charts
     specs = dict(charts.specs())
     if training:
-        colours = {name: colour for name, (colour, _) in looks(frame).items()}
+        colours = {name: colour for name, (colour, _) in dataset.looks(frame).items()}
         metrics = list(dict.fromkeys(training["learning-points"]["metric"])) if "learning-points" in training else []
         specs |= charts.training_specs(found.learning.study.names, colours, metrics)
     timed = bool((frame["metric"] == "time_ratio").any())
@@ -85,6 +84,12 @@ def vega() -> str:
 def _json(found: object) -> Markup:
     """JSON that is safe inside of a script."""
     return Markup(json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"))
+
+
+def document(template: str, **values: object) -> bytes:
+    """A page of the documents, in Markdown."""
+    plain = environment().overlay(autoescape=False, keep_trailing_newline=True)
+    return plain.get_template(template).render(**values).encode()
 
 
 @functools.cache

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,11 +18,9 @@ import pandas as pd
 
 from ...suites.base import split_loss
 from ...suites.text import number, plural
-from .. import results
 from ..analysis import tables
 from ..analysis.answers import MAIN_BUDGET
-from . import marks
-from .looks import short_name
+from . import dataset
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,22 +50,6 @@ _DECADES = np.logspace(0, 3, 25)
 
 
 @dataclass(frozen=True)
-class PaperFigure:
-    """A figure of one problem, with its caption in TeX."""
-
-    name: str
-    pdf: bytes
-    caption: str
-
-    def save(self, folder: Path) -> list[Path]:
-        """Write ``<name>.pdf`` and ``<name>.tex``."""
-        written = {f"{self.name}.pdf": self.pdf, f"{self.name}.tex": (self.caption + "\n").encode()}
-        for name, content in written.items():
-            results.write_whole(folder / name, content)
-        return [folder / name for name in written]
-
-
-@dataclass(frozen=True)
 class PlannedFigure:
     """A figure before it is drawn: its name, its rows, the function that draws a panel (None: the matrix), and its caption."""
 
@@ -77,10 +58,13 @@ class PlannedFigure:
     panel: Callable[[Axes, pd.DataFrame], None] | None
     text: str
 
-    def draw(self) -> PaperFigure:
-        """Draw it: a panel per entropy level, side by side; the matrix without panels."""
-        if self.panel is None:
-            return PaperFigure(self.name, saved(draw_matrix(self.rows), "pdf"), self.text)
+    def draw(self) -> dict[str, bytes]:
+        """Draw it, a panel per entropy level side by side; the contents of ``<name>.pdf`` and ``<name>.tex``, its caption."""
+        figure = draw_matrix(self.rows) if self.panel is None else self._panels(self.panel)
+        with _looks("white"):
+            return {f"{self.name}.pdf": saved(figure, "pdf"), f"{self.name}.tex": f"{self.text}\n".encode()}
+
+    def _panels(self, draw: Callable[[Axes, pd.DataFrame], None]) -> Figure:
         stages, names = tables.order(self.rows, "stage"), self.rows.drop_duplicates("estimator")
         columns, per_line = min(len(stages), 3), 2 if len(stages) == 1 else 4
         lines = math.ceil(len(stages) / columns)
@@ -88,12 +72,12 @@ class PlannedFigure:
             figure = _figure(COLUMN if columns == 1 else PAGE, 2.2 * lines + 0.13 * math.ceil(len(names) / per_line) + 0.1)
             panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).ravel()
             for panel, stage in zip(panels, stages, strict=False):
-                self.panel(panel, self.rows[self.rows["stage"] == stage])
+                draw(panel, self.rows[self.rows["stage"] == stage])
                 panel.set_title(stage)
             for panel in panels[len(stages) :]:
                 panel.set_visible(False)
             _legend(figure, dict(zip(names["estimator"], names["colour"], strict=True)), per_line)
-            return PaperFigure(self.name, saved(figure, "pdf"), self.text)
+        return figure
 
 
 def planned(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iterator[PlannedFigure]:
@@ -101,9 +85,9 @@ def planned(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iter
 
     Args:
         frame: the rows of a run.
-        known: entry ``catalogue`` of its manifest, as in `marks.held`.
+        known: entry ``catalogue`` of its manifest, as in `dataset.marks`.
     """
-    held = marks.held(tables.by_loss(frame), known or {})
+    held = dataset.marks(tables.by_loss(frame), known or {})
     best = winners(held)
     if len(best):
         yield PlannedFigure("matrix", best, None, _MATRIX.format(MAIN_BUDGET))
@@ -223,7 +207,7 @@ def _figure(width: float, height: float) -> Figure:
 def _legend(figure: Figure, colours: Mapping[Any, str], columns: int) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(color=colour, label=short_name(str(name))) for name, colour in colours.items()]
+    handles = [Patch(color=colour, label=dataset.short_name(str(name))) for name, colour in colours.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=6, frameon=False)
 
 

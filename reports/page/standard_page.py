@@ -18,28 +18,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ...suites.base import split_loss
-from ...suites.statistics.interval import Interval
-from ...suites.text import coefficient, exponential, number, whole
+from ...suites.text import exponential, whole
 from .. import published, results
 from ..analysis import answers, tables
 from ..analysis.answers import MAIN_BUDGET, Answer
-from . import marks, paper
+from . import dataset, paper
 from .cells import plain_table
 from .markdown import markdown_table
-from .page import environment, to_html
+from .page import document, to_html
 
 GRADIENTS, VALUES, LINEAR = "squared_distance", "black_box", "squared_distance_linear"
 KINDS = {LINEAR: "linear between structures", GRADIENTS: "differentiable at relaxed inputs", VALUES: "black box"}
 """Kinds of losses, in words."""
 
 ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
-
-PATIENT = 256
-"""A budget with which few biased estimators are the best."""
 
 BUILT_IN, REAL = "standard-entropies", "standard-stages"
 """Names of the figures."""
@@ -51,13 +46,12 @@ class Contest:
 
     Attributes:
         wins: on how many structures each estimator is named as the best. ``named``: the same with ties included.
-        count: of how many structures. ``rho``: the median over structures of the best one's.
+        count: of how many structures.
     """
 
     wins: Counter[str]
     named: Counter[str]
     count: int
-    rho: float
 
     @property
     def none(self) -> int:
@@ -76,12 +70,6 @@ class Contest:
         if not (names := self.winners):
             return f"none clearly best, {self.none} of {self.count}"
         return f"{' or '.join(f'`{one}`' for one in names)}, {self.named[names[0]]} of {self.count}"
-
-    def phrase(self, of: str = "structures", *, rho: bool = False) -> str:
-        """The content of the cell in a sentence, with the median ρ if asked."""
-        names, median = self.winners, f" (median ρ {number(self.rho, 2)})" if rho else ""
-        first, count = (f"`{names[0]}` is best or tied", self.named[names[0]]) if names else ("no estimator is clearly best", self.none)
-        return f"{first} on {count} of {self.count} {of}{median}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,37 +92,7 @@ class Standard:
         here = [one for one in self.found if (one.question.name, one.budget, one.stage, split_loss(one.problem)[1]) == asked]
         best = [one for one in here if one.outcome in ("clear", "tied")]
         named = Counter(name for one in best for name in (one.estimator, *one.tied))
-        rho = float(np.median([one.score.value for one in here if one.score.value is not None]))
-        return Contest(Counter(one.estimator for one in best), named, len(here), rho)
-
-    def exact(self, loss: str) -> list[str]:
-        """The estimators without bias and variance wherever this loss was measured."""
-        rows = tables.measured(self.frame)
-        rows = rows[rows["problem"].map(lambda name: split_loss(str(name))[1]) == loss]
-        # Rounding is a larger share of a gradient that nearly vanishes: the verdict allows for it.
-        inexact = (rows["metric"] == "relative_bias") & (rows["verdict"] != "unbiased-exact")
-        inexact |= (rows["metric"] == "relative_variance") & (rows["value"] > tables.ZERO)
-        worst = inexact.groupby(rows["estimator"], sort=False).any()
-        return list(worst.index[~worst])
-
-    def finding(self) -> list[str]:
-        """The findings, in sentences of at most 25 words."""
-        exact, used = " and ".join(f"`{name}`" for name in self.exact(LINEAR)), published.predictors()
-        triple = coefficient(Interval(*used["used"]["correlation"]))
-        patient = f"With the time of {PATIENT} REINFORCE estimates instead of {MAIN_BUDGET} (h = 0.4)"
-        return [
-            f"With a differentiable loss and high entropy (h = 0.95), {self.contest(GRADIENTS, 'h=0.95').phrase(rho=True)}",
-            f"At medium entropy (h = 0.4), {self.contest(GRADIENTS, 'h=0.4').phrase(rho=True)}",
-            f"At low entropy (h = 0.1), {self.contest(GRADIENTS, 'h=0.1').phrase(rho=True)}",
-            f"{patient}, {self.contest(GRADIENTS, 'h=0.4', PATIENT).phrase()}",
-            f"With a black-box loss and high entropy (h = 0.95), {self.contest(VALUES, 'h=0.95').phrase()}",
-            f"With a black-box loss and low entropy (h = 0.1), {self.contest(VALUES, 'h=0.1').phrase()}",
-            *([f"If the loss is linear between structures, {exact} are exact at every entropy level."] if exact else []),
-            f"On scores of models early in training, {self.contest(GRADIENTS, 'early').phrase('score sets', rho=True)}",
-            f"On scores of trained models, {self.contest(GRADIENTS, 'final').phrase('score sets', rho=True)}",
-            f"Over {used['tasks']} trained tasks, ρ had a rank correlation of {triple} with {used['outcome']}.",
-            f"Held-out tasks {'confirmed' if used['confirmed'] else 'did not confirm'} that correlation.",
-        ]
+        return Contest(Counter(one.estimator for one in best), named, len(here))
 
     def summary(self) -> str:
         """The best estimator by kind of loss and entropy level, as a table in Markdown."""
@@ -147,7 +105,7 @@ class Standard:
 
     def figures(self) -> dict[str, bytes]:
         """PNG images by name: structures at entropy levels, and real scores at stages of training."""
-        best = paper.winners(marks.held(self.frame, self.about["catalogue"]))
+        best = paper.winners(dataset.marks(self.frame, self.about["catalogue"]))
         entropies = best["stage"].str.startswith("h=")
         short = best.assign(base=best["base"].str.removesuffix("_regimes"))
         return {name: paper.saved(paper.draw_matrix(short[part]), "png") for name, part in ((BUILT_IN, entropies), (REAL, ~entropies))}
@@ -177,10 +135,10 @@ class Standard:
         instances = _instances(self.frame[self.frame["stage"] == "final"], "problem")
         return f"With {whole(instances)} instances each, no estimator is clearly best in {none} of {count} cells"
 
-    def page(self) -> str:
+    def page(self) -> bytes:
         """The text of ``standard.md``."""
-        plain = environment().overlay(autoescape=False, keep_trailing_newline=True)
-        return plain.get_template("standard.md.j2").render(
+        return document(
+            "standard.md.j2",
             standard=self,
             entropies=BUILT_IN,
             stages=REAL,
@@ -204,7 +162,7 @@ def write(folder: Path) -> list[Path]:
     """Write ``standard.md``, its figures and the page ``standard-run.html`` into a folder."""
     standard = Standard.load()
     contents = {f"{name}.png": image for name, image in standard.figures().items()}
-    contents |= {"standard.md": standard.page().encode(), "standard-run.html": standard.html()}
+    contents |= {"standard.md": standard.page(), "standard-run.html": standard.html()}
     for name, content in contents.items():
         results.write_whole(folder / name, content)
     return [folder / name for name in contents]

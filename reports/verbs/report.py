@@ -115,6 +115,7 @@ def _rendered(frame: pd.DataFrame, manifest: Manifest, kind: str) -> bytes:
 
 def _draw(frame: pd.DataFrame, manifest: Manifest, folder: Path, only: Sequence[str]) -> None:
     from ...suites.processors import side_by_side
+    from .. import results
     from ..page import of_gradients, paper
 
     figures = list(paper.planned(of_gradients(frame), manifest.get("catalogue")))
@@ -125,7 +126,9 @@ def _draw(frame: pd.DataFrame, manifest: Manifest, folder: Path, only: Sequence[
     written = 0
     try:
         for figure in _shown(side_by_side(paper.PlannedFigure.draw, chosen, _MOST_PROCESSES, _KILLED), len(chosen)):
-            written += len(figure.save(folder))
+            for name, content in figure.items():
+                results.write_whole(folder / name, content)
+            written += len(figure)
     except OSError as error:
         raise ValueError(f"`report` cannot write into {folder} ({error.strerror}); name another folder with --figures") from error
     typer.echo(

@@ -73,7 +73,6 @@ def pages(folder: Path) -> dict[str, Any]:
     results.write(training, folder / "training", {"command": "structgrad learn", "environment": {"commit": "abc"}})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("structgrad.suites.learning.finding.RESAMPLES", 20)
-        patch.setattr(learning_page, "figures", lambda section, colours: [])
         return {
             "made": content(made, examples.MANIFEST),
             "run": content(*results.read(FOLDER / "page.parquet")),

@@ -40,14 +40,6 @@ def one(found: list[Answer], question: str, budget: int = 16) -> Answer:
     return answer
 
 
-def test_every_question_is_asked_at_every_place_with_every_budget(found: list[Answer]) -> None:
-    assert len(found) == 2 * len(answers.QUESTIONS) * len(answers.BUDGETS)
-
-
-def test_the_exact_gradient_never_wins(found: list[Answer]) -> None:
-    assert "exact" not in {name for answer in found for name in (answer.estimator, *answer.tied)}
-
-
 def test_an_estimator_whose_declaration_the_run_contradicts_is_no_answer_to_any_question(found: list[Answer]) -> None:
     contradicted = answers.answers(results.to_frame(examples.rows()))
     assert RLOO in {answer.estimator for answer in found}
@@ -152,17 +144,6 @@ def test_the_outcome_is_decided_once(instances: int, expected: str) -> None:
     (row,) = standings.itertuples()
     assert answer.outcome == row.outcome == expected
     assert terminal.leader(answer)[0].startswith("none clearly best (3 instances)" if expected == "unclear" else "reinforce ")
-
-
-def test_summaries_are_by_loss() -> None:
-    """Pooled, ste would be best in 1 of 2 cells of a loss on which it is never the best."""
-    losses = ("squared_distance", "black_box")
-    table = rows({"reinforce": REINFORCE, "ste": Made(bias=0.1)}, losses=losses)
-    table = [row for row in table if (row.estimator, row.loss) != ("ste", "black_box")]
-    assert answering.minute(answers.answers(results.to_frame(table))) == [
-        ("Loss squared_distance", "ste is best in 1 of 1 cell."),
-        ("Loss black_box", "reinforce is best in 1 of 1 cell."),
-    ]
 
 
 def test_who_is_not_known_on_every_instance_does_not_compete(frame: pd.DataFrame) -> None:

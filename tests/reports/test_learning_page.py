@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-
 import pytest
 
 from structgrad.reports import results
 from structgrad.reports.page import learning_page
-from tests.suites.learning.planted import ESTIMATORS, TASKS, planted, row, trained
+from tests.suites.learning.planted import ESTIMATORS, TASKS, planted, row
 
 FEW = ("exact", "reinforce", "rloo", "ste", "imle", "sparsemap", "spigot", "structured_attention")
 
@@ -21,7 +18,6 @@ def page(rows, folder):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(learning_page, "figures", lambda section, colours: [])
     monkeypatch.setattr("structgrad.suites.learning.finding.RESAMPLES", 20)
 
 
@@ -42,24 +38,6 @@ def test_a_whole_study_lacks_nothing(tmp_path, monkeypatch):
     assert "- **final accuracy**: cosine of the mean at " in text
     for heading in ("### Every predictor", "### Task by task", "## Task pages"):
         assert f"\n{heading}\n" in text
-
-
-def test_a_task_of_a_published_comparison_has_differences_to_its_base(tmp_path):
-    rows = [one for name, worth in (("exact", 0.9), ("ste", 0.7)) for seed in range(3) for one in trained("pipeline", name, seed, worth)]
-    rows = [replace(one, estimator="frozen", family="frozen") if one.estimator == "exact" else one for one in rows]
-    page(rows, tmp_path)
-    section = (tmp_path / "docs/learning/pipeline.md").read_text().partition("### Compared with frozen")[2]
-    assert re.search(r"\| frozen \| 0\.860 \|  \| 0\.830 \|  \|", section)
-    assert re.search(r"\| ste \| 0\.780 \| −?-?0\.0800 \| 0\.690 \| -0\.140 \|", section)
-
-
-def test_figures_are_written_beside_the_page(tmp_path, monkeypatch):
-    monkeypatch.undo()
-    rows = [one for one in planted(("clusters",), FEW, 2) if one.problem.startswith("task:")]
-    text = page(rows, tmp_path)
-    for name in re.findall(r"\]\((learning/[a-z-]+\.png)\)", text):
-        assert (tmp_path / "docs" / name).stat().st_size > 1000
-    assert "learning/curves.png" in text
 
 
 def test_several_runs_are_one_study(tmp_path):

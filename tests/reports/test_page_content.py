@@ -19,9 +19,8 @@ from structgrad.estimators import ESTIMATORS
 from structgrad.reports import page as report_page
 from structgrad.reports import results
 from structgrad.reports.analysis import answers, tables
-from structgrad.reports.page import charts, dataset, markdown, marks, sections
+from structgrad.reports.page import charts, dataset, markdown, sections
 from structgrad.reports.page import page as page_module
-from structgrad.reports.page.looks import looks
 from structgrad.suites.metrics import METRICS
 from tests.reports import examples
 
@@ -198,7 +197,7 @@ def test_a_bias_that_was_not_found_is_shown_by_its_bound() -> None:
         "relative_bias_squared": {"value": 0.0},
     }
     frame = results.to_frame(replace(row, **changes.get(row.metric, {}) if row.estimator == RLOO else {}) for row in examples.rows())
-    bounds = marks.cells(frame).set_index(["estimator", "stage"])["bias_bound"]
+    bounds = dataset.cells(frame).set_index(["estimator", "stage"])["bias_bound"]
     assert bounds[RLOO, "init"] == 0.025
     assert [math.isnan(bounds[name, "init"]) for name in ("reinforce", "exact")] == [False, True]
     report = report_page.report(frame, examples.MANIFEST)
@@ -311,7 +310,7 @@ def luminance(colour: str) -> float:
 
 def test_every_estimator_has_a_colour_of_its_own_that_shows_on_light_and_dark() -> None:
     names = [*ESTIMATORS, "rloo[num_samples=16]", "./mine.py:BatchMean"]
-    found = looks(pd.DataFrame({"estimator": names, "family": [*ESTIMATORS, "rloo", "rloo"]}))
+    found = dataset.looks(pd.DataFrame({"estimator": names, "family": [*ESTIMATORS, "rloo", "rloo"]}))
     assert len(set(found.values())) == len(names)
     for colour, _ in found.values():
         for page in ("#ffffff", "#14181e"):

@@ -15,7 +15,6 @@ from structgrad.reports.analysis.recommendation import Recommendation, Recommend
 from structgrad.reports.verbs import recommend as wording
 from structgrad.suites.problems import STAGES
 from structgrad.suites.problems.regimes import REGIMES
-from structgrad.suites.statistics.interval import Interval
 from tests.reports.recommendation_cases import REINFORCE, Made, rows, written
 
 PAGE = Path(__file__).parents[2] / "docs/results/learning.md"
@@ -47,14 +46,6 @@ def test_the_best_is_the_one_with_the_largest_rho_for_the_same_time(tmp_path: Pa
     assert answer.best.averaged == batch / KNOWN[best].cost
 
 
-def test_a_loss_that_takes_long_favours_who_evaluates_it_once(tmp_path: Path) -> None:
-    known = {"reinforce": REINFORCE, "rloo[num_samples=8]": Made(variance=60.0, unbiased=True, verdict="equivalent", evaluations=8.0)}
-    run = written(tmp_path, rows(known))
-    found = [only(recommend("subset", stage="h=0.9", loss_cost=cost, run=run)).best for cost in (0.0, 3.0, 100.0)]
-    assert [one.estimator for one in found] == ["rloo[num_samples=8]", "reinforce", "reinforce"]
-    assert found[0].cost == pytest.approx(1.0)
-
-
 def test_the_price_of_a_loss_is_paid_per_evaluation(tmp_path: Path) -> None:
     """The ratio of (seconds + evaluations × X) to that of reinforce."""
     own = Made(variance=1.0, unbiased=True, verdict="equivalent", cost=1.5, evaluations=4.0, cost_error=0.1)
@@ -66,15 +57,6 @@ def test_the_price_of_a_loss_is_paid_per_evaluation(tmp_path: Path) -> None:
     # dρ / d log cost = ρ V / 2M / (1 + V / M); only the time of 1.5 is uncertain.
     slope = best.rho.value / 2 / (best.averaged + 1)
     assert best.rho.half_width == pytest.approx(0.1 * 1.5 / (1.5 + 4 * 3) * slope, rel=0.1)
-
-
-def test_the_interval_of_a_score_is_that_of_a_mean_over_instances(tmp_path: Path) -> None:
-    table = rows(KNOWN | {"rloo": replace(KNOWN["rloo"], spread=0.5)})
-    answer = only(recommend("subset", batch=1000, stage="h=0.9", run=written(tmp_path, table)))
-    values = [1 / math.sqrt(1 + 40 * factor / 500) for factor in (0.25, 0.75, 1.25, 1.75)]
-    mean = sum(values) / 4
-    half = 3.182446305284263 * math.sqrt(sum((value - mean) ** 2 for value in values) / 3 / 4)
-    assert answer.best.rho == Interval(pytest.approx(mean), pytest.approx(mean - half), pytest.approx(min(mean + half, 1.0)), "t")
 
 
 def test_of_whom_evaluations_are_not_known_none_competes_for_a_loss_with_a_price(tmp_path: Path) -> None:
@@ -268,34 +250,6 @@ def test_of_a_run_without_moments_the_command_is_told(tmp_path: Path) -> None:
         recommend("subset", run=written(tmp_path, [row for row in rows(KNOWN) if row.suite == "wall_clock"]))
 
 
-SOMEWHERE = [("subset", "early", 1), ("subset", "h=0.1", 512), ("spanning_tree", "init", 512), ("spanning_tree", "final", 1)]
-
-
-def published_structures() -> set[str]:
-    return set(published.load()[0]["oracle"].astype(object).str.partition("[")[0])
-
-
-@pytest.mark.parametrize(("oracle", "stage", "batch"), SOMEWHERE)
-def test_the_published_table_is_asked_like_any_other(oracle: str, stage: str, batch: int) -> None:
-    if oracle not in published_structures():
-        pytest.skip("not measured there")
-    wishes = ({}, {"loss_gradients": False}, {"unbiased": True})
-    free, values, unbiased = (recommend(oracle, stage=stage, batch=batch, **more) for more in wishes)
-    assert all(map(answers.needs_values_only, named(values)))
-    declared = published.load()[0]
-    declared = declared[declared["unbiased"] & (declared["objective"] == "expected")]
-    assert named(unbiased) <= set(declared["estimator"].astype(object))
-    for found in (free, values, unbiased):
-        for answer in found.answers:
-            assert answer.sizes
-            assert 1 <= answer.structures[0] <= answer.structures[1]
-            for one in (answer.best, *answer.tied):
-                assert -1 <= one.rho.value <= answer.best.rho.value <= 1
-                assert (one.zero or 0) ** max(one.averaged, 1) <= answers.MOSTLY
-                assert wording.bias(one) != "bias 0"
-        assert max(map(len, wording.lines(found))) <= 130
-
-
 FIGURE = r"([+−]\.\d\d) \\?\[([+−]\.\d\d), ([+−]\.\d\d)\\?\]"
 
 
@@ -342,14 +296,3 @@ def test_a_variance_that_is_not_resolved_neither_wins_nor_ties(tmp_path: Path) -
     assert best not in (answer.best.estimator, *(one.estimator for one in answer.tied))
     assert answer.left_out[best] == "its variance is not resolved"
     assert f"{best} (its variance is not resolved)" in " ".join(" ".join(wording.lines(found)).split())
-
-
-def test_estimators_whose_variance_is_not_resolved_are_told_in_the_order_of_the_table(tmp_path: Path) -> None:
-    names = ("spigot", "imle", "identity", "st_gumbel", "perturb_and_map")
-    rare = {"value": None, "low": None, "high": None, "reason": "rare events: fewer than 30 replicates carry the variance"}
-    table = [
-        replace(row, **rare) if row.estimator in names and row.metric == "relative_variance" else row
-        for row in rows(KNOWN | dict.fromkeys(names, Made(variance=1.0)))
-    ]
-    left_out = only(recommend("subset", stage="h=0.9", run=written(tmp_path, table))).left_out
-    assert [name for name in left_out if name in names] == list(names)

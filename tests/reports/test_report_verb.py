@@ -19,7 +19,9 @@ from tests.reports import calling, examples
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(paper, "planned", lambda frame, known: [paper.PlannedFigure("plane-toy", frame, None, "On toy.")])
-    monkeypatch.setattr(paper.PlannedFigure, "draw", lambda planned: paper.PaperFigure(planned.name, b"%PDF", planned.text))
+    monkeypatch.setattr(
+        paper.PlannedFigure, "draw", lambda planned: {f"{planned.name}.pdf": b"%PDF", f"{planned.name}.tex": f"{planned.text}\n".encode()}
+    )
     results.write(examples.rows(), tmp_path / "run", examples.MANIFEST)
     return tmp_path / "run"
 

@@ -34,12 +34,8 @@ def test_the_readme_opens_with_the_finding(standard: Standard) -> None:
     assert standard.summary() in (ROOT / "README.md").read_text()
 
 
-def test_the_findings_are_short_sentences(standard: Standard) -> None:
-    assert max(len(sentence.split()) for sentence in standard.finding()) <= 25
-
-
 def test_the_page_is_that_of_the_table(standard: Standard) -> None:
-    assert (ROOT / "docs/results/standard.md").read_text() == standard.page()
+    assert (ROOT / "docs/results/standard.md").read_bytes() == standard.page()
 
 
 @pytest.mark.skipif(browser.path() is None, reason="no Chromium here; STRUCTGRAD_BROWSER may name one")
@@ -116,7 +112,6 @@ def test_a_contest_counts_who_is_the_best(tmp_path: Path) -> None:
     contest = found.contest("squared_distance", "h=0.5", 256)
     assert contest.wins == Counter(ste=2, reinforce=1)
     assert (contest.winners, contest.count, contest.cell()) == (["ste"], 3, "`ste`, 2 of 3")
-    assert found.exact("squared_distance") == []
     assert results.TABLE not in {path.name for path in tmp_path.iterdir()}
 
 
@@ -128,14 +123,3 @@ def test_a_contest_without_a_winner(tmp_path: Path) -> None:
     published.write(written(tmp_path / "run", table), folder=tmp_path)
     contest = Standard.load(tmp_path).contest("black_box", "h=0.9")
     assert (contest.winners, contest.cell()) == ([], "none clearly best, 2 of 3")
-    assert contest.phrase() == "no estimator is clearly best on 2 of 3 structures."
-
-
-def test_rounding_of_a_gradient_that_nearly_vanishes_is_no_bias(tmp_path: Path) -> None:
-    known = {
-        "reinforce": REINFORCE,
-        "ste": Made(bias=3e-9, variance=0.0, verdict="unbiased-exact"),
-        "spigot": Made(bias=3e-9, variance=0.0),
-    }
-    published.write(written(tmp_path / "run", rows(known)), folder=tmp_path)
-    assert Standard.load(tmp_path).exact("squared_distance") == ["ste"]
