@@ -56,7 +56,7 @@ def _table(*columns: tuple[str, dict[str, Any]]) -> Table:
 
 def _of_oracle(found: OracleAudit) -> tuple[list[Any], list[Any]]:
     """The lines above and below the laws."""
-    above = [f"looked at {event}" for event in found.events] + ([f"has no {', '.join(found.lacking)}"] if found.lacking else [])
+    above = [f"looked at {event}" for event in found.events] + ([f"is no {', '.join(found.lacking)}"] if found.lacking else [])
     tests = plural(sum(check.p_value is not None for check in found.checks), "test")
     small = f"Sums over all structures in float64; {tests} of samples with an error rate of {significant(found.alpha)} together."
     return [Text(line, style="dim") for line in above], [Text(small, style="dim")]
@@ -74,22 +74,18 @@ def _of_estimator(found: Audit) -> tuple[list[Any], list[Any]]:
         gain, off, cosine = (plus_minus(*value) for value in (rows[0].gain, rows[0].relative_bias, rows[0].cosine))
         where = f"({rows[0].where}, flat scores)"
         above.append(Text(f"next to the gradient of the expected loss: gain {gain}, cosine {cosine}, relative bias {off} {where}"))
-    said = {"likely cause": found.causes, "seen": found.seen, "possible cause": found.possible}
-    said |= {"to change": found.remedies, "note": found.notes}
+    said = {"likely cause": found.causes, "seen": found.seen, "to change": found.remedies, "note": found.notes}
     above += [Text(f"{word}: {line}", style="bold") for word, lines in said.items() for line in lines[:MAX_CAUSES]]
-    names = ("gain", "relative bias", "cosine", "zero", "variance / ‖g‖²", "/ REINFORCE's", "/ leave-one-out's")
+    names = ("gain", "relative bias", "cosine", "zero", "variance / ‖g‖²")
     table = _table(("flat scores", {}), *((name, {"justify": "right"}) for name in names))
     for row in rows:
         uncertain = (plus_minus(*value) for value in (row.gain, row.relative_bias, row.cosine))
-        ratios = (number(value) for value in (row.relative_variance, row.to_reinforce, row.to_leave_one_out))
-        table.add_row(row.where, *uncertain, percent(row.zero_rate), *ratios)
+        table.add_row(row.where, *uncertain, percent(row.zero_rate), number(row.relative_variance))
     tests = "no test" if found.tests == 0 else plural(found.tests, "test")
     small = (
-        f"{tests} at one error rate of {significant(found.alpha)} (Holm's correction, confirmed on fresh seeds); all other laws are exact\n"
+        f"{tests} at one error rate of {significant(found.alpha)} (Holm's correction, confirmed on fresh seeds); all other laws are exact"
     )
-    if found.losses is not None:
-        small += f"ratios of variances: at equal gain, for {significant(found.losses)} losses (a gradient counts as two); "
-    small += f"± is half of a 95 % interval\nseed {found.seed}, {duration(found.seconds)}"
+    small += f"\n± is half of a 95 % interval\nseed {found.seed}, {duration(found.seconds)}"
     return above, [table, Text(), Text(small, style="dim")]
 
 
@@ -104,9 +100,7 @@ def _laws(checks: Sequence[Check]) -> Table:
     for law, shown, count in sorted(rows, key=lambda row: order.index(row[1][0].status)):
         word, style = MARKS[shown[0].status]
         where = shown[0].where if len(shown) == 1 else f"{shown[0].where} and {len(shown) - 1} of {count - 1} more"
-        detail = shown[0].detail
-        if shown[0].status == "crashed" and shown[0].cause:
-            detail += f" ({shown[0].cause})"
+        detail = shown[0].detail + (f" ({shown[0].cause})" if shown[0].status == "crashed" else "")
         table.add_row(law, Text(word, style=style), f"all {count}" if len(shown) == count > 1 else where, Text(detail))
     return table
 
@@ -123,5 +117,4 @@ def as_record(found: Audit | OracleAudit, *, strict: bool = False) -> dict[str, 
 
     record: dict[str, Any] = {"verdict": found.verdict, "exit_code": found.exit_code(strict=strict)}
     record |= {name: list(getattr(found, name)) for name in ("causes", "remedies") if hasattr(found, name)}
-    converted: dict[str, Any] = plain(record | dataclasses.asdict(found))
-    return converted
+    return record | {name: plain(value) for name, value in dataclasses.asdict(found).items()}

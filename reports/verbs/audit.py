@@ -70,14 +70,13 @@ def audit(options: AuditOptions) -> None:
 
         launch.pin_threads()
         limits: dict[str, Any] = {"alpha": options.alpha, "seed": options.seed, "quick": options.quick, "seconds": options.time}
-        found: list[Any] = []
-        if options.estimator is None:
-            found = [audit_oracle(name, **limits) for name in options.oracle]
-        else:
-            found = [audit_estimator(options.estimator, structures=options.oracle, **claims, **limits)]
+        found: list[Any] = [audit_oracle(name, **limits) for name in options.oracle] if options.estimator is None else []
+        if options.estimator is not None:
+            found.append(audit_estimator(options.estimator, structures=options.oracle, **claims, **limits))
         if options.json:
             records = [screen.as_record(one, strict=options.strict) for one in found]
             typer.echo(json.dumps(records[0] if options.estimator else records, indent=2, allow_nan=False, ensure_ascii=False))
-        for one in () if options.json else found:
-            terminal.console().print(screen.as_text(one))
+        else:
+            for one in found:
+                terminal.console().print(screen.as_text(one))
     raise typer.Exit(max((one.exit_code(strict=options.strict) for one in found), key=[0, 4, 3, 1].index))

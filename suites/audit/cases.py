@@ -42,7 +42,6 @@ class Structure:
 
     @property
     def ndim(self) -> int:
-        """Event dimensions."""
         return len(self.event)
 
 
@@ -63,12 +62,7 @@ STRUCTURES: dict[str, Structure] = {
 
 
 def structures_for(estimator: Estimator[Any], names: tuple[str, ...] = (), most: int | None = None) -> list[Structure]:
-    """The structures that an estimator supports.
-
-    Args:
-        estimator: the estimator, with its `incompatibility`.
-        names: keys of `STRUCTURES`, or any structure with its size; all of `STRUCTURES` if empty.
-        most: largest number of structures if none is named.
+    """The structures that an estimator supports, of `STRUCTURES` or of names; any structure with its size is a name, also a user's own.
 
     Raises:
         ValueError: an unknown name, a structure that is too large, or none that the estimator supports.
@@ -82,7 +76,6 @@ def structures_for(estimator: Estimator[Any], names: tuple[str, ...] = (), most:
 
 
 def _structure(name: str) -> Structure:
-    """One of `STRUCTURES`, or any structure with its size, also a user's own."""
     if name in STRUCTURES:
         return STRUCTURES[name]
     if not is_sized(name):
@@ -131,13 +124,8 @@ def off_structures(points: Tensor, structure: Structure) -> bool:
 class AuditLoss:
     """A quadratic form of the parts through a sine, an exponential and an offset; or its linear term alone.
 
-    Every entry counts, ignored ones too, and a constant of 1 makes a missing baseline show. ``shift`` is the data of each row of a batch.
-
-    Args:
-        structure: whose parts it reads.
-        kind: ``smooth`` or ``linear``.
-        shift: ``[*batch]``, multiplies the linear term; None for 1.
-        weight: a parameter of the loss, ``[]``; None for 1.
+    Every entry counts, ignored ones too, and a constant of 1 makes a missing baseline show. The linear term is multiplied by ``shift``
+    ``[*batch]``, the data of each row of a batch, and by ``weight`` ``[]``, a parameter of the loss.
     """
 
     def __init__(self, structure: Structure, kind: str = "smooth", *, shift: Tensor | None = None, weight: Tensor | None = None) -> None:
@@ -174,16 +162,7 @@ def seeded(seed: int, *names: str) -> torch.Generator:
 
 @dataclass(frozen=True)
 class AuditEffort:
-    """Limits of an audit.
-
-    Attributes:
-        alpha: error rate of the audit.
-        seed: seed of everything random.
-        first: replicates of the first look of one test.
-        most: replicates of all looks of one test.
-        seconds: time of one test.
-        structures: largest number of structures.
-    """
+    """Limits of an audit: replicates of the first look of one test and of all, its seconds, and the number of structures."""
 
     alpha: float = 1e-3
     seed: int = 0
@@ -207,14 +186,7 @@ class AuditEffort:
 
 @dataclass(frozen=True)
 class Case:
-    """One structure of an audit.
-
-    Attributes:
-        subject: the estimator as it was given.
-        structure: small.
-        effort: seed, error rate and replicates.
-        random: whether its declaration to be deterministic is ignored.
-    """
+    """One structure of an audit; ``random`` ignores that the estimator declares to be deterministic."""
 
     subject: Subject
     structure: Structure
@@ -245,8 +217,9 @@ class Case:
 
     def check(self, law: str, good: str, bad: str = "", cause: str = "", remedy: str = "") -> Check:
         """A check that holds if ``bad`` is empty; else it has a cause or a remedy."""
-        more = (cause, remedy) if bad else ("", "")
-        return Check(law, self.structure.name, "violated" if bad else "holds", bad or good, more[0], remedy=more[1])
+        if not bad:
+            return Check(law, self.structure.name, "holds", good)
+        return Check(law, self.structure.name, "violated", bad, cause, remedy=remedy)
 
     def observed(self, scores: Tensor | None = None, stream: str = "declarations") -> CallCounts:
         """The calls of one estimate per row, and the estimates; by default of four flat rows."""

@@ -1,372 +1,281 @@
-"""Causes by intervention: the first hypothesis whose predictions hold for the changed losses; only if a mean is proven wrong."""
+"""Causes of wrong means: every hypothesis predicts the means at all scores, and the best one is reported if it clearly beats the others.
+
+The rivals of a factor of an option are other factors, wrong parts, and "some factor on everything", which is no cause. Factors that are
+equal by accident are separated by other values of their options.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
-from scipy import optimize
+from scipy import optimize, special
 from torch import Tensor
 
-from ...estimators.base import Estimator
-from ...estimators.noise import SmoothNoise
-from ...oracles.capabilities import MarginalOracle, SamplingOracle
-from .cases import FLAT, PEAKED, USUAL, AuditLoss, Structure, all_structures, random_scores, seeded
-from .dissection import DEVIATIONS, ROWS, TOLERANCE, Dissection, fits, mean_is_zero, same
+EXACT = 1e-6
+"""Relative distance below which two exact numbers are equal."""
 
-MAX_SAMPLES = 32
-"""Losses of one estimate that are changed one by one."""
+REJECTED = 0.01
+"""p-value below which a prediction is rejected, after Bonferroni's correction over the points."""
 
-MIN_ESTIMATE = 1e-5
-"""Share of loss times score below which an estimate is rounding, also in single precision."""
+OTHER = 1e-3
+"""p-value below which two means differ."""
 
-NOTHING = "the estimate is 0 whatever the losses are: the loss is detached, or nothing that depends on the scores multiplies it"
+MARGIN = 10.0
+"""Least distance of −2 log-likelihood + penalty to the second best: odds of 150 to 1."""
+
+SIGN = "the estimate has the wrong sign: is the loss treated as a reward?"
+NO_NORMALISER = "the mean is off by a multiple of μ: the score of a sample is z − μ; is its log-probability ⟨θ, z⟩ without the normaliser?"
+MASKS = "with forbidden parts alone; they are counted, or a normaliser includes them"
+
+_DECAYS = ("decay", "momentum", "ema", "beta", "alpha", "smoothing")
+_MAX_DIRECTIONS = 16
+
+Factor = tuple[str, str, Callable[..., float]]
+"""Formula, meaning, and value."""
+
+OF_COUNT: tuple[Factor, ...] = (
+    ("(N − 1)/N", "the baseline of a sample includes the sample itself", lambda n: (n - 1) / n),
+    ("N/(N − 1)", "the correction for leaving one out is made twice, or where none is due", lambda n: n / (n - 1)),
+    ("N", "the samples are summed, not averaged", lambda n: n),
+    ("1/N", "the mean over the samples is taken twice", lambda n: 1 / n),
+)
+OF_DECAY: tuple[Factor, ...] = (
+    ("1 − (1 − {0})/N", "the running mean is updated before it is used", lambda decay, n: 1 - (1 - decay) / n),
+    ("1 − {0}/N", "the running mean is updated before it is used", lambda decay, n: 1 - decay / n),
+)
+OF_OPTION: tuple[Factor, ...] = (
+    ("{0}", "the estimate is multiplied by {0}, or not divided by it", lambda x: x),
+    ("1/{0}", "the estimate is divided by {0}, once too often", lambda x: 1 / x),
+    ("{0}²", "the estimate is multiplied by {0} where it should be divided", lambda x: x**2),
+    ("1/{0}²", "the estimate is divided by {0} twice too often", lambda x: 1 / x**2),
+)
 
 
-def cause_by_intervention(estimator: Estimator[Any], structure: Structure, *, has_count: bool) -> tuple[str, tuple[str, ...]]:
-    """The cause of a wrong mean of the expected loss, else the two most likely ones.
+@dataclass(frozen=True, eq=False)
+class Point:
+    """The mean of an estimator at some scores, and its target.
+
+    ``found`` ``[n, d]`` are exact rows with a relative tolerance; or, without one, means of batches, whose spread is the error. ``numbers``
+    are options by name, and the number of losses under the empty name.
+    """
+
+    where: str
+    event: tuple[int, ...]
+    found: Tensor
+    wanted: Tensor
+    numbers: Mapping[str, float]
+    marginals: Tensor | None = None
+    tolerance: float | None = EXACT
+
+    @property
+    def target(self) -> Tensor:
+        """The target in the shape of ``found``."""
+        return self.wanted.expand_as(self.found)
+
+    @property
+    def pair(self) -> tuple[Tensor, Tensor]:
+        """The mean and its target, ``[n, d]`` of exact rows, ``[1, d]`` of batches."""
+        if self.tolerance is not None:
+            return self.found, self.target
+        return self.found.mean(0, keepdim=True), self.target.mean(0, keepdim=True)
+
+    def distance(self, predicted: Tensor) -> tuple[float, float]:
+        """−2 log-likelihood of a prediction, up to a constant, and the p-value of its test (Hotelling's, for batches)."""
+        residual = self.found - predicted
+        if self.tolerance is not None:
+            size = max(float(self.found.norm()), float(predicted.norm()))
+            ratio = float(residual.norm()) / (self.tolerance * size + 1e-12)
+            return ratio**2, 1.0 if ratio <= 3 else 0.0
+        rounding, count, mean = EXACT * float(self.wanted.norm()), len(residual), residual.mean(0)
+        values, vectors = torch.linalg.eigh((residual - mean).mT @ (residual - mean) / (count * (count - 1)))
+        moves = values > max(rounding**2, 1e-12 * float(values.max()))
+        moves &= torch.arange(len(values)) >= len(values) - _MAX_DIRECTIONS
+        rank, along = int(moves.sum()), mean @ vectors
+        # Directions without a spread must be 0 up to rounding.
+        fixed = float((along[~moves & (values <= rounding**2)].norm() / max(rounding, 1e-300)) ** 2)
+        square = float((along[moves].square() / values[moves]).sum())
+        p_value = float(special.fdtrc(rank, count - rank, square * (count - rank) / (rank * (count - 1)))) if rank else 1.0
+        return count * math.log1p(square / (count - 1)) + fixed, p_value if fixed <= 9 * len(values) else 0.0
+
+    def is_wrong(self, tests: int) -> bool:
+        """Whether the target is rejected, as one of some tests."""
+        return self.distance(self.target)[1] * tests < REJECTED
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A possible cause, empty if it is none, and its means at a point, NaN if it predicts nothing there.
+
+    Other values of ``options`` separate its factor from equal ones.
+    """
+
+    text: str
+    predict: Callable[[Point], Tensor]
+    parameters: int = 0
+    options: tuple[str, ...] = ()
+
+    def fit(self, points: Sequence[Point]) -> tuple[float, bool]:
+        """The score at all points, the less the better, and whether it is rejected."""
+        predictions = [self.predict(point) for point in points]
+        if any(bool(predicted.isnan().any()) for predicted in predictions):
+            return math.inf, True
+        found = [point.distance(predicted) for point, predicted in zip(points, predictions, strict=True)]
+        score = sum(distance for distance, _ in found) + self.parameters * math.log(sum(point.pair[0].numel() for point in points))
+        return score, min(p_value for _, p_value in found) * len(found) < REJECTED
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The cause of wrong means; else their symptoms, and the factor if it is one on everything."""
+
+    cause: str = ""
+    seen: str = ""
+    factor: float | None = None
+
+
+def explain(points: Sequence[Point], ask: Callable[[str], Sequence[Point]] = lambda option: ()) -> Explanation:
+    """The cause that predicts the means best, or the symptoms.
 
     Args:
-        estimator: with a wrong mean.
-        structure: a small one.
-        has_count: whether the number of samples is an option, so that factors of it were already tested.
+        points: all scores with a known mean, also if it is right.
+        ask: returns further points with another value of an option; none if there is no other value.
     """
-    likely: tuple[str, ...] = ()
-    for scale in (FLAT, USUAL, PEAKED) if isinstance(structure.oracle, SamplingOracle) else ():
-        found = Dissection(estimator, structure, random_scores(structure, scale, 1, "dissection")[0], has_count=has_count)
-        if not found.calls or not found.readable:
-            return "", ()
-        cause = next(_causes(found), "")
-        if cause:
-            return cause, ()
-        likely = likely or tuple(_likely(found))[:2]
-    return "", likely
+    factor, exact = best_factor(points), any(point.tolerance is not None for point in points)
+    scaled = not on_everything(factor).fit(points)[1]
+    if scaled and math.isclose(factor, -1, abs_tol=10 * EXACT if exact else 0.1):
+        return Explanation(SIGN)
+    right = points[0].target
+    possible = [one for one in factors(points[0].numbers) if not torch.allclose(one.predict(points[0]), right, rtol=EXACT, atol=0)]
+    possible = [one for one in possible if scaled and not one.fit(points)[1]]
+    further = [*points]
+    for option in dict.fromkeys(option for one in possible for option in one.options):
+        further += ask(option)
+    rivals = [on_everything(best_factor(further)), *possible, *parts(points), *multiples_of_marginals(points)]
+    first, second = sorted(((*one.fit(further), one.text) for one in rivals), key=lambda fit: fit[0])[:2]
+    if first[2] and not first[1] and second[0] - first[0] >= MARGIN:
+        return Explanation(first[2])
+    wrong = [point for point in points if point.is_wrong(len(points))]
+    seen = _symptoms(points, points if scaled else wrong, factor if scaled else None)
+    return Explanation(seen=seen, factor=factor if scaled else None)
 
 
-def cause_of_noise(estimator: Estimator[Any], structure: Structure, noise: SmoothNoise) -> str:
-    """Whether the structures that the loss gets are those of the noise at another scale; empty if not."""
-
-    def shares(structures: Tensor) -> Tensor:
-        flat = structures.reshape(-1, 1, *structure.event).double()
-        return (flat == all_structures(structure)).flatten(2).all(-1).double().mean(0)
-
-    for regime in (FLAT, USUAL):
-        found = Dissection(estimator, structure, random_scores(structure, regime, 1, "dissection")[0], has_count=False)
-        if not found.inside or found.points.numel():
-            return ""
-        rows = found.scores.expand(16 * ROWS, *structure.event)
-        drawn = noise.draw(structure.oracle, rows, generator=seeded(3, "dissection"))
-        shown, scales = shares(found.samples), torch.logspace(-1, 1, 41, base=4, dtype=torch.float64).tolist()
-        distances = [float((shares(structure.oracle.argmax(rows + scale * drawn)) - shown).abs().max()) for scale in scales]
-        best = min(range(len(scales)), key=distances.__getitem__)
-        if distances[best] < 0.03 < distances[len(scales) // 2]:
-            return f"the structures are those of noise {scales[best]:.2g} times as large: is it multiplied by its scale twice, or never?"
-    return ""
+def corrected(points: Sequence[Point], others: Sequence[Point]) -> bool:
+    """Whether the means with other options are right, and differ from the first ones. For replicates, both are tests."""
+    found = {point.where: point for point in points}
+    right = not any(point.is_wrong(len(others)) for point in others)
+    return right and any(point.distance(found[point.where].found)[1] < OTHER for point in others if point.where in found)
 
 
-def _causes(found: Dissection) -> Iterator[str]:
-    """Proven causes. Only the first one is reported, so that each may rely on those before it."""
-    yield from _without_response(found) if found.size else _relaxed(found)
-    if found.size <= MAX_SAMPLES:
-        for cause in CAUSES:
-            yield from cause(found)
-        for cause in CAUSES_OF_SUMS if found.linear else ():
-            yield from cause(found)
-        if not found.linear and not found.differentiated:
-            yield "the estimate is no sum over samples: their losses decide which of them count, as a maximum, a median or the best k do"
+def on_everything(factor: float) -> Hypothesis:
+    """A fitted factor."""
+    return Hypothesis("", lambda point: factor * point.target, parameters=1)
 
 
-def _likely(found: Dissection) -> Iterator[str]:
-    """Components that are unusual, the most unusual first: no proof that they are wrong."""
-    if not 0 < found.size <= MAX_SAMPLES:
-        return
-    if not found.linear:
-        yield "the estimate is not linear in the losses: losses or advantages are transformed"
-    if not found.has_right_frequencies or (found.size > 1 and not found.is_independent):
-        yield "the samples of an estimate are not independent draws from p, and their weights do not correct that"
-    mixture = found.mixture(found.directions())
-    if mixture is None and found.own_weights is None:
-        yield "the losses of other samples change the weight of a sample: a baseline or a normaliser that depends on its own loss"
-    gain = 1.0 if mixture is None or not found.linear else float(mixture.trace())
-    for value, name in ((math.prod(found.structure.event), "parts of an event"), (2, "terms"), (ROWS, "rows of the batch")):
-        if abs(gain * value - 1) < 1e-4:
-            yield f"gain {gain:.4g} = 1/{value}: a mean over {value} {name}, where a sum is due"
-        if abs(gain / value - 1) < 1e-4:
-            yield f"gain {gain:g}: a sum over {value} {name}, where a mean is due"
-    if abs(gain - 1) > 1e-4:
-        yield f"gain {gain:.4g}: a constant factor on every term, such as the weight of a loss or a learning rate"
-    if found.differentiated:
-        yield "the gradient of the loss is part of the estimate: its terms do not cancel in the mean"
+def _ratio(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
+    """``⟨m, g⟩ / ‖g‖²`` of means and targets."""
+    return math.fsum(float((m * g).sum()) for m, g in pairs) / max(math.fsum(float(g.square().sum()) for _, g in pairs), 1e-300)
 
 
-def _slope(function: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
-    leaf = scores.detach().clone().requires_grad_()
-    with torch.enable_grad():
-        return torch.autograd.grad(function(leaf), leaf)[0].flatten()
+def best_factor(points: Sequence[Point]) -> float:
+    """The factor x for which x g predicts best: by least squares of exact points, else by the likelihood."""
+    exact = [point for point in points if point.tolerance is not None]
+    start = math.fsum(_ratio([point.pair]) for point in exact or points) / len(exact or points)
+    if exact:
+        return start
+    reach = 0.5 * abs(start) + 0.1
+    score: Callable[[float], float] = lambda x: on_everything(x).fit(points)[0]  # noqa: E731
+    return float(optimize.minimize_scalar(score, bounds=(start - reach, start + reach), method="bounded").x)
 
 
-def _relaxed(found: Dissection) -> Iterator[str]:
-    """The loss gets points between the structures only."""
-    if not bool(found.estimate.any()):
-        yield NOTHING
-    oracle, loss = found.structure.oracle, AuditLoss(found.structure)
-    if isinstance(oracle, MarginalOracle):
-        slope = _slope(lambda scores: loss(oracle.marginals(scores)), found.scores)
-        if same(slope.expand_as(found.estimate), found.estimate):
-            yield "the estimate is the gradient of the loss at the marginals: L(E z) in place of E L(z), where samples are due"
-    if found.differentiated:
-        yield "the loss is differentiated at points between the structures: the mean is that of a relaxed loss, not of the loss of samples"
-    for count in range(2, 17):
-        if same((count * found.points).round(), count * found.points, 1e-9):
-            yield f"the loss is evaluated between the structures, at a mean of {count} samples: L(mean z) in place of the mean of L(z)"
-    yield "the loss is evaluated between the structures alone: the mean is that of another loss, not of the loss of samples"
+def factors(numbers: Mapping[str, float]) -> Iterator[Hypothesis]:
+    """Factors of the number of samples and of options, with their meaning."""
+    counts = [name for name in numbers if "sample" in name or name in ("n", "num", "k", "m")]
+    if "" in numbers and numbers[""] not in [numbers[name] for name in counts]:
+        counts.append("")  # of losses, if no option is that
+    table: list[tuple[tuple[str, ...], Factor]] = [((count,), row) for count in counts for row in OF_COUNT]
+    table += [((name, n), row) for name in numbers if name.rpartition(".")[2] in _DECAYS for n in counts for row in OF_DECAY]
+    table += [((name,), row) for name in numbers if name and name not in counts for row in OF_OPTION]
+    for names, (formula, meaning, function) in table:
+
+        def value(given: Mapping[str, float], names: tuple[str, ...] = names, function: Callable[..., float] = function) -> float:
+            try:
+                return function(*(given[name] for name in names))
+            except (KeyError, ZeroDivisionError):
+                return math.nan
+
+        known = ", ".join(f"{'N' if name in counts else name} = {numbers[name]:g}" for name in names)
+        shown = formula.format(*names) + ("" if formula == "{0}" else f" with {known}")
+        text = f"gain {value(numbers):.4g} = {shown}: {meaning.format(*names)}"
+        yield Hypothesis(text, lambda point, value=value: value(point.numbers) * point.target, options=tuple(filter(None, names)))  # type: ignore[misc]
 
 
-def _without_response(found: Dissection) -> Iterator[str]:
-    """Estimates that are 0, or do not change with the losses."""
-    numbers, moving = [number for call in found.calls for number in call], bool(found.estimate.any())
-    repeats = len(numbers) > len(set(numbers))  # the loss gets a sample in two calls
-    if bool(((found.equal == 1) & found.varies).any()) or (found.varies.any() and not moving and repeats):
-        yield "two samples of one estimate are the same in every row: the same noise is used twice, where independent draws are due"
-    size, wanted = float(found.estimate.abs().max()), float(found.losses.abs().max() * found.directions().abs().max())
-    if 0 < size < MIN_ESTIMATE * wanted:
-        yield "the estimate is 0 up to rounding: the baseline is fitted to the losses of the same samples, and leaves nothing of them"
-    if not moving and found.differentiated:
-        yield "the gradient of the loss does not reach the scores: is a straight-through sample written hard + soft − soft.detach()?"
-    if not moving:
-        yield NOTHING
-    if found.size <= MAX_SAMPLES and found.differentiated and float(found.responses.abs().max()) < TOLERANCE * size:
-        yield "made of the gradient of the loss alone, as a straight-through estimate: biased for other than linear losses"
+def parts(points: Sequence[Point]) -> Iterator[Hypothesis]:
+    """A part with a factor of its own, or two that change places; parts with one index in common may share a factor."""
+    first, exact = points[0], all(point.tolerance is not None for point in points)
+    size = min(point.found.shape[-1] for point in points)
+
+    def group(axis: int | None, index: int) -> Callable[[Point], Tensor]:
+        def chosen(point: Point) -> Tensor:
+            flags = torch.zeros(point.event, dtype=torch.bool)
+            (flags.view(-1) if axis is None else flags.movedim(axis, 0))[index] = True
+            return flags.flatten()
+
+        return chosen
+
+    groups = [(f"part ({_index(first, part)}) has", group(None, part)) for part in range(size)]
+    for name, axis in (("last", -1), ("first", 0)) if any(len(point.event) > 1 for point in points) else ():
+        indices = range(min(point.event[axis] for point in points))
+        groups += [(f"the parts with the {name} index {index} have", group(axis, index)) for index in indices]
+    for name, chosen in groups:
+        own = _ratio([(mean[:, chosen(point)], target[:, chosen(point)]) for point in points for mean, target in (point.pair,)])
+        others = [(own, f"a factor of {own:.3g}")] if exact and min(abs(own + 1), abs(own)) > 1e-4 else []
+        for factor, what in [(-1.0, "the other sign"), (0.0, "no gradient"), *others]:
+
+            def predict(point: Point, factor: float = factor, chosen: Callable[[Point], Tensor] = chosen) -> Tensor:
+                return torch.where(chosen(point), factor, 1.0).to(point.target) * point.target
+
+            yield Hypothesis(f"{name} {what}, and all others are right", predict, parameters=1)
+    for pair in itertools.combinations(range(size), 2) if exact and len({point.event for point in points}) == 1 else ():
+        order = torch.arange(size)
+        order[list(pair)] = order[list(reversed(pair))]
+        text = "parts {} and {} change places, and all others are right".format(*(f"({_index(first, part)})" for part in pair))
+        yield Hypothesis(text, lambda point, order=order: point.target[:, order], parameters=1)  # type: ignore[misc]
 
 
-def _unmoved(found: Dissection, bend: float) -> float:
-    """Share of the numbers of an estimate that a small change of the losses leaves equal."""
-    moves = found.estimate != 0
-    return float((moves & (found.rescaled(1, bend) == found.estimate)).sum() / moves.sum())
+def _index(point: Point, part: int) -> str:
+    """Indices of a part in the event."""
+    return ", ".join(str(int(index)) for index in torch.unravel_index(torch.tensor(part), point.event))
 
 
-def _precision(found: Dissection) -> Iterator[str]:
-    """Small changes of losses change nothing."""
-    for bend, name in ((1e-5, "float16 or bfloat16"), (1e-9, "float32")):
-        if _unmoved(found, bend) > 0.5 > _unmoved(found, 0.03):
-            yield f"losses that differ by a factor of 1 + {bend:g} give the same estimate: it is computed in {name}"
+def multiples_of_marginals(points: Sequence[Point]) -> Iterator[Hypothesis]:
+    """The mean is off by a multiple of μ, another one at each point."""
+
+    def predict(point: Point) -> Tensor:
+        (mean, target), marginals = point.pair, point.target[0] if point.marginals is None else point.marginals
+        return point.target + (mean - target).mean(0) @ marginals / marginals.square().sum() * marginals
+
+    if all(point.marginals is not None for point in points):
+        yield Hypothesis(NO_NORMALISER, predict, parameters=len(points))
 
 
-def _further_term(found: Dissection) -> Iterator[str]:
-    """The estimate without losses."""
-    constant, oracle = found.constant, found.structure.oracle
-    if same(constant, found.estimate):
-        yield "the estimate does not depend on the losses: the score-function term is missing, or the losses in it are detached"
-    if float(constant.abs().max()) < TOLERANCE * float(found.estimate.abs().max()) or mean_is_zero(constant):
-        return
-    if not same(constant, constant[:1].expand_as(constant)):
-        yield "a random term without losses has a mean: that of the control variate that is subtracted from them, and it is not put back"
-    terms = {"weight decay": found.scores.flatten()}
-    if isinstance(oracle, MarginalOracle):
-        terms["the gradient of the entropy"] = _slope(oracle.entropy, found.scores)
-    close = [name for name, term in terms.items() if abs(float(torch.cosine_similarity(term, constant[0], dim=0))) > 1 - 1e-6]
-    yield f"a term of the estimate does not depend on the losses: {close[0] if close else 'a bonus or a penalty'} is added to the gradient"
-
-
-def _transformed(found: Dissection) -> Iterator[str]:
-    """Losses of another scale."""
-    start = found.constant
-    tiny, one, large, larger = (found.rescaled(size) - start for size in (1e-4, 1, 1e6, 2e6))
-    if same(1e4 * tiny, one, 1e-3) and same(larger, 2 * large, 1e-3):
-        return
-    saturated = same(large, larger, 1e-3)
-    if saturated and same(large, found.rescaled(1e6, 1e-4) - start):  # it does not change with the ratios of the losses
-        if bool(large.any()) and same(tiny, large, 1e-3):
-            yield "the estimate does not grow with the losses: they are replaced by their ranks or signs"
-        yield "the estimate stops growing with the losses: losses or advantages are clipped"
-    if same(larger, 2 * large, 1e-3) and _unmoved(found, 1e-4) > 0.5:
-        yield "small changes of the losses change nothing: losses or advantages are rounded"
-    bends = (found.rescaled(0.02) - 2 * found.rescaled(0.01) + start).abs().amax(-1) > 1e-9 * found.estimate.abs().max()
-    if float(bends.double().mean()) < 0.5:
-        yield "the estimate is linear in small losses, and not in greater ones: losses, advantages or the gradient are clipped"
-    if saturated and same(one, found.rescaled(2) - start, 0.05):
-        yield "the estimate does not grow with the losses: advantages are divided by their standard deviation, or by another norm"
-    for power in (0.5, 2, 3):
-        if same(larger, 2**power * large, 1e-2):
-            yield f"the estimate is not linear in the losses: they are transformed, for large losses as L^{power:g}"
-    yield "the estimate is not linear in the losses: they are transformed before the score multiplies them"
-
-
-def _own_mass(found: Dissection) -> Iterator[str]:
-    """Sums over a set of distinct structures, divided by its mass, row by row."""
-    if found.size < 2 or bool(found.equal.any()):
-        return
-    chances, s = found.log_chances.exp(), found.directions()
-
-    def weighted(values: Tensor) -> bool:
-        return same((values.unsqueeze(-1) * s).sum(0), found.estimate)
-
-    own = found.log_chances.softmax(0)
-    if float(chances.sum(0).max()) <= 1 - TOLERANCE and weighted(chances * found.losses):
-        yield "the sum goes over a set of structures, weighted by p(z): what lies outside the set is left out"
-    elif weighted(own * found.losses) or weighted(own * (found.losses - (own * found.losses).sum(0))):
-        yield "the losses of a set are weighted by p(z) / p(set): the set is normalised by its own mass"
-
-
-def _not_detached(found: Dissection) -> Iterator[str]:
-    """``ĝ − w Σ L_i s_i`` is ``Σ (u s_i + v log p(z_i))`` with one v, which is the gradient of a baseline."""
-    inside, d = found.varies.nonzero().flatten(), found.estimate.shape[-1]
-    if len(torch.unique(found.estimate, dim=0)) * (d - 1) < 2 * (d + 2):  # some direction fits a few rows
-        return
-    directions, wanted = found.directions()[inside], found.estimate.reshape(-1, 1)
-    weighted = (found.losses[inside].unsqueeze(-1) * directions).sum(0)
-    own = (found.log_chances[inside].sum(0).reshape(-1, 1, 1) * torch.eye(d, dtype=torch.float64)).reshape(-1, d)
-    short = torch.stack([weighted.flatten(), directions.sum(0).flatten()], 1)
-    if fits(torch.cat([short, own], 1), wanted) is not None and fits(short, wanted, 1e-4) is None:
-        yield "log p(z) times a fixed direction is part of the estimate: the gradient of a baseline, which is not detached"
-
-
-def _slopes(found: Dissection) -> Iterator[str]:
-    """The mean moves with the gradient of the loss, whose values stay equal."""
-    if found.differentiated and not mean_is_zero(found.slope_response(of_sample=False)):
-        yield "the mean moves with the gradient of the loss: the mean of a control variate is not put back, or a pathwise term is added"
-    elif found.differentiated and not mean_is_zero(found.slope_response(of_sample=True)):
-        yield "the slope of the control variate of a sample includes that of the sample itself: take those of the others"
-
-
-def _other_distribution(found: Dissection) -> Iterator[str]:
-    """Samples are not from p, and their weights do not correct that."""
-    chances, constant, own, responses = found.kinds[1], found.mixture(found.directions()), found.own_weights, found.responses
-    if not bool(found.varies.any()) and bool((responses != responses[:, :1]).any()):
-        yield "the loss is evaluated at a fixed structure, such as the argmax, and multiplied by the scores of another structure"
-    never_repeat = found.size > 1 and float(found.equal.max()) == 0 and float(chances.square().sum()) * ROWS > 100
-    if never_repeat and bool(found.varies.all()) and constant is not None:
-        yield "samples of one estimate never repeat: they are drawn without replacement, and weighted as if drawn with"
-    if own is not None and not same(own, own[:1, :1].expand_as(own)):
-        yield from _weights(found, own)
-    elif constant is not None and not found.has_right_frequencies:
-        yield "the samples have another distribution than p: importance weights p/q are missing, or the scores are not those of the samples"
-
-
-def _weights(found: Dissection, own: Tensor) -> Iterator[str]:
-    """The weight of a structure in the mean is not p(z)."""
-    numbers, chances, seen = *found.kinds, found.counts()
-    mean, error = found.counts(own) / ROWS, DEVIATIONS * (found.counts(own**2) * found.size).sqrt() / ROWS + 1e-9
-    if bool(((mean - chances).abs() <= error).all()):
-        return
-    if same(found.size * own, found.log_chances.exp()):
-        yield "the loss is multiplied by the gradient of p(z), where that of log p(z) is due"
-    if found.size > 1 and same(own.sum(0), torch.ones_like(own[0])):
-        yield "weights of samples are divided by their sum: such a ratio is biased, and that of the sums of several batches less so"
-    weights = found.counts(own) / seen.clamp(min=1) * found.size
-    if not same(weights[numbers] / found.size, own):
-        return
-    if bool(found.varies.all()) and not found.has_right_frequencies:
-        yield from _importance(chances * found.size * ROWS, seen, weights)
-    worst = int(((mean - chances).abs() / error).argmax())
-    yield f"the weights of the samples are wrong: {mean[worst]:.3g} in the mean for a structure of probability {chances[worst]:.3g}"
-
-
-def _importance(due: Tensor, seen: Tensor, weights: Tensor) -> Iterator[str]:
-    """Importance weights that depend on the structure alone, next to p/q."""
-    ratio, least, most, error = due / seen.clamp(min=1), float(weights.min()), float(weights.max()), DEVIATIONS / seen.clamp(min=1).sqrt()
-    ranges = f"they go from {least:.3g} to {most:.3g}, and p/q from {ratio.min():.3g} to {ratio.max():.3g}"
-    x, y = ratio.log(), weights.clamp(min=1e-12).log()
-    power = round(2 * float(x @ y / x.square().sum())) / 2
-    if power != 1 and bool(((y - power * x).abs() < (abs(power) + 1) * error).all()):
-        said = {-1.0: "inverted", 2.0: "multiplied twice"}.get(power, f"taken to the power {power:g}")
-        yield f"importance weights p/q are {said}: {ranges}"
-        return
-    capped = (weights > (1 - TOLERANCE) * most) & (ratio > most * (1 + error))
-    raised = (weights < (1 + TOLERANCE) * least) & (ratio < least * (1 - error))
-    if bool((capped | raised).any()) and bool((((weights / ratio - 1).abs() < error) | capped | raised).all()):
-        yield f"importance weights are clipped: {ranges}"
-
-
-def _mixture(found: Dissection) -> Iterator[str]:
-    """The factor of each loss is one mixture of the scores in all rows."""
-    n, mixture = found.size, found.mixture(found.directions())
-    if mixture is None or n == 1:
-        return
-    own, others = mixture.diagonal(), mixture - torch.diag(mixture.diagonal())
-    flat, known, zero = torch.full((n,), 1 / n, dtype=torch.float64), f"with N = {n}", mixture.diagonal().abs() < TOLERANCE
-    share = -float(others.sum()) / (n * (n - 1)) * n**2
-    is_whole = abs(share - 1) < 1e-6
-    includes_own = abs(share) > 1e-4 and same(mixture, (torch.eye(n).to(own) - share / n) / n) and not (found.has_count and is_whole)
-    if same(mixture, torch.full_like(mixture, 1 / n**2)):
-        yield "the product of the mean of the losses and the mean of the scores: each loss needs the score of its own sample"
-    if not found.has_count and same(own, flat * n):
-        yield f"gain {n} = N {known}: the samples are summed, not averaged"
-    if includes_own:
-        factor = "(N − 1)/N" if is_whole else f"1 − {share:.3g}/N"
-        yield f"gain {1 - share / n:.4g} = {factor} {known}: the baseline of a sample includes the sample itself"
-    if not found.has_count and same(own, flat / n):
-        or_parts = f", or a mean over the {n} parts of an event" if n == math.prod(found.structure.event) else ""
-        yield f"gain {1 / n:.4g} = 1/N {known}: the mean over the samples is taken twice{or_parts}"
-    if not found.has_count and same(own, flat * n / (n - 1)):
-        yield f"gain {n / (n - 1):.4g} = N/(N − 1) {known}: the sum is divided by N − 1, or its correction is made twice"
-    if 0 < int(zero.sum()) < n and same(own[~zero], flat[~zero]):
-        left_out = ", ".join(str(number) for number in (zero.nonzero().flatten() + 1).tolist())
-        yield f"the score of sample {left_out} of {n} is left out, and the sum is still divided by {n}"
-    if abs(float(own.sum())) < TOLERANCE:
-        yield "the scores of the samples cancel: the mean is 0 whatever the loss; has one of them the wrong sign?"
-    if float(own.sum()) < 0.5 and float(others.max()) > float(own.max()) + 0.5 / n:
-        yield "the loss of a sample is multiplied by the score of another sample"
-
-
-def _other_score(found: Dissection) -> Iterator[str]:
-    """Scores of p(z), at another temperature, without the mean, or with another one."""
-    directions = found.directions()
-    if found.mixture(directions) is not None:
-        return
-    along = (found.responses * directions).sum(-1) / directions.square().sum(-1).clamp(min=1e-300)
-    if float(along.mean().abs()) < min(DEVIATIONS * float(along.std()) / math.sqrt(ROWS), 0.1 / found.size):
-        yield "the loss of a sample is multiplied by the score of another sample: the mean is 0 whatever the loss"
-    if not bool(found.varies.all()) or not found.has_right_frequencies:
-        return
-
-    def residual(log_temperature: float) -> float:
-        columns = found.directions(math.exp(log_temperature))[:, :256].flatten(1).mT
-        wanted = found.responses[:, :256].flatten(1).mT
-        fit = columns @ torch.linalg.lstsq(columns, wanted, driver="gelsd").solution
-        return float((fit - wanted).norm() / wanted.norm())
-
-    best = optimize.minimize_scalar(residual, bounds=(-3, 3), method="bounded", options={"xatol": 1e-10})
-    if best.fun < 1e-4:
-        yield f"the score of a sample is that of the temperature {math.exp(best.x):.3g}: samples and log-probabilities have different ones"
-    centres = found.samples.flatten(2) - found.size * found.responses
-    if same(centres, centres[:1, :1].expand_as(centres)):
-        yield "the score of a sample is z − c, and c is not the marginals μ of these scores: it is not centred"
-    which = torch.nn.functional.one_hot(found.kinds[0], len(found.kinds[1])).double()
-    # A baseline of other samples cancels in differences.
-    columns, wanted = (which[0], found.responses[0]) if found.size == 1 else (which[0] - which[1], found.responses[0] - found.responses[1])
-    if fits(columns, wanted) is not None:
-        yield "the loss of a sample is multiplied by another vector than its score ∇ log p(z): log-probabilities are not those of p"
-
-
-def _fitted(found: Dissection) -> Iterator[str]:
-    """The weight of a sample's own score depends on the other samples, and is too small in the mean."""
-    directions, scaled, numbers = found.directions(), found.size * found.responses, found.kinds[0]
-    if found.size < 2 or found.mixture(directions) is not None:
-        return
-    seen = found.counts().clamp(min=1)
-    if (own_weights := found.own_weights) is not None and same((found.counts(own_weights) / seen)[numbers], own_weights):
-        return  # of the sample alone: no baseline
-    some = directions[:, :256].movedim(0, -1)
-    inside = some @ torch.linalg.pinv(some, rtol=1e-9) @ scaled[:, :256].movedim(0, -1)
-    if not same(inside, scaled[:, :256].movedim(0, -1)) or not found.is_independent:
-        return
-    own = torch.zeros(len(seen), directions.shape[-1], dtype=torch.float64).index_add_(0, numbers.flatten(), directions.flatten(0, 1))
-    got = torch.zeros_like(own).index_add_(0, numbers.flatten(), scaled.flatten(0, 1))
-    square = float((own * own / seen.unsqueeze(-1)).sum())
-    spread = float((scaled - directions).flatten(0, 1).square().sum()) / numbers.numel()
-    missing = 1 - float((got * own / seen.unsqueeze(-1)).sum()) / square
-    if missing > DEVIATIONS * math.sqrt(spread / square * found.size):
-        weight = f"{1 - missing:.2g}/N in the mean, where 1/N is due"
-        yield f"the baseline of a sample is fitted to the loss of the sample itself too: its score has a weight of {weight}"
-
-
-Cause = Callable[[Dissection], Iterator[str]]
-
-CAUSES: tuple[Cause, ...] = (_precision, _further_term, _transformed, _own_mass, _not_detached, _slopes)
-"""Hypotheses about any estimate, in the order in which they are tried."""
-
-CAUSES_OF_SUMS: tuple[Cause, ...] = (_other_distribution, _mixture, _other_score, _fitted)
-"""Hypotheses about estimates that are linear in the losses."""
+def _symptoms(points: Sequence[Point], wrong: Sequence[Point], factor: float | None) -> str:
+    """Where the mean is wrong and its gain; or the factor on everything, and its usual reasons."""
+    if not wrong:
+        return ""
+    where = f"all {len(points)}" if len(wrong) == len(points) else f"{len(wrong)} of {len(points)}"
+    places = f"at {where} places" if len(points) > 1 else f"at one place ({points[0].where})"
+    if factor is not None:
+        gain = 0.0 if abs(factor) < EXACT else factor
+        hint = f" (log-probabilities at a temperature of {1 / factor:.3g} have this gain too)" if factor > 0.01 else ""
+        hint += "; the sign is wrong too" if factor < -0.1 else ""
+        if abs(factor - 0.5) < 0.05:
+            hint += "; a mean over two terms where a sum is due, or a difference over two steps where one is taken?"
+        return f"gain {gain:.4g} on every part {places}, and no certain cause{hint}"
+    gains = sorted(_ratio([point.pair]) for point in wrong)
+    gain_range = f"gain {gains[0]:.3g}" + (f" to {gains[-1]:.3g}" if gains[-1] - gains[0] > 1e-3 else "")
+    masks = all(point.where.endswith("masked") for point in wrong) and len(wrong) < len(points)
+    return f"the mean is wrong {places}, {gain_range}" + (f": {MASKS}" if masks else f" ({wrong[0].where})")

@@ -39,33 +39,19 @@ OPERATIONS: tuple[tuple[type[Oracle], str, str], ...] = (
 )
 """Capability, operation, and the field of `Evaluations` that counts it."""
 
-
 COUNTED: dict[str, str] = {
     "losses": "structures that the loss is shown",
     "loss_gradients": "structures in which the loss is differentiated",
-    **{
-        kind: f"rows given to {', '.join(f'`{name}`' for _, name, counts in OPERATIONS if counts == kind)}"
-        for _, _, kind in OPERATIONS
-        if kind != "enumerated"
-    },
-    "samples": "structures that `sample` draws",
-    "kbest": "structures that `kbest` lists",
 }
 """Meaning of the counted fields of `Evaluations`; the others are passes of a size that depends on the structure, or noise."""
+for _, _name, _field in OPERATIONS[:-1]:
+    COUNTED[_field] = f"{COUNTED[_field]}, `{_name}`" if _field in COUNTED else f"rows given to `{_name}`"
+COUNTED |= {"samples": "structures that `sample` draws", "kbest": "structures that `kbest` lists"}
 
 
 @dataclass
 class CallCounts:
-    """Calls per row of a batch.
-
-    Attributes:
-        rows: of the batch.
-        event_ndim: event dimensions.
-        counts: calls by the field of `Evaluations`.
-        used: capabilities with calls.
-        points: arguments of the loss.
-        estimate: the estimates.
-    """
+    """Calls per row of a batch by the field of `Evaluations`, used capabilities, arguments of the loss, and the estimates."""
 
     rows: int
     event_ndim: int

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,13 +16,12 @@ from ...estimators import make_estimator
 from ...estimators.base import Estimator
 from ...estimators.noise import Gumbel, SmoothNoise
 from .cases import AuditEffort, Case, Structure, structures_for
-from .causes import cause_by_intervention, cause_of_noise
-from .diagnosis import Explanation, Point, corrected, explain
+from .causes import SIGN, Explanation, Point, corrected, explain
+from .interventions import cause_by_intervention, cause_of_noise
 from .laws import LAWS
-from .means import compare, mean_checks, same_mean_checks
+from .means import compare, mean_checks, same_mean_checks, twin_of
 from .result import SPOILING, Audit, Check, FlatComparison, check_limits, checked, settled
-from .subject import Subject, numbers, subject_of, to_change, with_neutral_options, with_other_value
-from .twin import Twin, twin_of
+from .subject import FunctionEstimator, Subject, numbers, subject_of, with_neutral_options, with_other_value
 
 QUICK: dict[str, Any] = {"first": 4096, "most": 16_384, "seconds": 1.5, "structures": 2}
 """Changes of ``quick``."""
@@ -77,7 +76,25 @@ def audit(  # noqa: PLR0913 - one parameter per option of the verb
     subject = subject_of(estimator, objective=objective, unbiased=unbiased, scale=scale)
     effort = AuditEffort(alpha=alpha, seed=seed, **(QUICK if quick else {}))
     chosen = structures_for(subject.estimator, structures, effort.structures)
-    return _Examination(subject, effort, chosen, make_estimator(mean_of) if isinstance(mean_of, str) else mean_of).result(seconds)
+    examination = _Examination(subject, effort, chosen, make_estimator(mean_of) if isinstance(mean_of, str) else mean_of)
+    world, start = torch.get_rng_state(), time.monotonic()
+    try:
+        tests, explanations, notes = examination.run(seconds)
+    finally:
+        torch.set_rng_state(world)
+    return Audit(
+        subject=subject.title,
+        declared=subject.declared,
+        checks=tuple(examination.checks),
+        comparisons=tuple(examination.comparisons),
+        alpha=alpha,
+        tests=tests,
+        losses=examination.losses,
+        seed=seed,
+        seconds=time.monotonic() - start,
+        seen=tuple(found.seen for found in explanations if found.seen),
+        notes=notes,
+    )
 
 
 @dataclass
@@ -91,51 +108,35 @@ class _Examination:
     losses: float | None = None
     checks: list[Check] = field(default_factory=list)
     comparisons: list[FlatComparison] = field(default_factory=list)
-    points: dict[str, list[Point]] = field(default_factory=lambda: {"objective": [], "mean_of": []})
 
-    def result(self, seconds: float) -> Audit:
+    def run(self, seconds: float) -> tuple[int, list[Explanation], tuple[str, ...]]:
         """Run the laws, structure by structure, decide the tests, and search causes."""
-        world, start = torch.get_rng_state(), time.monotonic()
-        try:
-            for structure in self.structures:
-                self._laws(structure)
-            # Compilation is over now, and does not count.
-            start_of_means = time.monotonic()
-            for structure in self.structures:
-                if time.monotonic() - start_of_means > seconds:
-                    self.checks.append(Check("objective", structure.name, "undecided", "no time was left for it"))
-                    continue
-                case = self._case_of_means(structure)
-                for law, points in self.points.items():
-                    self._add(law, structure, functools.partial(mean_checks, case, law, self.reference, points))
-                self._add("comparison", structure, functools.partial(self._compare, case))
-            if not self.subject.estimator.unbiased and self.reference is None:
-                self.checks.append(Check("objective", "", "skipped", NO_CLAIM))
-            self.checks, tests = settled(self.checks, self.effort.alpha)
-            explanations = self._explained()
-            notes = tuple(self._notes())
-        finally:
-            torch.set_rng_state(world)
-        return Audit(
-            subject=self.subject.title,
-            declared=self.subject.declared,
-            checks=tuple(self.checks),
-            comparisons=tuple(self.comparisons),
-            alpha=self.effort.alpha,
-            tests=tests,
-            losses=self.losses,
-            seed=self.effort.seed,
-            seconds=time.monotonic() - start,
-            seen=tuple(found.seen for found in explanations if found.seen),
-            notes=notes,
-            possible=tuple(cause for found in explanations for cause in found.likely),
-        )
-
-    def _add(self, law: str, structure: Structure, checks: Callable[[], Iterable[Check]]) -> None:
-        self.checks.extend(checked(law, structure.name, checks))
+        for structure in self.structures:
+            self._laws(structure)
+        points: dict[str, list[Point]] = {"objective": [], "mean_of": []}
+        until = time.monotonic() + seconds  # compilation is over now, and does not count
+        for structure in self.structures:
+            if time.monotonic() > until:
+                self.checks.append(Check("objective", structure.name, "undecided", "no time was left for it"))
+                continue
+            case = self._case_of_means(structure)
+            for law, known in points.items():
+                self.checks += checked(law, structure.name, functools.partial(mean_checks, case, law, self.reference, known))
+            self.checks += checked("comparison", structure.name, functools.partial(self._compare, case))
+        biased = not self.subject.estimator.unbiased and self.reference is None
+        if biased:
+            self.checks.append(Check("objective", "", "skipped", NO_CLAIM))
+        self.checks, tests = settled(self.checks, self.effort.alpha)
+        explanations = [found for law, known in points.items() for found in self._explained(law, known)]
+        if biased and {check.law for check in self._violated()} == {"sign"}:
+            self._blame("sign", SIGN + " Is a straight-through sample written hard − soft + soft.detach()?")
+        return tests, explanations, tuple(self._notes(biased=biased))
 
     def _violated(self) -> list[Check]:
         return [check for check in self.checks if check.status == "violated"]
+
+    def _blame(self, law: str, cause: str) -> None:
+        self.checks = [replace(one, cause=cause) if (one.law, one.status) == (law, "violated") else one for one in self.checks]
 
     def _case_of_means(self, structure: Structure) -> Case:
         """If an estimator is wrongly declared deterministic, its mean must not be taken from a single estimate."""
@@ -143,51 +144,54 @@ class _Examination:
 
     def _laws(self, structure: Structure) -> None:
         """The laws that a few calls decide."""
-        case = Case(self.subject, structure, self.effort)
+        case, is_function = Case(self.subject, structure, self.effort), isinstance(self.subject.estimator, FunctionEstimator)
         for name, law, of_functions in LAWS:
             here = {check.law for check in self._violated() if check.where == structure.name}
             # Calls with one seed differ anyway if a batch cannot be compared.
-            if (of_functions or not self.subject.is_function) and not (name == "batch" and here & {"global_random", "state"}):
-                self._add(name, structure, functools.partial(law, case))
+            if (of_functions or not is_function) and not (name == "batch" and here & {"global_random", "state"}):
+                self.checks += checked(name, structure.name, functools.partial(law, case))
             if name == "shapes" and (self.checks[-1].law, self.checks[-1].status) == ("finite", "violated"):
                 return  # nothing follows from comparing NaN
         if self.losses is None:
             with contextlib.suppress(Exception):  # the estimator may raise anything
                 self.losses = case.observed().loss_evaluations
 
-    def _compare(self, case: Case) -> Iterable[Check]:
-        self.comparisons.append(compare(case, self.losses))
-        return ()
+    def _compare(self, case: Case) -> Iterator[Check]:
+        self.comparisons.append(compare(case))
+        yield from ()
 
-    def _explained(self) -> list[Explanation]:
-        """Explain wrong means and note the causes; not if another violated law makes means wrong anyway."""
-        violated, known = {check.law for check in self._violated()}, {check.law for check in self._violated() if check.cause}
-        explanations = []
-        for law, points in self.points.items():
-            if law not in violated - known or not points or violated & set(SPOILING):
-                continue
-            found = self._explain(law, points, self.reference)
-            if not found.cause:
-                cause, likely = self._dissected(law)
-                cause = "; ".join(filter(None, (cause, self._switch(law))))
-                found = Explanation(cause) if cause else replace(found, likely=(*found.likely, *likely)[:2])
-            if found.seen and not found.parallel and law != "mean_of":
-                change = to_change(self.subject.estimator, "unbiased", "unbiased: ClassVar[bool] = False")
-                meant = "; if a bias is meant: --biased" if self.subject.is_function else f"; if a bias is meant, {change}"
-                found = replace(found, seen=found.seen + meant)
-            self.checks = [replace(one, cause=found.cause) if (one.law, one.status) == (law, "violated") else one for one in self.checks]
-            explanations.append(found)
-        return explanations
+    def _explained(self, law: str, points: list[Point]) -> Iterator[Explanation]:
+        """Explain wrong means and note the cause; not if another violated law makes means wrong anyway."""
+        violated = {check.law for check in self._violated()}
+        if (
+            law not in violated
+            or any(check.cause for check in self._violated() if check.law == law)
+            or violated & set(SPOILING)
+            or not points
+        ):
+            return
+        found = self._explain(law, points, self.reference)
+        if not found.cause:
+            proven = self._by_intervention(law)
+            if found.factor is None and proven.startswith("gain"):
+                proven = ""  # that of one structure; others have other gains
+            cause = "; ".join(filter(None, (proven, self._switch(law))))
+            found = Explanation(cause) if cause else found
+        if found.seen and found.factor is None and law != "mean_of":
+            meant = "--biased" if isinstance(self.subject.estimator, FunctionEstimator) else "declare `unbiased: ClassVar[bool] = False`"
+            found = replace(found, seen=f"{found.seen}; if a bias is meant: {meant}")
+        self._blame(law, found.cause)
+        yield found
 
     def _explain(self, law: str, points: list[Point], reference: Estimator[Any] | None) -> Explanation:
         """Explain by factors of options, parts and marginals; other values of options are measured on the first structure."""
 
         def ask(option: str) -> list[Point]:
-            theirs = reference
+            theirs, value = reference, self.subject.numbers()[option]
             with contextlib.suppress(Exception):  # another value may be out of its range
                 own = with_other_value(copy.deepcopy(self.subject.estimator), option)
-                if theirs is not None and numbers(theirs).get(option) == self.subject.numbers().get(option):
-                    theirs = with_other_value(theirs, option)
+                for name, other in numbers(theirs).items():
+                    theirs = with_other_value(theirs, name) if other == value else theirs
                 return self._means(law, own, theirs)
             return []
 
@@ -195,25 +199,24 @@ class _Examination:
 
     def _switch(self, law: str) -> str:
         """The option with another value of which the means on the first structure are right; empty if there is none."""
-        others = with_neutral_options(self.subject.estimator)
+        others = list(with_neutral_options(self.subject.estimator))
         found = self._means(law, self.subject.estimator, self.reference, 65_536) if others else []
         right = [text for text, one in others if corrected(found, self._means(law, one, self.reference, 65_536))]
         names = " or ".join(dict.fromkeys(text.partition("=")[0] for text in right))
         return f"with {' or '.join(right)} the mean is right: what is wrong is what the option {names} does" if right else ""
 
-    def _dissected(self, law: str) -> tuple[str, tuple[str, ...]]:
-        """The cause that shows if losses are changed one by one, else the two most likely ones."""
+    def _by_intervention(self, law: str) -> str:
+        """The cause that shows if losses are changed one by one."""
         structure = self.structures[0]
         estimator = Case(self.subject, structure, self.effort).fresh()
-        if (law, estimator.objective) == ("objective", "expected"):
-            with contextlib.suppress(Exception):  # the estimator may raise anything
+        noise = getattr(estimator, "noise", Gumbel())
+        with contextlib.suppress(Exception):  # the estimator may raise anything
+            if (law, estimator.objective) == ("objective", "expected"):
                 has_count = any("sample" in name for name in self.subject.numbers())
                 return cause_by_intervention(estimator, structure, has_count=has_count)
-        noise = getattr(estimator, "noise", Gumbel())
-        if (law, estimator.objective) == ("objective", "perturbed") and isinstance(noise, SmoothNoise):
-            with contextlib.suppress(Exception):  # the estimator may raise anything
-                return cause_of_noise(estimator, structure, noise), ()
-        return "", ()
+            if (law, estimator.objective) == ("objective", "perturbed") and isinstance(noise, SmoothNoise):
+                return cause_of_noise(estimator, structure, noise)
+        return ""
 
     def _means(self, law: str, estimator: Estimator[Any], reference: Estimator[Any] | None, replicates: int = 4096) -> list[Point]:
         """The means of another estimator on the first structure; nothing if it raises."""
@@ -226,30 +229,25 @@ class _Examination:
             return _with_losses(points, losses)
         return []
 
-    def _notes(self) -> Iterator[str]:
+    def _notes(self, *, biased: bool) -> Iterator[str]:
         """Warnings: estimates that are mostly 0, and another mean than that of the registered twin."""
         share, where = max(((row.zero_rate or 0.0, row.where) for row in self.comparisons), default=(0.0, ""))
         if share > MANY_ZEROS:
             yield f"{share:.0%} of the estimates are exactly 0 ({where})"
-        if not self.subject.estimator.unbiased and self.reference is None:
-            with contextlib.suppress(Exception):  # the estimator may raise anything
-                case = self._case_of_means(self.structures[0])
-                if (twin := twin_of(case)) is not None:
-                    yield self._next_to(case, twin)
-
-    def _next_to(self, case: Case, twin: Twin) -> str:
-        """Compare the means of both on the first structure."""
-        points: list[Point] = []
-        name, resembled = twin.estimator.name, f"the registered estimator that it resembles most ({twin.reason})"
-        checks = settled(list(same_mean_checks(case, twin.estimator, points)), self.effort.alpha)[0]
-        wrong = next((check for check in checks if check.status == "violated"), None)
-        if wrong is None:
-            return f"its mean is that of {name}, {resembled}"
-        found = self._explain("mean_of", points, twin.estimator)
-        return (
-            f"its mean is not that of {name}, {resembled}: {wrong.detail}; {found.cause or found.seen}; "
-            f"if it should be, --mean-of {name} makes that a law"
-        )
+        with contextlib.suppress(Exception):  # the estimator may raise anything
+            case = self._case_of_means(self.structures[0])
+            if not biased or (twin := twin_of(case)) is None:
+                return
+            (other, reason), points = twin, list[Point]()
+            resembled = f"{other.name}, the registered estimator that it resembles most ({reason})"
+            checks = settled(list(same_mean_checks(case, other, points)), self.effort.alpha)[0]
+            wrong = next((check.detail for check in checks if check.status == "violated"), "")
+            if not wrong:
+                yield f"its mean is that of {resembled}"
+                return
+            found = self._explain("mean_of", points, other)
+            law = f"if it should be, --mean-of {other.name} makes that a law"
+            yield f"its mean is not that of {resembled}: {wrong}; {found.cause or found.seen}; {law}"
 
 
 def _with_losses(points: list[Point], losses: float | None) -> list[Point]:

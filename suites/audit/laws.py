@@ -15,15 +15,14 @@ import torch
 from scipy import special, stats
 from torch import Tensor
 
-from ...estimators.base import Estimator
 from ...estimators.exact import ExactMarginalisation
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.random_streams import SeedBlocks
 from ..base import check_finite
 from .cases import EXTREME, FLAT, USUAL, AuditLoss, Case, Structure, masked_scores, off_structures, random_scores, seeded
-from .counting import COUNTED, CallCounts
+from .counting import COUNTED
 from .result import Check, confirmed
-from .subject import to_change
+from .subject import FunctionEstimator, to_change
 
 ROWS = 6
 DISTRIBUTION_ROWS = 160
@@ -40,20 +39,19 @@ _PASSES = ("enumerations", "listings", "support_losses", "completions", "swap_lo
 
 def shapes(case: Case) -> Iterator[Check]:
     """Estimates are shaped like the scores, values are one per row, the loss gets ``[..., *batch, *event]``."""
-    event, flat = case.structure.event, "rows that are flattened: a loss with data for each row cannot tell them apart"
     for batch in ((ROWS,), (2, 3), ()):
-        scores = case.scores(USUAL, ROWS)[: math.prod(batch)].reshape(*batch, *event)
-        counts = case.observed(scores, "shapes")
-        if counts.estimate.shape != scores.shape:
-            yield case.check("shapes", "", f"estimates {tuple(counts.estimate.shape)} for scores {tuple(scores.shape)}")
+        scores = case.scores(USUAL, ROWS)[: math.prod(batch)].reshape(*batch, *case.structure.event)
+        tail, counts = tuple(scores.shape), case.observed(scores, "shapes")
+        odd = [tuple(point.shape) for point in counts.points if point.shape[max(point.ndim - len(tail), 0) :] != tail]
+        if counts.estimate.shape != tail:
+            yield case.check("shapes", "", f"estimates {tuple(counts.estimate.shape)} for scores {tail}")
             return
-        check_finite(counts.estimate.reshape(-1, *event), case.subject.estimator.name)
-        tail = (*batch, *event)
-        for shape in (tuple(point.shape) for point in counts.points):
-            if shape[len(shape) - len(tail) :] != tail:
-                yield case.check("shapes", "", f"the loss was shown {shape} for scores {tail}; expected [..., *batch, *event]", flat)
-                return
-        if not case.subject.is_function:
+        check_finite(counts.estimate.reshape(-1, *case.structure.event), case.subject.estimator.name)
+        if odd:
+            cause = "rows that are flattened: a loss with data for each row cannot tell them apart"
+            yield case.check("shapes", "", f"the loss was shown {odd[0]} for scores {tail}; expected [..., *batch, *event]", cause)
+            return
+        if not isinstance(case.subject.estimator, FunctionEstimator):
             value = case.fresh().surrogate(AuditLoss(case.structure), case.structure.oracle, scores, generator=seeded(1, "shapes"))
             if tuple(value.shape) != batch:
                 yield case.check("shapes", "", f"the surrogate is {tuple(value.shape)} for a batch {batch}; expected one per row")
@@ -66,13 +64,11 @@ def shapes(case: Case) -> Iterator[Check]:
 
 def dtypes(case: Case) -> Iterator[Check]:
     """Single precision stays single precision."""
-    scores = case.scores(USUAL, ROWS).float()
-    counts = case.observed(scores, "dtypes")
-    estimate, others, bad = counts.estimate, {point.dtype for point in counts.points} - {scores.dtype}, ""
-    if estimate.dtype != scores.dtype or estimate.device != scores.device:
-        bad = f"scores of {scores.dtype} on {scores.device} gave estimates of {estimate.dtype} on {estimate.device}"
-    elif others:
-        bad = f"scores of {scores.dtype}, and the loss was shown structures of {', '.join(map(str, others))}"
+    counts, bad = case.observed(case.scores(USUAL, ROWS).float(), "dtypes"), ""
+    if others := {point.dtype for point in counts.points} - {torch.float32}:
+        bad = f"scores of torch.float32, and the loss was shown structures of {', '.join(map(str, others))}"
+    if counts.estimate.dtype != torch.float32 or not counts.estimate.is_cpu:
+        bad = f"scores of torch.float32 on cpu gave estimates of {counts.estimate.dtype} on {counts.estimate.device}"
     yield case.check("dtypes", "float32 stays float32, on the device of the scores", bad)
 
 
@@ -103,20 +99,16 @@ def behaviour(case: Case) -> Iterator[Check]:
         elif odd:
             calls = f"call{'s' if len(odd) > 1 else ''} {', '.join(odd)} of {len(repeats) + 1}"
             bad = f"{calls} gave other numbers than the first, with its seed and its scores"
-        elif not estimator.deterministic and _stale(case):
-            bad = "5 seeds gave one estimate, and rows of the same scores differ"
-            cause = "noise that is kept from an earlier call, outside of the estimator, or comes from a generator that is seeded again"
+        elif not estimator.deterministic:
+            rows = case.scores(FLAT, 1, "stale").repeat(64, *[1] * case.structure.ndim)
+            one, *more = (case.gradient(rows, seeded(seed, "stale"), estimator=estimator) for seed in range(5))
+            differ = ~torch.isclose(one, one[:1], rtol=1e-6, atol=1e-9).flatten(1).all(-1)
+            if all(torch.equal(one, other) for other in more) and int(differ.sum()) >= 8:
+                bad = "5 seeds gave one estimate, and rows of the same scores differ"
+                cause = "noise that is kept from an earlier call, outside of the estimator, or comes from a generator that is seeded again"
         yield case.check("state", "the same call gives the same numbers, whatever came between", bad, cause)
     bad = "" if torch.equal(handed, scores) and scores.grad is None else "the scores that were handed in were modified"
     yield case.check("inputs", "scores are not modified", bad, "an operation in place")
-
-
-def _stale(case: Case) -> bool:
-    """Whether rows of equal scores differ, so that something is random, and no seed changes it."""
-    estimator, rows = case.fresh(), case.scores(FLAT, 1, "stale").repeat(64, *[1] * case.structure.ndim)
-    first, *others = (case.gradient(rows, seeded(seed, "stale"), estimator=estimator) for seed in range(5))
-    differ = ~torch.isclose(first, first[:1], rtol=1e-6, atol=1e-9).flatten(1).all(-1)
-    return all(torch.equal(first, other) for other in others) and int(differ.sum()) >= 8
 
 
 def deterministic(case: Case) -> Iterator[Check]:
@@ -145,9 +137,8 @@ def finite(case: Case) -> Iterator[Check]:
     found = {name: case.gradient(scores, "finite", estimator=estimator) for name, scores in kinds.items()}
     bad = ", ".join(name for name, estimate in found.items() if not bool(estimate.isfinite().all()))
     yield case.check("finite", "finite at " + ", ".join(kinds), bad and f"NaN or infinite estimates at {bad}")
-    estimate = found["-inf masks"]
-    moved = ((masked == -math.inf) | ~structure.oracle.read_mask(structure.event)) & (estimate != 0)
-    size = float(estimate[moved].abs().max()) if bool(moved.any()) else 0.0
+    idle = (masked == -math.inf) | ~structure.oracle.read_mask(structure.event)
+    size = float(torch.where(idle, found["-inf masks"], 0).abs().max())
     bad = f"forbidden or ignored parts get a gradient, up to {size:.3g}; `Oracle.free_parts` tells which may have one" if size else ""
     yield case.check("forbidden", "parts that cannot be chosen get 0", bad)
     single = Structure(structure.name, structure.oracle, structure.single)
@@ -171,23 +162,32 @@ def rows(case: Case) -> Iterator[Check]:
     yield case.check("rows", "other rows of a batch do not matter", bad, cause)
 
 
+class _RowStreams(SeedBlocks):
+    """One stream for each row; it refuses draws for another number of rows, as rows that are repeated by hand need."""
+
+    def uniforms(self, rows: int, width: int, device: torch.device) -> Tensor:
+        if rows != len(self.seeds):
+            raise ValueError(f"`SeedBlocks` got a batch of {rows} rows")
+        return super().uniforms(rows, width, device)
+
+
 def batch(case: Case) -> Iterator[Check]:
     """A row alone against the same row in a batch: exactly if each row has a stream of its own, else by distributions."""
-    scores, estimator, loss, seeds = case.scores(USUAL, ROWS), case.fresh(), AuditLoss(case.structure), range(11, 11 + ROWS)
-    streams = SeedBlocks(tuple(seeds), 1)
+    scores, estimator, loss, seeds = case.scores(USUAL, ROWS), case.fresh(), AuditLoss(case.structure), tuple(range(11, 11 + ROWS))
+    streams = _RowStreams(seeds, 1)
     before = streams.get_state()
-    together = case.gradient(scores, streams, estimator=estimator)
     try:
-        one_by_one = [case.gradient(scores[row : row + 1], SeedBlocks((seed,), 1), estimator=estimator) for row, seed in enumerate(seeds)]
+        together = case.gradient(scores, streams, estimator=estimator)
+        alone = torch.cat([case.gradient(scores[[row]], _RowStreams((seed,), 1), estimator=estimator) for row, seed in enumerate(seeds)])
     except ValueError as error:
         if "SeedBlocks" not in str(error):
             raise
-        one_by_one = []  # it repeats rows by hand, and samples all of them at once
-    if not one_by_one or not torch.equal(before, streams.get_state()):
+        before = torch.empty(0)  # it samples rows that it repeats by hand
+    if not torch.equal(before, streams.get_state()):
         yield _by_distribution(case)
         return
-    alone, cause = torch.cat(one_by_one), ""
-    raised = case.gradient(scores, SeedBlocks(tuple(seeds), 1), lambda z: ROWS * loss(z), estimator)
+    cause = ""
+    raised = case.gradient(scores, _RowStreams(seeds, 1), lambda z: ROWS * loss(z), estimator)
     if torch.allclose(raised, alone, **_TOLERANCE) or torch.allclose(ROWS * together, alone, **_TOLERANCE):
         cause = _SHRUNK
     elif torch.allclose(together / ROWS, alone, **_TOLERANCE):
@@ -216,7 +216,7 @@ def _by_distribution(case: Case) -> Check:
     p_value = confirmed(lambda slot, times: compared(slot, 2 if times > 1 else 1), case.effort.alpha)
     cause = _SHRUNK if p_value < case.effort.alpha and compared("cause", 1, float(DISTRIBUTION_ROWS)) > case.effort.alpha else ""
     detail = f"rows of a batch of {DISTRIBUTION_ROWS} and rows alone are compared by their distributions, p = {p_value:.2g}"
-    return Check("batch", structure.name, "holds", detail, cause, "test", p_value)
+    return Check("batch", structure.name, "holds", detail, cause, p_value)
 
 
 def jacobian(case: Case) -> Iterator[Check]:
@@ -224,19 +224,17 @@ def jacobian(case: Case) -> Iterator[Check]:
 
     Parts compete, so that raising the score of one lowers the chance of the others: a diagonal alone is an elementwise product.
     """
-    scores, loss, oracle = case.scores(USUAL, 8), AuditLoss(case.structure), case.structure.oracle
+    scores, oracle, bad = case.scores(USUAL, 8), case.structure.oracle, ""
     counts = case.observed(scores, "jacobian")
-    estimate = counts.estimate
+    estimate, points = counts.estimate, [point for point in counts.points if point.shape == scores.shape]
     if not counts.counts["loss_gradients"] or not isinstance(oracle, MarginalOracle) or float(estimate.abs().max()) == 0:
         return
-    names = ("temperature", "tau")
-    temperatures = {1.0, *(value for name, value in case.subject.numbers().items() if name.rpartition(".")[2] in names and value > 0)}
-    bad = ""
-    for point in [point for point in counts.points if point.shape == scores.shape][-1:]:
-        leaf = point.detach().clone().requires_grad_()
+    numbers = {name.rpartition(".")[2]: value for name, value in case.subject.numbers().items() if value > 0}
+    if points:
+        leaf = points[-1].clone().requires_grad_()
         with torch.enable_grad():
-            (gamma,) = torch.autograd.grad(loss(leaf).sum(), leaf)
-        for temperature in temperatures:
+            (gamma,) = torch.autograd.grad(AuditLoss(case.structure)(leaf).sum(), leaf)
+        for temperature in {1.0, numbers.get("temperature", 1.0), numbers.get("tau", 1.0)}:
             marginals = oracle.marginals(scores / temperature)
             diagonal = marginals * (1 - marginals) * gamma
             ratio = float((estimate * diagonal).sum()) / max(float(diagonal.square().sum()), 1e-300)
@@ -248,7 +246,7 @@ def jacobian(case: Case) -> Iterator[Check]:
 
 def sign(case: Case) -> Iterator[Check]:
     """The mean of ``⟨ĝ, g⟩ / ‖g‖²`` over random flat scores is not below 0 for a linear loss."""
-    kept, loss, seed = [], AuditLoss(case.structure, "linear"), case.effort.seed
+    details, loss, seed = [], AuditLoss(case.structure, "linear"), case.effort.seed
 
     def test(slot: str, times: int) -> float:
         count, stream = times * SIGN_ROWS, seeded(seed, "sign", "scores", slot)
@@ -257,44 +255,39 @@ def sign(case: Case) -> Iterator[Check]:
         exact = ExactMarginalisation().gradient(loss, case.structure.oracle, scores, generator=seeded(0))
         ratios = (estimate * exact).flatten(1).sum(-1) / exact.square().flatten(1).sum(-1)
         mean, error = float(ratios.mean()), float(ratios.std()) / math.sqrt(count)
-        kept.append(f"gain {mean:.3g} ± {2 * error:.2g} over random scores, linear loss")
+        details.append(f"gain {mean:.3g} ± {2 * error:.2g} over random scores, linear loss")
         # A mean of 0 is rounding of either sign.
         return 1.0 if mean >= -1e-9 else float(special.stdtr(count - 1, mean / max(error, 1e-300)))
 
     p_value = confirmed(test, case.effort.alpha)
-    yield Check("sign", case.structure.name, "holds", kept[-1], "", "test", p_value)
+    yield Check("sign", case.structure.name, "holds", details[-1], p_value=p_value)
 
 
 def declarations(case: Case) -> Iterator[Check]:
     """The calls of one estimate, its capabilities and the points of the loss are as declared."""
-    estimator, counts = case.fresh(), case.observed()
-    yield _evaluations(case, estimator, counts)
-    needs = estimator.needs
-    used = sorted(kind.__name__ for kind in counts.used if kind is not Oracle and not any(issubclass(need, kind) for need in needs))
-    names = ", ".join(dict.fromkeys([*(need.__name__ for need in needs if need is not Oracle), *used]))
-    remedy = to_change(estimator, "needs", f"needs: ClassVar[tuple[type[Oracle], ...]] = ({names}{'' if ',' in names else ','})")
-    bad = f"it uses {', '.join(used)}, which it does not name in `needs`: it would fail deep inside without" if used else ""
-    yield case.check("needs", "it uses what it names", bad, remedy=remedy)
-    outside = not estimator.inside_hull and any(off_structures(point, case.structure) for point in counts.points)
-    bad = "the loss is evaluated where no structure is, and inside_hull is declared False" if outside else ""
-    remedy = to_change(estimator, "inside_hull", "inside_hull: ClassVar[bool] = True")
-    yield case.check("hull", "the loss is evaluated where it is declared to be", bad, remedy=remedy)
-
-
-def _evaluations(case: Case, estimator: Estimator[Any], counts: CallCounts) -> Check:
+    estimator, seen = case.fresh(), case.observed()
     declared = vars(estimator.evaluations())
     wanted = {name: declared[name] for name in (("loss_gradients",) if any(declared[name] for name in _PASSES) else COUNTED)}
     if "kbest" in wanted:
         wanted["kbest"] = min(wanted["kbest"], case.structure.oracle.count(case.structure.event))
-    wrong = [name for name, value in wanted.items() if abs(counts.counts[name] - value) > 1e-9]
-    if not wrong:
-        return case.check("evaluations", "one estimate takes what it declares")
-    detail = "one estimate took " + ", ".join(f"{name} {counts.counts[name]:g} (declared {wanted[name]})" for name in wrong)
-    costs = {**declared, **{name: counts.counts[name] for name in wanted}}
+    wrong = [name for name, value in wanted.items() if abs(seen.counts[name] - value) > 1e-9]
+    bad = "one estimate took " + ", ".join(f"{name} {seen.counts[name]:g} (declared {wanted[name]})" for name in wrong) if wrong else ""
+    costs = {**declared, **{name: seen.counts[name] for name in wanted}}
     code = ", ".join(f"{name}={value:g}" for name, value in costs.items() if value)
-    change = to_change(estimator, "evaluations", f"return Evaluations({code})")
     meaning = "; ".join(f"{name}: {COUNTED[name]}" for name in wrong)
-    return case.check("evaluations", "", detail, remedy=f"{change}, with these options; what counts, per row of the batch: {meaning}")
+    change = to_change(estimator, "evaluations", f"return Evaluations({code})")
+    remedy = f"{change}, with these options; what counts, per row of the batch: {meaning}"
+    yield case.check("evaluations", "one estimate takes what it declares", bad, remedy=remedy)
+    needs = estimator.needs
+    used = sorted(kind.__name__ for kind in seen.used if kind is not Oracle and not any(issubclass(need, kind) for need in needs))
+    names = ", ".join(dict.fromkeys([*(need.__name__ for need in needs if need is not Oracle), *used]))
+    remedy = to_change(estimator, "needs", f"needs: ClassVar[tuple[type[Oracle], ...]] = ({names}{'' if ',' in names else ','})")
+    bad = f"it uses {', '.join(used)}, which it does not name in `needs`: it would fail deep inside without" if used else ""
+    yield case.check("needs", "it uses what it names", bad, remedy=remedy)
+    outside = not estimator.inside_hull and any(off_structures(point, case.structure) for point in seen.points)
+    bad = "the loss is evaluated where no structure is, and inside_hull is declared False" if outside else ""
+    remedy = to_change(estimator, "inside_hull", "inside_hull: ClassVar[bool] = True")
+    yield case.check("hull", "the loss is evaluated where it is declared to be", bad, remedy=remedy)
 
 
 def parameters(case: Case) -> Iterator[Check]:
@@ -310,8 +303,7 @@ def parameters(case: Case) -> Iterator[Check]:
     found = torch.autograd.grad(total, weight, allow_unused=True)[0] if total.requires_grad else None
     # With gradients enabled: an estimator may need that of the loss for its value.
     near, far = ((value(weight + size) - value(weight - size)).detach() / (2 * size) for size in (1e-4, 2e-4))
-    wanted, doubt = float(4 * near - far) / 3, abs(float(near - far))
-    got = 0.0 if found is None else float(found)
+    wanted, doubt, got = float(4 * near - far) / 3, abs(float(near - far)), 0.0 if found is None else float(found)
     fine = abs(got - wanted) <= 1e-5 * abs(wanted) + 1e-6 + 10 * doubt
     bad = "" if fine else f"a parameter of the loss gets {got:.4g}; the derivative is {wanted:.4g}"
     cause = "the value is detached from the loss: a decoder would not learn" if got == 0 else ""

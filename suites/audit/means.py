@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from scipy import special, stats
 from torch import Tensor
 
+from ...estimators import ESTIMATORS, make_estimator
 from ...estimators.base import Estimator, Evaluations, Loss, Objective, evaluate, expand_samples, with_gradient
 from ...estimators.noise import Gumbel, SmoothNoise
-from ...estimators.score_function.reinforce import LeaveOneOut, Reinforce
 from ...oracles.capabilities import Oracle
 from ..measures.bias_tests import averaged_losses, rounding_floor, sequential_test
 from ..measures.draws import Sampling, deterministic_moments, draw_moments, finite
 from ..statistics.interval import ABSENT, RARE
 from ..statistics.intervals import UNRESOLVED, Interval
-from ..statistics.metrics import Summary, estimated_metrics, exact_metrics
-from ..statistics.moments import BATCHES, Moments
+from ..statistics.metrics import Summary, estimated_metrics, exact_metrics, summarise
+from ..statistics.moments import Moments
 from ..truth import Target
 from ..truth.references import STEP, reference_gradient
 from ..truth.replay import replay, slots_of
-from .cases import FLAT, PEAKED, USUAL, AuditEffort, AuditLoss, Case, Structure, masked_scores, random_scores, seeded, target
-from .diagnosis import Point
+from .cases import FLAT, PEAKED, USUAL, AuditLoss, Case, Structure, masked_scores, random_scores, seeded, target
+from .causes import Point
 from .laws import world_state
 from .result import Check, FlatComparison, Status, confirmed
+from .subject import FunctionEstimator
 
 REPLAY_CAP = 20_000
 """Largest number of tuples of samples that are dealt."""
 
 REPLICATES = 8192
 """Replicates of an estimated metric of a comparison."""
-
-MIN_GAIN = 0.01
-"""Gain below which variances cannot be compared at equal gain."""
 
 TOLERANCE = 1e-9
 """Relative distance below which an exact mean is the target: the rest is rounding."""
@@ -65,6 +64,9 @@ def exact_mean(estimator: Estimator[Any], target: Target, sampling: Sampling) ->
     return finite(replay(sampling.draws(target).warmed(estimator), target, slots), estimator, target, sampling)
 
 
+MIN_COSINE = 0.98
+"""Cosine of two means from which estimators resemble each other."""
+
 Sampler = Callable[[str, int], Moments]
 """Moments of fresh replicates, by the name of their stream and their number."""
 
@@ -75,43 +77,20 @@ def sampler(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Sa
     return lambda slot, replicates: draw_moments(warm, target, replace(sampling, replicates=replicates), slot=slot)
 
 
-def metrics_of(estimator: Estimator[Any], aim: Target, sampling: Sampling) -> tuple[dict[str, Interval], Any]:
-    """Metrics of the mean and their tier: ``exact``, or ``mc`` from a few thousand replicates."""
-    summary = exact_mean(estimator, aim, sampling)
-    if summary is not None:
-        return exact_metrics(summary, None), "exact"
-    return estimated_metrics(sampler(estimator, aim, sampling)("comparison", REPLICATES)), "mc"
-
-
-def compare(case: Case, losses: float | None) -> FlatComparison:
-    """One structure at flat scores, against the gradient of the expected loss times the declared scale.
-
-    REINFORCE averages as many samples as the estimator evaluates losses, also a fraction of one; leave-one-out takes at least two.
-    Variances are compared at equal gain, because any learning rate makes up for a factor.
-    """
-    structure, scores = case.structure, case.scores(FLAT, 1)[0]
-    sampling, loss = case.effort.sampling(structure.name, "comparison"), AuditLoss(structure)
-    metrics, tier = metrics_of(case.fresh(), target(structure, loss, scores, case.subject.estimator.scale), sampling)
-    gain, bias, cosine = ((metrics[name].value, metrics[name].low, metrics[name].high) for name in ("gain", "relative_bias", "cosine"))
-    variance = metrics["relative_variance"].value
-    relative = None if variance is None or gain[0] is None or abs(gain[0]) < MIN_GAIN else variance / gain[0] ** 2
-
-    def ratio(other: Estimator[Any], share: float) -> float | None:
-        """Ratio of variances at equal cost: the other estimator counts with a share of its variance."""
-        theirs = metrics_of(other, target(structure, loss, scores), sampling)[0]["relative_variance"].value
-        return relative / (theirs * share) if theirs and relative and relative >= 1e-12 else None
-
-    count = max(2, round(losses or 0))
+def compare(case: Case) -> FlatComparison:
+    """One structure at flat scores, against the gradient of the expected loss times the declared scale."""
+    aim = target(case.structure, AuditLoss(case.structure), case.scores(FLAT, 1)[0], case.subject.estimator.scale)
+    sampling = case.effort.sampling(case.structure.name, "comparison")
+    summary = exact_mean(case.fresh(), aim, sampling)
+    if summary is None:
+        metrics = estimated_metrics(sampler(case.fresh(), aim, sampling)("comparison", REPLICATES))
+    else:
+        metrics = exact_metrics(summary, None)
     return FlatComparison(
-        where=structure.name,
-        tier=tier,
-        reference="expected",
-        gain=gain,
-        relative_bias=bias,
-        cosine=cosine,
-        relative_variance=variance,
-        to_reinforce=ratio(Reinforce(), 1 / losses) if losses else None,
-        to_leave_one_out=ratio(LeaveOneOut(num_samples=count), count / max(losses, 2)) if losses else None,
+        case.structure.name,
+        "mc" if summary is None else "exact",
+        *((metrics[name].value, metrics[name].low, metrics[name].high) for name in ("gain", "relative_bias", "cosine")),
+        relative_variance=metrics["relative_variance"].value,
         zero_rate=metrics["zero_gradient_rate"].value,
     )
 
@@ -146,56 +125,43 @@ def mean_checks(case: Case, law: str, reference: Estimator[Any] | None, points: 
         if isinstance(noise, SmoothNoise):
             yield from same_mean_checks(case, ScoreOfNoise(noise), points, law)
         else:
-            detail = f"the gradient under {noise} is not known: its density has no score here"
-            yield Check(law, structure.name, "undecided", detail)
+            yield Check(law, structure.name, "undecided", f"the gradient under {noise} is not known: its density has no score here")
     else:
         yield from (expected_checks if estimator.objective == "expected" else relaxed_checks)(case, points)
 
 
 def expected_checks(case: Case, points: list[Point]) -> Iterator[Check]:
     """The law ``objective`` for the expected loss; the means are added to ``points``."""
-    structure, effort, options, found_wrong = case.structure, case.effort, case.subject.numbers(), False
+    structure, effort, found_wrong = case.structure, case.effort, False
     for regime, scores in REGIMES.items():
         aim = target(structure, AuditLoss(structure), scores(structure), case.subject.estimator.scale)
         sampling, where = effort.sampling(structure.name, regime), f"{structure.name}, {regime}"
-        point = Point(where, structure.event, aim.truth.gradient, aim.truth.gradient.flatten(), options, aim.truth.marginals.flatten())
+        truth, numbers = aim.truth, case.subject.numbers()
+        point = Point(where, structure.event, truth.gradient, truth.gradient.flatten(), numbers, truth.marginals.flatten())
         summary = exact_mean(case.fresh(), aim, sampling)
         if summary is not None:
             mean = summary.error + summary.gradient
             points.append(replace(point, found=mean.unsqueeze(0), wanted=summary.gradient))
-            floor = rounding_floor(math.sqrt(float(mean.square().sum()) + float(summary.trace)), aim.truth)
+            floor = rounding_floor(math.sqrt(float(mean.square().sum()) + float(summary.trace)), truth)
             right = float(summary.error.norm()) <= floor
             detail = "the exact mean over all samples is the gradient" if right else described(exact_metrics(summary, None))
             yield Check("objective", where, "holds" if right else "violated", detail)
         elif regime in TESTED:
             # At flat scores a mean is pinned down; elsewhere only errors are searched.
             looked = effort if regime == "flat" else replace(effort, most=min(effort.most, 4 * effort.first))
-            check, moments = _tested(sampler(case.fresh(), aim, sampling), where, aim, looked, averaged_losses(case.subject.estimator))
+            draw, losses = sampler(case.fresh(), aim, sampling), averaged_losses(case.subject.estimator)
+            outcome = sequential_test(draw, truth, looked.effort, losses)
+            moments, bound = outcome.moments, outcome.bound
             # Batches at peaked scores are not normal: they explain a wrong mean only if all is right at flatter ones.
             if not found_wrong:
                 points.append(replace(point, found=moments.mean + moments.gradient, wanted=moments.gradient, tolerance=None))
-            found_wrong |= check.p_value is not None and check.p_value < effort.alpha
-            yield check
-
-
-def _tested(draw: Sampler, where: str, aim: Target, effort: AuditEffort, losses: float) -> tuple[Check, Moments]:
-    outcome = sequential_test(draw, aim.truth, effort.effort, losses)
-    moments, bound = outcome.moments, outcome.bound
-    pinned = bound is not None and bound <= effort.effort.equivalence
-    # Rare structures leave the bound wide at peaked scores: an error is proven there, or nothing follows.
-    status: Status = "holds" if pinned or not where.endswith(", flat") else "undecided"
-    unproven = f"; no error is proven, and the bias is below {bound:.0%} of the gradient" if bound and not pinned else ""
-    variances = part_variances(moments) / moments.total
-    moves = variances > 1e-24 * float(moments.gradient.square().sum())
-    largest = float((moments.total_mean[moves].abs() / variances[moves].sqrt()).max()) if bool(moves.any()) else 0.0
-    detail = described(estimated_metrics(moments)) + (f", greatest |t| {largest:.3g}" if largest else ", estimates do not vary")
-    return Check("objective", where, status, detail, "", "test", outcome.p_value, unproven=unproven), moments
-
-
-def part_variances(moments: Moments) -> Tensor:
-    """Variances of one estimate, ``[d]``."""
-    centred = moments.mean - moments.total_mean
-    return (moments.square.sum(0) + moments.count @ centred.square()) / max(moments.total - 1, 1)
+            found_wrong |= outcome.p_value is not None and outcome.p_value < effort.alpha
+            pinned = bound is not None and bound <= looked.effort.equivalence
+            # Rare structures leave the bound wide at peaked scores: an error is proven there, or nothing follows.
+            status: Status = "undecided" if regime == "flat" and not pinned else "holds"
+            unproven = f"; no error is proven, and the bias is below {bound:.0%} of the gradient" if bound and not pinned else ""
+            detail = described(estimated_metrics(moments))
+            yield Check("objective", where, status, detail, p_value=outcome.p_value, unproven=unproven)
 
 
 def relaxed_checks(case: Case, points: list[Point]) -> Iterator[Check]:
@@ -205,7 +171,7 @@ def relaxed_checks(case: Case, points: list[Point]) -> Iterator[Check]:
         where = f"{structure.name}, {regime}"
         scores = random_scores(structure, scale, 1, "relaxed").expand(16, *structure.event)
         found = case.gradient(scores, "relaxed", loss)
-        if case.subject.is_function:
+        if isinstance(case.subject.estimator, FunctionEstimator):
             # A function has no value: a relaxed objective is taken to be the loss at the marginals.
             wanted = own * reference_gradient("relaxed", structure.oracle, loss, scores[0]).gradient.expand_as(found)
         else:
@@ -284,53 +250,68 @@ def same_mean_checks(case: Case, reference: Estimator[Any], points: list[Point],
             points.append(replace(point, found=found.unsqueeze(0), wanted=wanted))
             distance = float((found - wanted).norm()) / max(float(wanted.norm()), 1e-300)
             gain = float(found @ wanted) / max(float(wanted @ wanted), 1e-300)
-            right = distance <= 10 * TOLERANCE
-            detail = f"the exact mean is that of {name}"
-            wrong = f"the exact mean is not that of {name}: off by {distance:.3g}, gain {gain:.3g}"
-            yield Check(law, where, "holds" if right else "violated", detail if right else wrong)
+            right, wrong = (
+                f"the exact mean is that of {name}",
+                f"the exact mean is not that of {name}: off by {distance:.3g}, gain {gain:.3g}",
+            )
+            yield Check(law, where, "holds", right) if distance <= 10 * TOLERANCE else Check(law, where, "violated", wrong)
         elif regime == "flat":
             draws = sampler(case.fresh(), aim, sampling), sampler(reference, aim, effort.sampling(structure.name, regime, law, "reference"))
-            kept: list[tuple[Moments, Moments]] = []
+            pairs: list[Point] = []
 
-            def test(slot: str, times: int, draws: tuple[Sampler, Sampler] = draws, kept: list[tuple[Moments, Moments]] = kept) -> float:
-                size = times * min(effort.most, 4 * effort.first)
-                kept.append((draws[0](slot, size), draws[1](slot, size)))
-                return difference_p_value(kept[-1][0], kept[-1][1], own)
+            def test(
+                slot: str, times: int, draws: tuple[Sampler, Sampler] = draws, point: Point = point, pairs: list[Point] = pairs
+            ) -> float:
+                here, there = (draw(slot, times * min(effort.most, 4 * effort.first)) for draw in draws)
+                pairs.append(replace(point, found=here.mean + here.gradient, wanted=own * (there.mean + there.gradient), tolerance=None))
+                return pairs[-1].distance(pairs[-1].wanted)[1]
 
             p_value = confirmed(test, effort.alpha)
-            here, there = kept[-1]
-            gain, half, bound = gain_between(here, there, own)
-            points.append(replace(point, found=here.mean + here.gradient, wanted=own * (there.mean + there.gradient), tolerance=None))
+            points.append(pairs[-1])
+            (mean, wanted), rows = pairs[-1].pair, pairs[-1].found - pairs[-1].wanted
+            size, noise = max(float(wanted.norm()), 1e-300), 2 * float(rows.std(0).norm()) / math.sqrt(len(rows))
+            bound = (float((mean - wanted).norm()) + noise) / size
             status: Status = "holds" if bound <= effort.effort.equivalence else "undecided"
-            detail = f"gain {gain:.3g} ± {half:.2g} against the mean of {name}"
-            yield Check(law, where, status, detail, "", "test", p_value, unproven=f"; the means differ by less than {bound:.0%}")
+            detail = f"gain {float((mean * wanted).sum()) / size**2:.3g} ± {noise / size:.2g} against the mean of {name}"
+            yield Check(law, where, status, detail, p_value=p_value, unproven=f"; the means differ by less than {bound:.0%}")
 
 
-def difference_p_value(first: Moments, second: Moments, scale: float = 1.0) -> float:
-    """p-value of "the first mean is scale times the second": Welch tests of every part and along the exact gradient, with Bonferroni."""
+def twin_of(case: Case) -> tuple[Estimator[Any], str] | None:
+    """The registered ancestor of a subject, or the registered estimator with the most similar mean, and the reason of the choice.
 
-    def errors(moments: Moments) -> tuple[Tensor, Tensor]:
-        """Means and squared standard errors of all parts, and along the gradient."""
-        mean, unit = moments.total_mean + moments.gradient, moments.direction
-        along = moments.along.sum() + moments.count @ ((moments.mean - moments.total_mean) @ unit).square()
-        squares = torch.cat([part_variances(moments), along[None] / max(moments.total - 1, 1)])
-        return torch.cat([mean, (mean @ unit)[None]]), squares / moments.total
+    It has the options that the subject shares. None for a registered estimator, and if no mean is close.
+    """
+    own, structure = case.fresh(), case.structure
+    registered = {kind: name for name, kind in ESTIMATORS.items()}
+    ancestor = next((registered[kind] for kind in type(own).__mro__ if kind in registered), "")
+    if type(own) in registered:
+        return None
+    if ancestor:
+        return _with_options(own, ancestor), "by ancestry"
+    aim = target(structure, AuditLoss(structure), random_scores(structure, FLAT, 1)[0])
 
-    (a, a_variance), (b, b_variance) = errors(first), errors(second)
-    variance = a_variance + scale**2 * b_variance
-    moves = variance > 1e-24 * float(first.gradient.square().sum())
-    ratios = ((a - scale * b).abs() / variance.sqrt())[moves]
-    if not len(ratios):
-        return 1.0
-    return min(1.0, len(ratios) * float(2 * special.stdtr(min(first.total, second.total) - 1, -float(ratios.max()))))
+    def mean(estimator: Estimator[Any]) -> Tensor:
+        sampling = case.effort.sampling(structure.name, "twin")
+        summary = exact_mean(estimator, aim, sampling) or summarise(sampler(estimator, aim, sampling)("comparison", REPLICATES))
+        return summary.error + summary.gradient
+
+    def differentiates(estimator: Estimator[Any]) -> bool:
+        like = dataclasses.replace(case, subject=dataclasses.replace(case.subject, estimator=estimator))
+        return bool(like.observed().counts["loss_gradients"])
+
+    here, slopes, best = mean(own), differentiates(own), (0.0, "")
+    for name, kind in ESTIMATORS.items():
+        if kind.objective == own.objective and make_estimator(name).incompatibility(structure.oracle, structure.event) is None:
+            other = _with_options(own, name)
+            if differentiates(other) == slopes:
+                best = max(best, (float(torch.cosine_similarity(here, mean(other), dim=0)), name))
+    return (_with_options(own, best[1]), f"by its mean, cosine {best[0]:.3f}") if best[0] >= MIN_COSINE else None
 
 
-def gain_between(first: Moments, second: Moments, scale: float = 1.0) -> tuple[float, float, float]:
-    """``⟨m, r⟩ / ‖r‖²`` against scale times the second mean, half its interval, and a bound of the relative distance of the means."""
-    mean, wanted = first.total_mean + first.gradient, scale * (second.total_mean + second.gradient)
-    theirs = scale**2 * second.trace / second.total
-    noise = first.trace / first.total + theirs
-    square = max(float(wanted.square().sum()) - theirs, 1e-300)
-    half = float(stats.t.ppf(0.975, BATCHES - 1)) * math.sqrt(noise / square)
-    distance = math.sqrt(max(float((mean - wanted).square().sum()) - noise, 0.0) / square)
-    return float(mean @ wanted) / square, half, distance + half
+def _with_options(own: Estimator[Any], name: str) -> Estimator[Any]:
+    """A registered estimator with the values of all options that it shares."""
+    other: Any = make_estimator(name)
+    shared = {field.name: getattr(own, field.name) for field in dataclasses.fields(other) if field.init and hasattr(own, field.name)}
+    with contextlib.suppress(TypeError, ValueError):  # an equal name for another kind of option
+        other = dataclasses.replace(other, **shared)
+    return other  # type: ignore[no-any-return]

@@ -27,18 +27,9 @@ SPOILING = ("global_random", "inputs", "state", "rows", "batch", "jacobian")
 
 @dataclass(frozen=True)
 class Check:
-    """One law on one structure.
+    """One law on one structure, or on all if ``where`` is empty; with a p-value if it is a test.
 
-    Attributes:
-        law: its name.
-        where: the structure and the scores; empty if the law is about all.
-        status: the outcome. A law that does not apply to the declaration is ``skipped``.
-        detail: one sentence with the numbers.
-        cause: the most likely cause of a violation; empty if none fits.
-        tier: ``exact`` has no error rate; ``test`` shares that of the audit.
-        p_value: of a test, before the correction for their number.
-        remedy: the line to change, of a declaration.
-        unproven: the end of the detail if the test does not reject.
+    ``remedy`` is the line to change of a declaration, and ``unproven`` the end of the detail if the test does not reject.
     """
 
     law: str
@@ -46,7 +37,6 @@ class Check:
     status: Status
     detail: str = ""
     cause: str = ""
-    tier: Literal["exact", "test"] = "exact"
     p_value: float | None = None
     remedy: str = ""
     unproven: str = ""
@@ -64,29 +54,23 @@ class Check:
         return f"{self.law}{place}: {self.detail}{more}"
 
 
+Bounded = tuple[float | None, float | None, float | None]
+"""A value and its interval; the bounds are None if the value is exact."""
+
+
 @dataclass(frozen=True)
 class FlatComparison:
-    """Estimates on one structure at flat scores, next to the target, REINFORCE and leave-one-out for the same number of losses.
+    """Estimates on one structure at flat scores, next to the gradient of the expected loss.
 
-    Attributes:
-        where: the structure.
-        tier: ``exact`` or ``mc``.
-        reference: the objective of the target.
-        gain, relative_bias, cosine: metrics of the mean, ``(value, low, high)``; bounds are None if the value is exact.
-        relative_variance: trace of the covariance over the squared norm of the target.
-        to_reinforce, to_leave_one_out: ratios of variances at equal gain and as many losses; None if there is no variance.
-        zero_rate: share of estimates that are exactly 0.
+    The variance is relative to the squared norm of the gradient, and ``zero_rate`` is the share of estimates of exactly 0.
     """
 
     where: str
     tier: Literal["exact", "mc"]
-    reference: str
-    gain: tuple[float | None, float | None, float | None]
-    relative_bias: tuple[float | None, float | None, float | None]
-    cosine: tuple[float | None, float | None, float | None]
+    gain: Bounded
+    relative_bias: Bounded
+    cosine: Bounded
     relative_variance: float | None
-    to_reinforce: float | None
-    to_leave_one_out: float | None
     zero_rate: float | None
 
 
@@ -123,19 +107,8 @@ class Judged:
 class Audit(Judged):
     """The result of testing an estimator.
 
-    Attributes:
-        subject: its name.
-        declared: its declarations.
-        checks: one per law and structure.
-        comparisons: one per structure.
-        alpha: the chance of any false violation.
-        tests: number of tests that share it.
-        losses: evaluations of the loss in one estimate; a gradient counts as two more.
-        seed: seed of everything random.
-        seconds: wall time.
-        seen: symptoms of wrong means that no cause explains.
-        notes: warnings, not violations, such as estimates that are mostly 0.
-        possible: the two most likely causes, if none is certain.
+    ``alpha`` is the chance of any false violation among its ``tests``, and ``losses`` the evaluations of the loss in one estimate; a
+    gradient counts as two more. ``seen`` are symptoms that no cause explains, and ``notes`` warnings, such as estimates that are mostly 0.
     """
 
     subject: str
@@ -149,7 +122,6 @@ class Audit(Judged):
     seconds: float
     seen: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    possible: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -163,12 +135,13 @@ class Audit(Judged):
     @property
     def causes(self) -> tuple[str, ...]:
         """The likely causes of all violations, each once: those that spoil other laws first, then the most frequent."""
-        order = {law: rank for rank, law in enumerate(SPOILING)}
-        ranks: dict[str, list[int]] = {}
-        for check in self.violations:
-            if check.cause:
-                ranks.setdefault(check.cause, []).append(order.get(check.law, len(order)))
-        return tuple(sorted(ranks, key=lambda cause: (min(ranks[cause]), -len(ranks[cause]))))
+        known = [check for check in self.violations if check.cause]
+
+        def rank(cause: str) -> tuple[int, int]:
+            laws = [check.law for check in known if check.cause == cause]
+            return min(SPOILING.index(law) if law in SPOILING else len(SPOILING) for law in laws), -len(laws)
+
+        return tuple(sorted(dict.fromkeys(check.cause for check in known), key=rank))
 
     @property
     def remedies(self) -> tuple[str, ...]:
@@ -234,8 +207,10 @@ def settled(checks: Sequence[Check], alpha: float) -> tuple[list[Check], int]:
     adjusted = holm({number: check.p_value for number, check in enumerate(checks) if check.p_value is not None})
     result = list(checks)
     for number, p_value in adjusted.items():
-        check = replace(checks[number], unproven="")
+        check = checks[number]
         detail = f"{check.detail}; the test rejects, adjusted p {f'= {p_value:.1g}' if p_value else '< 1e-300'}"
-        accepted = replace(check, cause="", detail=check.detail + checks[number].unproven)
-        result[number] = replace(check, status="violated", detail=detail) if p_value < alpha else accepted
+        if p_value < alpha:
+            result[number] = replace(check, status="violated", detail=detail, unproven="")
+        else:
+            result[number] = replace(check, cause="", detail=check.detail + check.unproven, unproven="")
     return result, len(adjusted)

@@ -6,10 +6,8 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import os
-import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, get_args
@@ -26,14 +24,7 @@ from ..base import estimator_name
 
 @dataclass(frozen=True)
 class FunctionEstimator(Estimator[Any]):
-    """A plain function as an estimator. It has no value and declares no cost, so that laws about these do not apply.
-
-    Args:
-        function: ``f(loss, oracle, scores, generator)``, which returns one estimate per row.
-        objective: its declared objective.
-        unbiased: whether it is declared unbiased.
-        scale: declared ratio of its mean to the gradient.
-    """
+    """A plain function ``f(loss, oracle, scores, generator)`` as an estimator without a value or a declared cost."""
 
     function: Callable[[Loss, Any, Tensor, torch.Generator], Tensor]
     objective: Objective = "expected"  # type: ignore[misc]  # a class variable of estimators that are classes
@@ -62,39 +53,28 @@ class Subject:
     title: str
 
     @property
-    def is_function(self) -> bool:
-        """True for a function, which returns gradients only, without a value or a declared cost."""
-        return isinstance(self.estimator, FunctionEstimator)
-
-    @property
     def declared(self) -> dict[str, Any]:
         """Its declarations."""
         estimator = self.estimator
         known = {"objective": estimator.objective, "unbiased": estimator.unbiased, "scale": estimator.scale}
-        if self.is_function:
+        if isinstance(estimator, FunctionEstimator):
             return known
         cost = {name: value for name, value in vars(estimator.evaluations()).items() if value}
         needs = [need.__name__ for need in estimator.needs]
         return known | {"deterministic": estimator.deterministic, "inside_hull": estimator.inside_hull, "needs": needs, "evaluations": cost}
 
     def numbers(self) -> dict[str, float]:
-        """The numeric options by name, those of a noise or of another part as ``noise.scale``: a wrong factor may be made of these."""
+        """The numeric options by name: a wrong factor may be made of these."""
         return numbers(self.estimator)
 
 
 def subject_of(given: Any, *, objective: str | None = None, unbiased: bool | None = None, scale: float | None = None) -> Subject:
-    """The subject of a name or an object.
-
-    Args:
-        given: a name (see `load`), an estimator, a class of estimators, or a function.
-        objective: declaration of a function; an estimator has its own.
-        unbiased: declaration of a function.
-        scale: declaration of a function.
+    """The subject of a name (see `_load`), an estimator, a class of estimators, or a function with its declarations.
 
     Raises:
         ValueError: anything else, or declarations for an estimator that has its own.
     """
-    found = load(given) if isinstance(given, str) else given
+    found = _load(given) if isinstance(given, str) else given
     if isinstance(found, type) and issubclass(found, Estimator):
         found = build(found.__name__, {found.__name__: found}, "estimator")
     declared: dict[str, Any] = {"objective": objective, "unbiased": unbiased, "scale": scale}
@@ -116,13 +96,10 @@ def subject_of(given: Any, *, objective: str | None = None, unbiased: bool | Non
     return Subject(found, given if isinstance(given, str) else title)
 
 
-def load(text: str) -> Any:
+def _load(text: str) -> Any:
     """The estimator or function of a name: ``rloo``, ``imle[lambda=2.5]``, ``module:Name``, ``./file.py:Name``, with options in brackets.
 
     A function with fewer arguments than (loss, oracle, scores, generator) is called, and must return an estimator.
-
-    Raises:
-        ValueError: it cannot be found, imported or built.
     """
     head, colon, tail = text.partition(":")
     if not colon:
@@ -132,9 +109,8 @@ def load(text: str) -> Any:
     try:
         module = module_of(head)
     except Exception as error:  # a plugin may raise anything
-        raise ValueError(
-            f"`audit` could not import {head!r}: {error or type(error).__name__}; expected module:Name or ./file.py:Name"
-        ) from error
+        reason = error or type(error).__name__
+        raise ValueError(f"`audit` could not import {head!r}: {reason}; expected module:Name or ./file.py:Name") from error
     name, options = parse(tail)
     if not hasattr(module, name):
         raise ValueError(f"`audit` {unknown(name, [key for key in vars(module) if not key.startswith('_')], f'name in {head}')}")
@@ -146,11 +122,25 @@ def load(text: str) -> Any:
     return build(tail, {name: found}, "estimator", {Noise: make_noise}) if isinstance(found, type) or callable(found) else found
 
 
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """The default values of the parameters of a function."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin has none
+        return {}
+    return {name: one.default for name, one in parameters.items() if one.default is not one.empty}
+
+
 def numbers(value: Any, prefix: str = "") -> dict[str, float]:
-    """Numeric fields by name, and those of fields of theirs."""
+    """Numeric fields by name, and those of parts, such as ``noise.scale``; of a function, its defaults."""
+    if isinstance(value, FunctionEstimator):
+        items = _defaults(value.function)
+    elif dataclasses.is_dataclass(value):
+        items = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    else:
+        items = dict(getattr(value, "__dict__", {}))
     found: dict[str, float] = {}
-    for name in [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else getattr(value, "__dict__", ()):
-        item = getattr(value, name)
+    for name, item in items.items():
         if isinstance(item, int | float) and not isinstance(item, bool):
             found[prefix + name.rstrip("_")] = float(item)
         elif dataclasses.is_dataclass(item):
@@ -163,12 +153,11 @@ def with_other_value(estimator: Any, option: str) -> Any:
 
     Raises:
         ValueError: there is no such field that another value can be given for.
-
-    Example:
-        >>> from structgrad.estimators import ImplicitMLE, LeaveOneOut
-        >>> with_other_value(LeaveOneOut(4), "num_samples").num_samples, with_other_value(ImplicitMLE(2.5), "lambda").lambda_
-        (5, 2.0)
     """
+    if isinstance(estimator, FunctionEstimator):
+        value = _defaults(estimator.function)[option]
+        other = value + 1 if isinstance(value, int) else 0.8 * value
+        return dataclasses.replace(estimator, function=functools.partial(estimator.function, **{option: other}))
     name, _, rest = option.partition(".")
     known = [field.name for field in dataclasses.fields(estimator) if field.init] if dataclasses.is_dataclass(estimator) else []
     field = next((one for one in (name, f"{name}_") if one in known), None)
@@ -179,46 +168,25 @@ def with_other_value(estimator: Any, option: str) -> Any:
     return dataclasses.replace(estimator, **{field: other})
 
 
-def with_neutral_options(estimator: Any) -> list[tuple[str, Any]]:
-    """The estimator with each switch the other way, and each real number at 0 or at 1: ``option=value``, and the estimator.
+def with_neutral_options(estimator: Any) -> Iterator[tuple[str, Any]]:
+    """``option=value`` and the estimator with each switch the other way, and with each real number at 0 and at 1.
 
     At these values a correction, a weight or a bound does nothing. Whole numbers are sizes, and stay.
-
-    Example:
-        >>> from structgrad.estimators import ReinMaxControl
-        >>> [text for text, _ in with_neutral_options(ReinMaxControl(eta=1.0, temperature=0.5))]
-        ['temperature=1', 'eta=0']
     """
     own = dataclasses.is_dataclass(estimator) and not isinstance(estimator, FunctionEstimator)
-    found = []
     for field in dataclasses.fields(estimator) if own else []:
         value = getattr(estimator, field.name) if field.init else None
         others = [not value] if isinstance(value, bool) else [v for v in (0.0, 1.0) if v != value] if isinstance(value, float) else []
         for other in others:
             text = f"{field.name.rstrip('_')}={other if isinstance(other, bool) else format(other, 'g')}"
             with contextlib.suppress(ValueError, TypeError):  # out of its range
-                found.append((text, dataclasses.replace(estimator, **{field.name: other})))
-    return found
+                yield text, dataclasses.replace(estimator, **{field.name: other})
 
 
 def to_change(estimator: Estimator[Any], name: str, code: str) -> str:
-    """Where a declaration is, and the right one: a line of the class, or one to add if it is inherited.
-
-    Example:
-        >>> from structgrad.estimators import Reinforce
-        >>> to_change(Reinforce(), "deterministic", "deterministic = True")
-        'add to Reinforce, which inherits `deterministic` of Estimator: `deterministic = True`'
-    """
+    """The class in which to declare a property, and the right line."""
     kind = type(estimator)
     owner = next(one for one in kind.__mro__ if name in vars(one))
-    if owner is not kind:
-        return f"add to {kind.__name__}, which inherits `{name}` of {owner.__name__}: `{code}`"
-    place = kind.__name__
-    with contextlib.suppress(OSError, TypeError):  # no source
-        lines, start = inspect.getsourcelines(owner)
-        file = Path(inspect.getsourcefile(owner) or "")
-        pattern = re.compile(rf"\s*(async\s+)?(def\s+)?{name}\b")
-        number = next((number for number, line in enumerate(lines, start) if pattern.match(line)), None)
-        if number is not None:
-            place = f"{os.path.relpath(file) if file.is_relative_to(Path.cwd()) else file.name}, line {number}"
-    return f"{place}: `{code}`"
+    return (
+        f"{kind.__name__}: `{code}`" if owner is kind else f"add to {kind.__name__}, which inherits `{name}` of {owner.__name__}: `{code}`"
+    )

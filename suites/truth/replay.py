@@ -51,7 +51,8 @@ class Script:
         """Answer a call of `sample` or of `sample_distinct`."""
         event_ndim = self.oracle.event_ndim
         # Samples of a generator of the estimator's own share random numbers; rows repeated by hand are several samples of one call.
-        own = isinstance(named["generator"], RowGenerator) or scores.shape[: scores.ndim - event_ndim].numel() > 1
+        batch = scores.shape[: scores.ndim - event_ndim]
+        own = isinstance(named["generator"], RowGenerator) or len(batch) > 1 or batch.numel() > 1
         self.strayed |= self.law is not None and (own or not bool((scores == self.law).all()))
         if name == "sample":
             count = named.get("num_samples", size)

@@ -40,7 +40,6 @@ def of_estimator(result: Any) -> dict[str, Any]:
         "verdict": result.verdict,
         "exit": result.exit_code(),
         "causes": list(result.causes),
-        "possible": list(result.possible),
         "seen": list(result.seen),
         "violated": sorted({check.law for check in result.violations}),
     }

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from structgrad.reports import audit as screen
 from structgrad.reports.cli import app
 from structgrad.suites.audit import audit as examine
-from tests.suites.audit import planted_faults, published_mistakes
+from tests.suites.audit import planted_faults
 
 ROOT = Path(__file__).parents[2]
 ON_CLASSES = ("--quick", "-o", "categorical")
@@ -49,22 +49,12 @@ def test_every_law_is_on_the_page() -> None:
     assert sorted(described) == sorted({check.law for check in found})
 
 
-@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.sweep)])
-def test_it_fits_on_one_screen(quick: bool) -> None:
-    for subject in (
-        published_mistakes.RunningMeanInPlace(),
-        planted_faults.changed(planted_faults.raises)(),
-        planted_faults.SeveralCosts(),
-        "rloo",
-    ):
-        found = examine(subject, quick=quick)
-        for width in (100, 240):
-            console = Console(width=width, record=True, file=None, quiet=False, force_terminal=False)
-            with console.capture() as captured:
-                console.print(screen.as_text(found))
-            lines = captured.get().splitlines()
-            assert len(lines) <= 45
-            assert "\x1b" not in captured.get()
+def test_it_fits_on_one_screen() -> None:
+    console = Console(width=100, record=True, file=None, quiet=False, force_terminal=False)
+    with console.capture() as captured:
+        console.print(screen.as_text(examine(planted_faults.SeveralCosts(), quick=True)))
+    assert len(captured.get().splitlines()) <= 45
+    assert "\x1b" not in captured.get()
 
 
 @pytest.mark.parametrize(
@@ -110,6 +100,10 @@ def test_what_a_function_is_said_to_be() -> None:
         (("rloo", "--objective", "perturbed"), "which declares it itself"),
         (("rloo", "-o", "categoricl"), "did you mean categorical"),
         (("rloo", "--mean-of", "st_gumbl"), "did you mean st_gumbel"),
+        ((), "got neither ESTIMATOR nor --oracle NAME"),
+        (("-o", "subset[k=2]", "--biased"), "got --objective, --unbiased, --scale or --mean-of without an ESTIMATOR"),
+        (("-o", "subset[n=1,k=2]"), "got n=1 parts for k=2"),
+        (("-o", "nothing"), "got the unknown oracle 'nothing'"),
     ],
 )
 def test_bad_input_is_one_line(words: tuple[str, ...], message: str) -> None:
@@ -135,19 +129,3 @@ def test_an_oracle_is_audited_by_its_file(tmp_path: Path, monkeypatch: pytest.Mo
     one, other = json.loads(wrong.stdout)
     assert (one["verdict"], other["verdict"]) == ("wrong", "right")
     assert [check["law"] for check in one["checks"] if check["status"] == "violated"] == ["derivations", "count"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "got neither ESTIMATOR nor --oracle NAME"),
-        (["-o", "subset[k=2]", "--biased"], "got --objective, --unbiased, --scale or --mean-of without an ESTIMATOR"),
-        (["-o", "subset[n=1,k=2]"], "got n=1 parts for k=2"),
-        (["-o", "nothing"], "got the unknown oracle 'nothing'"),
-    ],
-)
-def test_an_oracle_alone_with_what_it_cannot_have(words: list[str], said: str) -> None:
-    found = audit(*words)
-    assert found.exit_code == 2
-    assert said in found.stderr
-    assert len(found.stderr.strip().splitlines()) == 1

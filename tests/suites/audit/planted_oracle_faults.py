@@ -108,19 +108,19 @@ FAULTS: dict[type[Apart], tuple[str, str]] = {
         read_mask=lambda self, event, device=None: torch.ones(event, dtype=torch.bool, device=device),
         _argmax=lambda self, rows: Apart._argmax(self, rows + rows[:, :1]),
     ): ("ignored entries", "`read_mask` at (0,) is 1; expected 0"),
-    in_torch("Doubled", _value=lambda self, rows, maximum: Apart._value(self, rows, maximum) + 0.01): ("log-partition", "expected"),
+    in_torch("Doubled", _value=lambda self, rows, maximum: Apart._value(self, rows, maximum) + 0.01): ("sums", "expected"),
     fault("Wider", log_partition=lambda self, *given: Apart.log_partition(self, *given).unsqueeze(-1)): (
-        "log-partition",
+        "sums",
         "has shape (6, 1)",
     ),
-    fault("Wide", log_partition=lambda self, *given: torch.zeros(len(given[0]), 2)): ("log-partition", "has shape (6, 2)"),
+    fault("Wide", log_partition=lambda self, *given: torch.zeros(len(given[0]), 2)): ("sums", "has shape (6, 2)"),
     in_torch(
         "Hot",
         _reference_marginals=lambda self, rows: (
             Apart._reference_marginals(self, 0.9 * rows)[0],
             Apart._reference_marginals(self, rows)[1],
         ),
-    ): ("marginals", "expected"),
+    ): ("sums", "expected"),
     in_torch("Biased", _sample=lambda self, rows, uniforms: Apart._sample(self, rows, uniforms * 0.97)): ("samples", "degrees of freedom"),
     in_torch("Unordered", _kbest=lambda self, rows, k: Apart._kbest(self, rows, k).flip(0)): ("k best", "the scores of `kbest`"),
     in_torch("Repeating", _kbest=lambda self, rows, k: Apart._kbest(self, rows, 1).expand(k, *rows.shape)): (

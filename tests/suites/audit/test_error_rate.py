@@ -47,12 +47,6 @@ def test_false_alarms_of_the_procedure(alpha: float, tests: int) -> None:
     assert 0.2 * alpha < wrong / audits < alpha + 3 * (alpha / audits) ** 0.5
 
 
-def test_a_rejection_that_does_not_repeat_is_none() -> None:
-    calls: list[tuple[str, int]] = []
-    assert confirmed(lambda slot, times: (calls.append((slot, times)), 1e-9 if slot == "first" else 0.3)[1], 0.001) == pytest.approx(0.09)
-    assert calls == [("first", 1), ("confirmation", 4)]
-
-
 def test_exact_violations_share_no_error_rate() -> None:
     exact = Check("seeds", "", "violated", cause="a")
     weak = [Check("sign", str(number), "holds", cause="b", p_value=0.0006) for number in range(3)]

@@ -1,0 +1,105 @@
+"""Causes compete by their predictions at all points: one is reported if it is not rejected and clearly beats the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.suites.audit.causes import NO_NORMALISER, SIGN, Explanation, Point, corrected, explain
+
+GRADIENTS = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+MARGINALS = torch.rand(5, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+Field = Callable[[Tensor, Mapping[str, float]], Tensor]
+
+
+def points(field: Field, noise: float = 0.0, seed: int = 3, **numbers: float) -> list[Point]:
+    """Five places where the mean is a function of the gradient, exactly or in 32 batches with noise of their mean."""
+    draws = torch.Generator().manual_seed(seed)
+    found = []
+    for row, (gradient, marginals) in enumerate(zip(GRADIENTS, MARGINALS, strict=True)):
+        mean = field(gradient, numbers).unsqueeze(0)
+        if noise:
+            mean = mean + noise * 32**0.5 * torch.randn(32, 4, generator=draws, dtype=torch.float64)
+        found.append(Point(f"place {row}", (4,), mean, gradient, numbers, marginals, None if noise else 1e-6))
+    return found
+
+
+def explained(field: Field, noise: float = 0.0, **numbers: float) -> Explanation:
+    def ask(option: str) -> Sequence[Point]:
+        value = numbers[option]
+        return points(field, noise, **{**numbers, option: value + 1 if value == int(value) else 0.8 * value})
+
+    return explain(points(field, noise, **numbers), ask)
+
+
+def times(factor: Callable[..., float]) -> Field:
+    return lambda gradient, numbers: factor(**numbers) * gradient
+
+
+def changed(part: int, factor: float) -> Field:
+    scale = torch.ones(4, dtype=torch.float64)
+    scale[part] = factor
+    return lambda gradient, numbers: scale * gradient
+
+
+def with_marginals(gradient: Tensor, numbers: Mapping[str, float]) -> Tensor:
+    return gradient + 0.3 * MARGINALS[int((gradient == GRADIENTS).all(-1).nonzero())]
+
+
+CASES: list[tuple[Field, dict[str, float], str, str]] = [
+    (times(lambda num_samples: (num_samples - 1) / num_samples), {"num_samples": 4}, "gain 0.75 = (N − 1)/N with N = 4", ""),
+    (times(lambda num_samples: (num_samples - 1) / num_samples), {"num_samples": 2}, "gain 0.5 = (N − 1)/N with N = 2", ""),
+    (times(lambda num_samples: num_samples), {"num_samples": 4}, "summed, not averaged", ""),
+    (times(lambda num_samples: 1 / num_samples), {"num_samples": 2}, "mean over the samples is taken twice", ""),
+    (
+        times(lambda decay, num_samples: 1 - (1 - decay) / num_samples),
+        {"decay": 0.9, "num_samples": 2},
+        "1 − (1 − decay)/N with decay = 0.9, N = 2",
+        "",
+    ),
+    (times(lambda sigma: sigma), {"sigma": 0.3}, "gain 0.3 = sigma: the estimate is multiplied by sigma, or not divided by it", ""),
+    (times(lambda **numbers: 1 / numbers["noise.scale"] ** 2), {"noise.scale": 0.3}, "1/noise.scale² with noise.scale = 0.3", ""),
+    (times(lambda sigma, num_samples: sigma), {"sigma": 0.5, "num_samples": 2}, "gain 0.5 = sigma", ""),
+    (times(lambda **numbers: 0.5), {"sigma": 0.5, "num_samples": 2}, "", "on every part at all 5 places"),
+    (times(lambda **numbers: -0.7), {}, "", "the sign is wrong too"),
+    (times(lambda **numbers: -1.0), {}, SIGN, ""),
+    (changed(0, -1.0), {"sigma": 0.5}, "part (0) has the other sign, and all others are right", ""),
+    (changed(3, 0.0), {"sigma": 0.5}, "part (3) has no gradient, and all others are right", ""),
+    (lambda gradient, numbers: gradient.flip(0), {}, "", "the mean is wrong at all 5 places"),
+    (with_marginals, {}, NO_NORMALISER, ""),
+]
+"""The mean as a function of the gradient and of options, the values of these, and words of the cause and of the symptoms."""
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.002])
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_a_mean_is_explained_by_what_predicts_it(case: int, noise: float) -> None:
+    field, numbers, cause, seen = CASES[case]
+    found = explained(field, noise, **numbers)
+    assert cause in found.cause
+    assert seen in found.seen
+    assert (bool(found.cause), bool(found.seen)) == (bool(cause), bool(seen))
+
+
+def test_what_is_left_open_is_not_named() -> None:
+    """A factor without another value of its option, a mean with much noise, and a place that does not fit."""
+    own_sample = times(lambda num_samples: (num_samples - 1) / num_samples)
+    assert explain(points(times(lambda **numbers: 0.75), num_samples=4)).cause == ""
+    assert explained(own_sample, noise=0.4, num_samples=4).cause == ""
+    wrong = points(own_sample, num_samples=4)
+    found = explain([*wrong[:-1], replace(wrong[-1], found=0.7 * GRADIENTS[-1:])], lambda option: points(own_sample, num_samples=5))
+    assert (found.cause, found.seen) == ("", "the mean is wrong at all 5 places, gain 0.7 to 0.75 (place 0)")
+
+
+@pytest.mark.parametrize(
+    ("factor", "noise", "expected"), [(1.0, 0.0, True), (0.9, 0.0, False), (1.0, 0.002, True), (0.9, 0.002, False), (1.0, 0.4, False)]
+)
+def test_another_value_of_an_option_is_the_cause_where_means_are_right_and_others(factor: float, noise: float, expected: bool) -> None:
+    """Means of another value that are wrong too, and means that noise cannot tell apart, blame no option."""
+    found, others = (points(times(lambda value=value, **numbers: value), noise, seed) for seed, value in enumerate((0.9, factor)))
+    assert corrected(found, others) == expected
