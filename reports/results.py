@@ -215,7 +215,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "os": platform.platform(),
         "threads": torch.get_num_threads(),
         "device": device,
-        "device_name": ", ".join(map(torch.cuda.get_device_name, device.split(","))) if cuda else None,
+        "device_name": torch.cuda.get_device_name(device) if cuda else None,
     }
 
 

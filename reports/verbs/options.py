@@ -213,7 +213,7 @@ class RunOptions(Options):
     longest_cell: float | None = option(None, MACHINE, "DURATION", shown="1h; none for the preset thorough", parser=seconds_of)
     """Refuse a plan if one cell is estimated to take longer: 2h, 3d."""
     device: str = option("cpu", MACHINE, "NAME")
-    """cpu, cuda, cuda:1, or several such as cuda:0,cuda:1. Each device has its own worker."""
+    """cpu, cuda, or one of several such as cuda:1. With `--engine ray`, cuda is all GPUs of the cluster."""
     shard: str | None = option(None, MACHINE, "K/N", shown=False)
     """Measure only this part of the plan, such as 3/40, for an array job. Join the parts with `structgrad merge`."""
     rerun: str | None = option(None, OUTPUT, "WHICH", shown=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 import traceback
 from collections.abc import Mapping
@@ -16,16 +17,16 @@ import torch
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
 from ...oracles import plugins
-from ..base import NonFiniteError, Row
+from ...oracles.capabilities import MarginalOracle
+from ..base import Instance, NonFiniteError, Problem, Row
 from ..measures import SUITES
 from ..measures.learning import chosen_for, option_finding
-from ..measures.suite import Context
+from ..measures.suite import Context, Finding
+from ..metrics import unit_of
 from ..problems import TaskProblem, is_task
 from ..tasks.choosing import tunable
-from .planning.grid import first_skip
+from .planning.grid import first_skip, load_problem, loss_columns, pair_columns, sample, skip_rows
 from .planning.plan import Plan
-from .rows import RowWriter, skip_rows
-from .scores import load_problem, sample
 from .work import Cell, encode
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "cannot allocate memory")
@@ -62,17 +63,10 @@ def load() -> None:
 
 
 def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
-    """Measure a cell.
+    """Measure a cell, with a folder for its checkpoints, which need not exist.
 
-    Args:
-        plan: the plan of the cell.
-        cell: the suite, problem and estimators.
-        scratch: a folder for checkpoints of this cell, which need not exist.
-
-    Returns:
-        Its rows, as `encode` writes them. An exception of the measured code becomes a row.
+    Its rows are returned as `encode` writes them. An exception of the measured code becomes a row.
     """
-    plan = plan.at(0)
     torch.set_num_threads(plan.threads)
     plugins.use(plan.plugins)
     load()
@@ -126,6 +120,56 @@ def _rows(writer: RowWriter, estimators: Mapping[str, Estimator[Any]]) -> list[R
     if len(rest) in (0, len(estimators)):
         return errors or failures
     return _rows(writer, rest) + errors
+
+
+class RowWriter:
+    """The rows of one cell: findings with the columns that follow from the plan, the cell and the instance."""
+
+    def __init__(self, plan: Plan, problem: Problem, cell: Cell, context: Context) -> None:
+        self.plan, self.problem, self.cell, self.context = plan, problem, cell, context
+        self._instances = {instance.name: instance for instance in problem.instances}
+        # Many rows share an estimator, or an instance.
+        self._of_estimator = functools.cache(self._estimator_columns)
+        self._of_instance = functools.cache(self._instance_columns)
+
+    def row(self, finding: Finding) -> Row:
+        """A finding with the columns of its cell, estimator and instance. A value that is not finite has a status of its own."""
+        instance = self._of_instance(finding.instance, finding.reference == "expected")
+        known = {**self._of_estimator(finding.estimator), **instance, "unit": unit_of(finding.metric), **vars(finding)}
+        if finding.value is not None and not math.isfinite(finding.value):
+            reason = f"the value is {finding.value}"
+            return Row(**{**known, "value": None, "low": None, "high": None, "status": "nonfinite", "reason": reason})
+        bounds = {name: known[name] for name in ("low", "high")}  # each may be infinite, but not NaN
+        return Row(**known | {name: None if bound is None or math.isnan(bound) else bound for name, bound in bounds.items()})
+
+    def failure(self, estimator: str, **reason: Any) -> Row:
+        """The row of an estimator whose measurement failed, with columns that say why."""
+        return Row(**self._of_estimator(estimator), **reason)
+
+    def _estimator_columns(self, name: str) -> dict[str, Any]:
+        suite, columns = SUITES[self.cell.suite], pair_columns(self.plan, self.problem, name, make_estimator(name))
+        columns["dtype"] = suite.dtype or columns["dtype"]
+        return {"cell": self.cell.identity, "suite": self.cell.suite, "suite_version": suite.version, **columns}
+
+    def _instance_columns(self, name: str, compared: bool) -> dict[str, Any]:
+        """Facts about an instance, and about its exact gradient if the finding is compared with it."""
+        if (instance := self._instances.get(name)) is None:
+            return {}
+        columns = {**_facts(self.problem, instance), **loss_columns(instance.loss)}
+        if compared:
+            truth = self.context.truth(self.problem, instance)
+            columns |= {"truth_norm": float(truth.gradient.norm()), "truth_method": truth.method, "truth_error": truth.error}
+        return columns
+
+
+@functools.lru_cache(maxsize=1024)
+def _facts(problem: Problem, instance: Instance) -> dict[str, Any]:
+    """Size and entropy of an instance; None without sums in reach."""
+    oracle, event = problem.oracle, tuple(instance.scores.shape)
+    log_count = math.log(oracle.count(event))
+    entropy = float(oracle.entropy(instance.scores)) if isinstance(oracle, MarginalOracle) and oracle.sums_in_reach(event) else None
+    share = entropy / log_count if entropy is not None and log_count > 0 else None
+    return {"log_count": log_count, "entropy": entropy, "normalised_entropy": share}
 
 
 def healthy(text: str) -> bool:

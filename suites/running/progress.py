@@ -20,14 +20,7 @@ class Busy:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run at one moment.
-
-    Attributes:
-        finished, total: cells. ``failed``: those of the finished ones.
-        label: the last finished cell; empty between two cells.
-        left: seconds, estimated.
-        busy: the state of every worker.
-    """
+    """A run at one moment: numbers of cells, the last finished one (empty between two), and the estimated seconds that are left."""
 
     finished: int
     total: int

@@ -14,16 +14,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..base import SCHEMA_VERSION
-from ..trust import json_of
-from .store import FILE, DamagedError, NewerSchemaError, Store, check_writable, holds_run, locked
+from .store import FILE, Store, check_writable, holds_run, locked
 
 COPY_SECONDS = 60.0
 """Seconds between two copies of a run."""
 
 MANIFEST, TABLE = "run.json", "results.parquet"
-READ = (FILE, MANIFEST, TABLE)
-"""The files of a run that are read."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)")
 
@@ -37,10 +33,7 @@ class RemoteWarning(UserWarning):
 
 
 def is_url(place: object) -> bool:
-    """Whether a place is a URL and no path.
-
-    Raises:
-        ValueError: a URL with one slash, which would become a folder of that name.
+    """Whether a place is a URL and no path; a URL with one slash, which would become a folder of that name, is a ValueError.
 
     Example:
         >>> is_url("s3://bucket/run"), is_url("results/run")
@@ -64,26 +57,16 @@ def working_folder(url: str) -> Path:
 
 
 class RemoteFolder:
-    """A folder under a URL.
-
-    Args:
-        url: of a protocol that fsspec knows.
-
-    Raises:
-        ValueError: a package is missing, or the protocol is unknown.
-    """
+    """A folder under a URL of a protocol that fsspec knows; ValueError if a package is missing, or the protocol is unknown."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         try:
             import fsspec
-        except ImportError as error:
-            raise ValueError(f"{self.url} needs the package fsspec; install it with: pip install 'structgrad[remote]'") from error
-        try:
+
             self.files, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False, skip_instance_cache=True)
         except ImportError as error:
-            package = "structgrad[remote]" if self.url.startswith(("s3://", "s3a://")) else str(error)
-            raise ValueError(f"{self.url} needs a package that is not installed; install it with: pip install '{package}'") from error
+            raise ValueError(f"{self.url} needs a package ({error}); install it, such as with: pip install 'structgrad[remote]'") from error
         except ValueError as error:
             raise ValueError(f"{self.url} cannot be read or written ({error}); expected such as s3://bucket/run") from error
         self.root = str(root).rstrip("/")
@@ -100,8 +83,8 @@ class RemoteFolder:
         with self._explained("remove"), suppress(FileNotFoundError):
             self.files.rm(self.root, recursive=True)
 
-    def fetch(self, folder: Path, names: Sequence[str] = READ) -> bool:
-        """Copy files into an empty folder, and return whether there was any."""
+    def fetch(self, folder: Path, names: Sequence[str] = (FILE, MANIFEST, TABLE)) -> bool:
+        """Copy files into an empty folder, by default those of a run that are read, and return whether there was any."""
         for name in names:
             with suppress(FileNotFoundError), self._explained("read"):
                 (folder / name).write_bytes(self.files.cat_file(f"{self.root}/{name}"))
@@ -122,33 +105,28 @@ class RemoteFolder:
 
 
 class Mirror:
-    """The local folder of a run, and its copy under a URL.
-
-    Args:
-        url: of the copy.
-        folder: the local folder, whose lock the caller holds.
-    """
+    """The local folder of a run, whose lock the caller holds, and its copy under a URL."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.remote, self.folder, self.last = RemoteFolder(url), folder, 0.0
+        self.stamps: dict[str, tuple[int, int]] = {}  # of files as they were copied
 
     def write(self, cells: Store | None = None, *, now: bool = True) -> None:
-        """Copy the files of the folder.
+        """Copy the files of the folder that have changed, with the open database of an unfinished run.
 
-        Args:
-            cells: the open database of an unfinished run.
-            now: whether to copy at once, and to raise RemoteError if that fails. Else a copy is due every `COPY_SECONDS`, and a failed
-                one is a warning.
+        With ``now`` at once, or with a RemoteError. Else a copy is due every `COPY_SECONDS`, and a failed one is a warning.
         """
         if not now and time.monotonic() - self.last < COPY_SECONDS:
             return
         self.last = time.monotonic()
         try:
-            if cells is not None:
-                self.remote.put(FILE, cells.copied())
             for path in sorted(self.folder.iterdir()):
-                if path.is_file() and not path.name.startswith((".", f"{FILE}-")) and (cells is None or path.name != FILE):
-                    self.remote.put(path.name, path.read_bytes())
+                if path.is_file() and not path.name.startswith((".", f"{FILE}-")):
+                    opened = cells if path.name == FILE else None
+                    stamp = (path.stat().st_mtime_ns, path.stat().st_size) if opened is None else (opened.base.total_changes, -1)
+                    if self.stamps.get(path.name) != stamp:
+                        self.remote.put(path.name, path.read_bytes() if opened is None else opened.copied())
+                        self.stamps[path.name] = stamp
         except RemoteError as error:
             if now:
                 raise
@@ -156,49 +134,34 @@ class Mirror:
 
 
 @contextmanager
-def mirrored(url: str) -> Iterator[Mirror]:
-    """A local folder with the finished cells under a URL, which is copied there.
-
-    Raises:
-        LockedError: another process on this machine writes to the folder.
-        NewerSchemaError: a newer version wrote the run.
-        ValueError, OSError: the URL cannot be read or written.
-    """
-    folder = working_folder(url)
+def writing(place: Path | str) -> Iterator[tuple[Path, Mirror | None]]:
+    """The locked folder of a run. For a URL, it is a local one with the finished cells under the URL, with its mirror."""
+    folder = working_folder(str(place)) if is_url(place) else Path(place)
     check_writable(folder)
-    with locked(folder):
-        mirror = Mirror(url, folder)
-        with tempfile.TemporaryDirectory() as name:
-            copy = Path(name)
-            mirror.remote.fetch(copy)
-            version = 0
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                version = int(json_of((copy / MANIFEST).read_bytes())["schema_version"])
-            if version > SCHEMA_VERSION:
-                raise NewerSchemaError(Path(f"{url}/{MANIFEST}"), version)
-            if holds_run(copy):
-                with Store(folder, write=True) as cells:
-                    try:
-                        cells.take(copy)
-                    except DamagedError as error:
-                        raise RemoteError(f"{url}/{FILE} is damaged; remove it to measure its cells again") from error
-        yield mirror
+    with locked(folder), tempfile.TemporaryDirectory() as name:
+        if not is_url(place):
+            yield folder, None
+            return
+        mirror, copy = Mirror(str(place), folder), Path(name)
+        mirror.remote.fetch(copy)
+        if holds_run(copy):
+            with Store(folder, write=True) as cells:
+                try:
+                    cells.take(copy)
+                except ValueError as error:  # of another version, or damaged
+                    raise RemoteError(str(error).replace(str(copy), str(place))) from error
+        yield folder, mirror
 
 
 @contextmanager
 def reading(place: Path | str) -> Iterator[Path]:
-    """The folder or table of a run. For a URL, it is a temporary copy.
-
-    Raises:
-        FileNotFoundError: there is nothing under the URL.
-        ValueError, OSError: it cannot be fetched.
-    """
+    """The folder or table of a run. For a URL, it is a temporary copy; FileNotFoundError if there is nothing."""
     if not is_url(place):
         yield Path(place)
         return
     url = str(place).rstrip("/")
     base, _, name = url.rpartition("/") if url.endswith(".parquet") else (url, "", "")
     with tempfile.TemporaryDirectory() as folder:
-        if not RemoteFolder(base).fetch(Path(folder), [name] if name else READ):
+        if not (RemoteFolder(base).fetch(Path(folder), [name]) if name else RemoteFolder(base).fetch(Path(folder))):
             raise FileNotFoundError(f"found nothing at {url}; expected the URL of a run, or of its {TABLE}")
         yield Path(folder) / name

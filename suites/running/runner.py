@@ -2,29 +2,68 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import warnings
+from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from .cells import Failure, execute, failed
+from ...oracles.sources import digest_of
+from ..base import Row, to_frame
+from ..text import plural
+from .cells import execute
 from .derived import derive
 from .engines import ENGINES
 from .planning.estimates import CostModel, time_limit
-from .planning.grid import Watch, grid
-from .planning.plan import AGAIN_FAILED, Machine, Plan, Scope, default_jobs
+from .planning.grid import grid
+from .planning.plan import Machine, Plan, Scope, default_jobs
 from .planning.presets import learning_plan
 from .progress import Busy, Progress, Snapshot
-from .remote import Mirror, RemoteError, RemoteWarning, is_url, mirrored, reading
-from .results import Results
-from .store import KnownCell, Store, check_writable, clear_scratch, locked, scratch_path
-from .work import DONE, FAILED_KIND, Cell, Grid, WrongRowsError
+from .remote import Mirror, RemoteError, RemoteWarning, reading, writing
+from .store import Store, scratch_path
+from .work import FAILED_KIND, Cell, Grid
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Machine", "Plan", "Results", "Scope", "collect", "learn", "measure", "run"]
 
 ESTIMATE_VALIDITY = 100.0
 """An estimate of the remaining time is used for 100 times the time that it took."""
+
+_SHOWN = ["problem", "stage", "estimator", "instance", "metric", "setting", "value", "low", "high", "unit", "verdict", "status"]
+
+
+class Results(list[Row]):
+    """The rows of a run in the order of its grid: a plain list of `Row` with views.
+
+    Example:
+        >>> Results([])
+        <Results: no rows>
+    """
+
+    def __repr__(self) -> str:
+        """One line: how many rows, of how many estimators and problems."""
+        if not self:
+            return "<Results: no rows>"
+        counts = Counter(row.status for row in self)
+        others = "".join(f", {number} {status}" for status, number in counts.items() if status != "ok")
+        estimators, problems = (len({getattr(row, name) for row in self}) for name in ("estimator", "problem"))
+        return f"<Results: {len(self)} rows of {plural(estimators, 'estimator')} on {plural(problems, 'problem')}{others}>"
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row per finding with the columns of `Row`, as `results.parquet` has them.
+
+        ``value`` is in ``unit``; ``low`` and ``high`` are the ends of its 95 % interval by the method ``interval``; NA if there is none.
+        """
+        return to_frame(self)
+
+    def _repr_html_(self) -> str:
+        return self.frame[_SHOWN].to_html(max_rows=60, show_dimensions=True, notebook=True)
 
 
 def run(
@@ -59,69 +98,48 @@ def run(
         >>> {row.verdict for row in rows if row.metric == "relative_bias"}
         {'unbiased-exact'}
     """
-    if isinstance(directory, str) and is_url(directory):
-        with mirrored(directory) as mirror:
-            measure(plan, mirror.folder, machine=machine, progress=progress, scope=scope, mirror=mirror)
-            return collect(mirror.folder)
-    measure(plan, Path(directory), machine=machine, progress=progress, scope=scope)
-    return collect(directory)
+    machine, work = (machine or Machine(jobs=default_jobs(plan))).checked(ENGINES, plan), grid(plan)
+    with writing(directory) as (folder, mirror):
+        measure(plan, folder, work, machine, progress=progress, scope=scope, mirror=mirror)
+        return collect(folder)
 
 
 def measure(  # noqa: PLR0913
     plan: Plan,
-    directory: Path,
+    folder: Path,
+    work: Grid,
+    machine: Machine,
     *,
-    machine: Machine | None = None,
     progress: Progress | None = None,
     scope: Scope | None = None,
-    work: Grid | None = None,
     mirror: Mirror | None = None,
-) -> Grid:
-    """`run` without its rows.
-
-    Args:
-        plan: as in `run`.
-        directory: a folder.
-        machine: as in `run`.
-        progress: as in `run`.
-        scope: as in `run`.
-        work: the cells of the plan, if they are known.
-        mirror: the copy of the folder under a URL; None for none.
-
-    Returns:
-        The cells of the plan.
-    """
-    machine = (machine or Machine(jobs=default_jobs(plan))).checked(ENGINES, plan)
-    scope, work = (scope or Scope()).checked(), grid(plan) if work is None else work
-    check_writable(directory)
-    with locked(directory), Store(directory, write=True) as store:
+) -> None:
+    """Measure the cells of a plan that are not finished in a folder, which the caller has locked, and copy them to a mirror."""
+    with Store(folder, write=True) as store:
         store.freeze(work)
-        _Run(plan, store, machine, progress, scope, mirror).perform(work)
-    return work
+        _Run(plan, store, machine, progress or (lambda snapshot: None), scope or Scope(), mirror).perform(work)
 
 
-def learn(  # noqa: PLR0913
+def learn(
     tasks: str | Sequence[str],
     directory: Path | str,
     *,
     estimators: Sequence[str] = (),
     seeds: int | None = None,
     quick: bool = False,
-    machine: Machine | None = None,
-    progress: Progress | None = None,
-    scope: Scope | None = None,
+    **options: Any,
 ) -> Results:
     """Train models on tasks with every estimator, seed by seed: `run` with the plan of ``structgrad learn --no-gradients``.
 
+    The same call continues the run.
+
     Args:
         tasks: a name, or several, such as ``clusters`` or ``clusters[clusters=3,steps=100]``.
-        directory: as in `run`. The same call continues the run.
+        directory: a folder or URL, as in `run`.
         estimators: names; by default one estimator of each family.
         seeds: number of seeds for each estimator and task; by default 5, or 3 if ``quick``.
         quick: whether to train for three fifths of the steps, and to choose rate and option with one seed.
-        machine: as in `run`.
-        progress: as in `run`.
-        scope: as in `run`.
+        options: ``machine``, ``progress`` and ``scope`` of `run`.
 
     Example:
         >>> import tempfile
@@ -132,7 +150,7 @@ def learn(  # noqa: PLR0913
     """
     names = (tasks,) if isinstance(tasks, str) else tuple(tasks)
     plan = learning_plan(names, tuple(estimators), seeds, quick=quick)
-    return run(plan, directory, machine=machine, progress=progress, scope=scope)
+    return run(plan, directory, **options)
 
 
 def collect(directory: Path | str) -> Results:
@@ -149,29 +167,29 @@ class _Run:
     """The state of one run."""
 
     def __init__(  # noqa: PLR0913, PLR0917
-        self, plan: Plan, store: Store, machine: Machine, progress: Progress | None, scope: Scope, mirror: Mirror | None
+        self, plan: Plan, store: Store, machine: Machine, report: Progress, scope: Scope, mirror: Mirror | None
     ) -> None:
-        self.plan, self.store, self.machine, self.scope, self.mirror = plan, store, machine, scope, mirror
-        self.report = progress or (lambda snapshot: None)
+        self.plan, self.store, self.machine, self.report, self.scope, self.mirror = plan, store, machine, report, scope, mirror
         self.costs = CostModel(plan)
         self.finished = self.failed = self.total = 0
         self.left: dict[str, Cell] = {}
-        self.watch = Watch(plan)
-        self.estimate, self.valid_until = 0.0, 0.0  # when the run will end, and how long that estimate is used
+        self.end = self.valid_until = 0.0  # when the run will end, and how long that estimate is used
 
     def perform(self, work: Grid) -> None:
         """Measure the cells that are not finished. Exclusive cells come last, one at a time."""
         known = self.store.known()
         for cell in work.cells:
-            there = known.get(cell.identity)
-            if self._is_wanted(cell, there):
+            kind, seconds = known.get(cell.identity, (None, 0.0))
+            if self.scope.wants(cell, kind):
                 self.left[cell.identity] = cell
-            elif there is not None and there.kind != FAILED_KIND:
+            elif kind not in (None, FAILED_KIND):
                 self.finished += 1
-                self.costs.add(cell, there.seconds)
+                self.costs.add(cell, seconds)
         waiting = sorted(self.left.values(), key=lambda cell: cell.phase)
         self.total = self.finished + len(waiting)
-        self.watch = Watch(self.plan, dict.fromkeys(name for cell in waiting for name in cell.estimators))
+        names = {name for cell in waiting for name in cell.estimators}
+        files = {*self.plan.plugins, *(name.partition(".py:")[0] + ".py" for name in names if ".py:" in name)}
+        self.code = {file: digest_of(Path(file)) for file in files}
         self._tell("resumed" if self.finished else "", ())
         if not waiting:
             return
@@ -191,15 +209,9 @@ class _Run:
                 warnings.warn(f"{error}; finished cells are in {self.store.directory}", RemoteWarning, stacklevel=2)
             raise
         finally:
-            clear_scratch(self.store.directory)
+            with suppress(OSError):  # not empty
+                (self.store.directory / "scratch").rmdir()
         self._copy(now=True)
-
-    def _is_wanted(self, cell: Cell, known: KnownCell | None) -> bool:
-        if self.scope.rerun is None:
-            return known is None or known.kind == FAILED_KIND
-        if self.scope.rerun == AGAIN_FAILED:
-            return known is not None and known.kind != DONE
-        return self.scope.asks_for(cell)
 
     def _is_over(self) -> bool:
         """Whether no further cell is started."""
@@ -220,13 +232,13 @@ class _Run:
                     return
 
     def _keep(self, cell: Cell, text: str, busy: tuple[Busy, ...]) -> None:
-        self.watch.check()  # later cells may be measured with the new code
-        try:
-            stored = self.store.keep(cell.identity, text)
-        except WrongRowsError as error:
-            failure = Failure("crash", f"the worker returned {error}", "ValueError")
-            stored = self.store.keep(cell.identity, failed(self.plan, cell, failure, 0.0))
-        clear_scratch(self.store.directory, cell)
+        for file, digest in self.code.items():
+            if digest_of(Path(file)) != digest:  # later cells may be measured with the new code
+                raise ValueError(f"{file} (or an import) changed while it was measured; finished cells are kept, run the command again")
+        stored = self.store.keep(cell.identity, text)
+        scratch = scratch_path(self.store.directory, cell)
+        if scratch.exists():
+            shutil.rmtree(scratch, ignore_errors=True)
         self._copy()
         self.left.pop(cell.identity, None)
         self.finished += 1
@@ -241,7 +253,7 @@ class _Run:
     def _tell(self, label: str, busy: tuple[Busy, ...]) -> None:
         now = time.monotonic()
         if not self.left or now >= self.valid_until:
-            self.estimate = now + self.costs.left(self.left.values(), len(busy) or self.machine.jobs)
+            self.end = now + self.costs.left(self.left.values(), len(busy) or self.machine.jobs)
             self.valid_until = now + ESTIMATE_VALIDITY * (time.monotonic() - now)
-        left = self.estimate - now - sum(item.seconds for item in busy) / max(len(busy), 1)
+        left = self.end - now - sum(item.seconds for item in busy) / max(len(busy), 1)
         self.report(Snapshot(self.finished, self.total, self.failed, label, max(left, 0.0), busy))

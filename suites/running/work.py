@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +23,7 @@ DONE, FAILED_KIND, NONFINITE = "done", "failed", "nonfinite"
 class Cell:
     """The unit of work, storage and resumption: a suite on one problem at one stage, for one estimator or for all of them.
 
-    Attributes:
-        suite, problem, stage, estimators: names.
-        instances: how many of the problem.
-        identity: a hash of everything that the numbers depend on, and of nothing else.
+    Its identity is a hash of everything that the numbers depend on, and of nothing else.
     """
 
     suite: str
@@ -38,9 +34,16 @@ class Cell:
     identity: str
 
     @property
+    def kind(self) -> type[Suite]:
+        """The class of the suite, which is imported when it is needed."""
+        from ..measures import SUITES
+
+        return SUITES[self.suite]
+
+    @property
     def label(self) -> str:
         """A text for people."""
-        return f"{self.suite} {self.problem} {self.stage}" + ("" if _suites()[self.suite].together else f" {self.estimators[0]}")
+        return f"{self.suite} {self.problem} {self.stage}" + ("" if self.kind.together else f" {self.estimators[0]}")
 
     @property
     def scores(self) -> tuple[str, str]:
@@ -50,43 +53,23 @@ class Cell:
     @property
     def exclusive(self) -> bool:
         """Whether no other cell may run at the same time."""
-        return _suites()[self.suite].exclusive
+        return self.kind.exclusive
 
     @property
     def phase(self) -> tuple[bool, int]:
         """Cells of a smaller phase are measured before others; exclusive ones come last."""
-        return self.exclusive, _suites()[self.suite].order
-
-
-@functools.cache
-def _suites() -> Mapping[str, type[Suite]]:
-    from ..measures import SUITES
-
-    return SUITES
-
-
-@dataclass(frozen=True)
-class Limit:
-    """Instances of a problem that a suite cannot measure, of those that the plan examined, with the reason of the first."""
-
-    suite: str
-    problem: str
-    stage: str
-    limited: int
-    instances: int
-    reason: str
+        return self.exclusive, self.kind.order
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of a plan in their order, skipped pairs as rows, and limits of suites.
+    """The cells of a plan in their order, and skipped pairs as rows.
 
     ``places`` are those of the cells in the whole plan, if this is a shard of it; else empty.
     """
 
     cells: tuple[Cell, ...]
     skips: tuple[Row, ...]
-    limits: tuple[Limit, ...] = ()
     places: tuple[int, ...] = ()
 
     @property
@@ -96,10 +79,6 @@ class Grid:
 
 
 # Rows as JSON.
-
-
-class WrongRowsError(ValueError):
-    """A text is anything but the rows of its cell."""
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Row) if field.default is not MISSING}
@@ -132,24 +111,12 @@ def as_json(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False).encode(errors="replace").decode()
 
 
-def decode(text: str | bytes, identity: str | None = None) -> StoredCell:
-    """The rows of an encoded cell, from a worker or a file.
-
-    Args:
-        text: as `encode` writes it.
-        identity: of the cell, which all rows must have.
-
-    Raises:
-        WrongRowsError: anything but the rows of a cell.
-    """
+def decode(text: str | bytes) -> StoredCell:
+    """The rows of a cell, as `encode` writes them; ValueError for anything else."""
     try:
-        cell: StoredCell = _STORED.validate_json(text)
+        return _STORED.validate_json(text)  # type: ignore[no-any-return]
     except ValidationError as error:
-        raise WrongRowsError(f"no rows of a cell ({first_error(error)})") from None
-    for row in cell.rows:
-        if identity not in (None, row.cell):
-            raise WrongRowsError(f"rows of another cell, {row.cell[:50]!r}")
-    return cell
+        raise ValueError(f"no rows of a cell ({first_error(error)})") from None
 
 
 def first_error(error: ValidationError) -> str:

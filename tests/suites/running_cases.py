@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 from structgrad.suites.base import Row
 from structgrad.suites.measures.suite import Effort
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.store import Store, holds_run
-from structgrad.suites.running.work import Cell, encode
+from structgrad.suites.running.work import Cell
 
 HERE = Machine(jobs=0)
 FEW = Effort(replicates=256, most_replicates=256, rounds=7)
@@ -43,7 +42,7 @@ def kept(folder: Path) -> dict[str, float]:
     if not holds_run(folder):
         return {}
     with Store(folder) as store:
-        return {identity: cell.seconds for identity, cell in store.known().items()}
+        return {identity: seconds for identity, (_, seconds) in store.known().items()}
 
 
 def cells_of(folder: Path) -> tuple[Cell, ...]:
@@ -56,12 +55,3 @@ def forget(folder: Path, *identities: str) -> None:
     """Remove finished cells."""
     with Store(folder, write=True) as store:
         store.base.executemany("DELETE FROM cells WHERE identity = ?", [(identity,) for identity in identities])
-
-
-def rewrite(folder: Path, identity: str, change: Callable[[Row], Row | None]) -> None:
-    """Replace each row of a finished cell, or remove it."""
-    with Store(folder, write=True) as store:
-        cell = store.stored(identity)
-        assert cell is not None
-        text = encode([new for row in cell.rows if (new := change(row)) is not None], cell.seconds)
-        store.keep(identity, text)

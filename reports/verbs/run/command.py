@@ -48,7 +48,7 @@ def run(options: RunOptions) -> None:
         preset, plan = plan_from(options)
         jobs = default_jobs(plan) if options.jobs is None else options.jobs
         machine = Machine(jobs, options.timeout, options.memory_limit, options.engine, options.address, options.gpus_per_cell)
-        scope = Scope(options.rerun, options.budget, options.fail_fast, options.longest_cell or PRESETS[preset].longest)
+        scope = Scope(options.rerun, options.budget, options.fail_fast)
         launch.pin_threads(options.threads)
         seconds = options.seconds
         if options.budget and not seconds:  # the same plan and budget always give the same time for each answer
@@ -56,7 +56,8 @@ def run(options: RunOptions) -> None:
             plan = dataclasses.replace(plan, effort=dataclasses.replace(plan.effort, seconds=seconds))
         builtin = options.builtin or (plan.data is None and plan.file is None)
         repeated = dataclasses.replace(options, preset=preset, quick=False, seconds=seconds, builtin=builtin)
-        counts = launch.launched(plan, repeated, machine=machine, scope=scope, preset=preset, shard=shard)
+        longest = options.longest_cell or PRESETS[preset].longest
+        counts = launch.launched(plan, repeated, machine=machine, scope=scope, preset=preset, shard=shard, longest=longest)
     raise typer.Exit(code_of(counts))
 
 

@@ -12,8 +12,8 @@ from ....suites.base import split_loss
 from ....suites.measures import SUITES
 from ....suites.problems import OWN_LOSS
 from ....suites.running.planning.estimates import START, CostModel
+from ....suites.running.planning.grid import sample
 from ....suites.running.planning.plan import Machine, Plan
-from ....suites.running.scores import sample
 from ....suites.running.work import Grid
 from ....suites.text import duration, gibibytes, listed, number, plural, significant
 
@@ -64,7 +64,6 @@ def outline(plan: Plan, work: Grid, machine: Machine, preset: str, command: str)
         "workers": max(machine.jobs, 1),
         "seed": plan.seed,
         "skips": [{name: getattr(row, name) for name in ("suite", "problem", "stage", "estimator", "reason")} for row in work.skips],
-        "limits": [vars(limit) for limit in work.limits],
         "command": command,
     }
 
@@ -81,7 +80,7 @@ def lines(found: Outline, plan: Plan, machine: Machine, *, skips: bool) -> Itera
     named = "" if list(losses) == [OWN_LOSS] else f"; losses: {', '.join(losses)}"
     workers = plural(machine.jobs, "worker") if machine.jobs else "this process alone"
     if plan.device_kind != "cpu" and machine.engine == "local":
-        workers += " on one device" if len(plan.devices) == 1 else f" on {len(plan.devices)} devices"
+        workers += " on one device"
     yield f"preset {found['preset']}{quick}"
     yield f"{len(scores)} problems: {', '.join(scores)}{named}; entropy levels: {', '.join(found['stages'])}; scores from {found['source']}"
     yield f"{len(found['estimators'])} estimators: {', '.join(found['estimators'])}"
@@ -95,17 +94,14 @@ def lines(found: Outline, plan: Plan, machine: Machine, *, skips: bool) -> Itera
     if skips:
         yield f"structures to enumerate: about {number(found['structures'])}"
         yield from _skips(found)
-    for limit in found["limits"]:
-        left = "only metrics that need no exact gradient are measured" if SUITES[limit["suite"]].partial else "skipped"
-        yield "{suite} on {problem}, {stage}: {limited} of {instances} instances: {left}: {reason}".format(**limit, left=left)
 
 
 def _skips(found: Outline) -> Iterator[str]:
     """One line per reason."""
     reasons: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for row in found["skips"]:
-        if not row["suite"]:
-            reasons[row["reason"].removeprefix(row["estimator"]).strip()].append((row["estimator"], row["problem"]))
+        place = " of ".join(filter(None, (row["suite"], row["problem"])))
+        reasons[row["reason"].removeprefix(row["estimator"]).strip()].append((row["estimator"], place))
     for reason, pairs in list(reasons.items())[:SKIPS_SHOWN]:
         yield f"skipped: {' on '.join(listed(list(dict.fromkeys(names))) for names in zip(*pairs, strict=True))}: {reason}"
     if len(reasons) > SKIPS_SHOWN:

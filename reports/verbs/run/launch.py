@@ -24,12 +24,10 @@ from ....suites.problems import comes_from_task, split_loss
 from ....suites.problems.sized import sizes_of
 from ....suites.running import runner, store
 from ....suites.running.engines import ENGINES
-from ....suites.running.planning.grid import grid
+from ....suites.running.planning.grid import grid, load_problem
 from ....suites.running.planning.plan import Machine, Plan, Scope, Shard
 from ....suites.running.planning.presets import DEFAULT
-from ....suites.running.remote import Mirror, is_url, mirrored
-from ....suites.running.results import Results
-from ....suites.running.scores import load_problem
+from ....suites.running.remote import Mirror, writing
 from ....suites.running.work import Grid
 from ... import bibliography, page, results, terminal
 from ...analysis import answers, tables
@@ -50,7 +48,7 @@ def pin_threads(threads: int = 1) -> None:
 
 
 def launched(  # noqa: PLR0913
-    plan: Plan, options: Options, *, machine: Machine, scope: Scope, preset: str, shard: Shard | None = None
+    plan: Plan, options: Options, *, machine: Machine, scope: Scope, preset: str, shard: Shard | None = None, longest: float = math.inf
 ) -> dict[str, int] | None:
     """Lay a plan out, refuse it if this machine cannot afford it, and measure it, or a shard of it.
 
@@ -72,7 +70,7 @@ def launched(  # noqa: PLR0913
             typer.echo(json.dumps(found, ensure_ascii=False))
         elif options.dry_run:
             verbosity.say("\n".join(lines(found, plan, machine, skips=True)), important=True)
-        check_affordable(found, plan, machine, scope.longest or math.inf)
+        check_affordable(found, plan, machine, longest)
         if options.dry_run:
             return None
         settings = dataclasses.asdict(plan)
@@ -103,21 +101,13 @@ def opened(place: str, *, fresh: bool = False) -> Iterator[tuple[Path, Mirror | 
         ValueError: a folder with results of a newer version, or a URL that cannot be used.
         OSError: a folder that cannot be written.
     """
-    if is_url(place):
-        with mirrored(place) as mirror:
-            results.check_not_newer(mirror.folder)
-            if fresh:
-                mirror.remote.discard()
-                store.discard(mirror.folder)
-            yield mirror.folder, mirror
-        return
-    folder = Path(place)
-    results.check_not_newer(folder)
-    store.check_writable(folder)
-    with store.locked(folder):
+    with writing(place) as (folder, mirror):
+        results.check_not_newer(folder)
         if fresh:
             store.discard(folder)
-        yield folder, None
+            if mirror is not None:
+                mirror.remote.discard()
+        yield folder, mirror
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,8 +151,8 @@ class Launch:
         with self._sentence():
             results.write_manifest(self.folder, {**self.manifest, "status": "running"})
             with _terminable(), self.verbosity.progress() as progress:
-                settings: dict[str, Any] = {"machine": self.machine, "progress": progress, "scope": self.scope, "work": self.work}
-                runner.measure(self.plan, self.folder, mirror=self.mirror, **settings)
+                settings: dict[str, Any] = {"progress": progress, "scope": self.scope, "mirror": self.mirror}
+                runner.measure(self.plan, self.folder, self.work, self.machine, **settings)
             left = self._left()
             frame, manifest = publish(self.plan, self.folder, self.place, self.manifest, left)
             counts = {**tables.counts(frame), "left": left}
@@ -264,7 +254,7 @@ def publish(plan: Plan, folder: Path, place: str, manifest: results.Manifest, le
     return frame, whole
 
 
-def _catalogue(plan: Plan, rows: Results) -> results.Manifest:
+def _catalogue(plan: Plan, rows: runner.Results) -> results.Manifest:
     """Facts on classes and score files, so that a report imports none of them."""
     measured = [row for row in rows if row.status != "skipped"]
     families, oracles = dict.fromkeys(row.family for row in measured), dict.fromkeys(row.oracle for row in measured)

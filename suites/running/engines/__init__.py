@@ -6,18 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..planning.plan import Machine, Plan
-from ..work import Cell
-from .base import Engine
+from .base import Engine, Limit
 from .local import LocalEngine
 
 
-def _ray(plan: Plan, machine: Machine, folder: Path, limit: Callable[[Cell], float]) -> Engine:
+def _ray(plan: Plan, machine: Machine, folder: Path, limit: Limit) -> Engine:
     from .ray import RayEngine
 
     return RayEngine(plan, machine, folder, limit)
 
 
-ENGINES: dict[str, Callable[[Plan, Machine, Path, Callable[[Cell], float]], Engine]] = {"local": LocalEngine, "ray": _ray}
+ENGINES: dict[str, Callable[[Plan, Machine, Path, Limit], Engine]] = {"local": LocalEngine, "ray": _ray}
 """By name; the library of an engine is imported when it is chosen."""
-
-__all__ = ["ENGINES", "Engine"]

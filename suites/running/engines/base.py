@@ -22,6 +22,9 @@ TICK = 1.0
 MAX_BUNDLE = 256
 """Most cells of a bundle: Ray sends the names of so many with a call, and stores more of them first."""
 
+Limit = Callable[[Cell], float]
+"""CPU seconds that a cell may take."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -53,21 +56,12 @@ class Worker(abc.ABC):
 
 
 class Engine(abc.ABC):
-    """Workers, and the cells that they measure.
-
-    Attributes:
-        bundle: seconds of the cells that a worker gets at once.
-
-    Args:
-        plan: the plan of the cells.
-        machine: jobs and limits.
-        folder: the folder of logs and checkpoints.
-        limit: CPU seconds that a cell may take.
-    """
+    """Workers, and the cells that they measure within `limit` CPU seconds; logs and checkpoints lie in `folder`."""
 
     bundle: float
+    """Seconds of the cells that a worker gets at once."""
 
-    def __init__(self, plan: Plan, machine: Machine, folder: Path, limit: Callable[[Cell], float]) -> None:
+    def __init__(self, plan: Plan, machine: Machine, folder: Path, limit: Limit) -> None:
         self.plan, self.machine, self.folder, self.limit = plan, machine, folder, limit
         self.workers: list[Worker] = []
 
@@ -84,17 +78,13 @@ class Engine(abc.ABC):
     ) -> Iterator[Step]:
         """Cells as they are finished, phase by phase; exclusive cells come last, one at a time.
 
-        Args:
-            cells: the cells to measure.
-            seconds: the expected seconds of a cell.
-            stops: whether no further cell may be started.
+        ``seconds`` is the expected time of a cell, and ``stops`` says whether no further cell may be started.
         """
         for (exclusive, _), group in groupby(sorted(cells, key=lambda cell: cell.phase), lambda cell: cell.phase):
             phase = list(group)
             places = min(1 if exclusive else self.places(), len(phase))
             self._keep(places)
-            while len(self.workers) < places:
-                self.workers.append(self.start_worker(len(self.workers)))
+            self.workers += [self.start_worker(place) for place in range(len(self.workers), places)]
             yield from self._measured(_Queue(phase), seconds, stops)
 
     def _measured(self, queue: _Queue, seconds: Callable[[Cell], float], stops: Callable[[], bool]) -> Iterator[Step]:

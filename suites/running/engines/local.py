@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, TimeoutError
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -35,10 +35,10 @@ from ..planning.plan import Plan
 from ..progress import Busy
 from ..store import scratch_path
 from ..work import Cell
-from .base import Engine, Worker
+from .base import Engine, Limit, Worker
 
 MAX_FAILED_STARTS = 3
-"""Workers in a row that died before their first cell; then no further one is started."""
+"""Workers in a row that died before their first cell; then the run ends."""
 
 IDLE = 0.05
 """Share of a processor below which a worker counts as waiting: its limit then counts elapsed seconds instead of CPU seconds."""
@@ -67,23 +67,13 @@ class LocalEngine(Engine):
         return self.machine.jobs
 
     def start_worker(self, place: int) -> Worker:
-        plan = self.plan.at(place)
-        sharing = [self.plan.at(other).device for other in range(self.places())].count(plan.device)
-        name = f"worker {place + 1}" + ("" if plan == self.plan else f" on {plan.device}")
-        return LocalWorker(WorkerConfig(name, plan, self.folder, self.machine.memory, sharing), self.limit)
+        config = WorkerConfig(f"worker {place + 1}", self.plan, self.folder, self.machine.memory, self.machine.jobs)
+        return LocalWorker(config, self.limit)
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """Settings of a worker process.
-
-    Attributes:
-        name: shown in progress, and the name of its log.
-        plan: the plan, with the one device that the worker uses.
-        folder: the folder of the log and of checkpoints.
-        memory: GiB beyond those of its imports; None for no limit.
-        sharing: workers of the same device, which share its memory.
-    """
+    """Settings of a worker process; its memory is in GiB beyond those of its imports, and so many workers share a device."""
 
     name: str
     plan: Plan
@@ -94,18 +84,13 @@ class WorkerConfig:
     @property
     def log(self) -> Path:
         """The file with the output of the worker's cells."""
-        return self.folder / "logs" / f"{self.name.replace(' ', '-').replace(':', '-')}.log"
+        return self.folder / "logs" / f"{self.name.replace(' ', '-')}.log"
 
 
 class LocalWorker(Worker):
-    """A worker process on this machine.
+    """A worker process on this machine; a cell's limit is in CPU seconds, or in elapsed seconds if it waits."""
 
-    Args:
-        config: settings of the process.
-        limit: CPU seconds that a cell may take, or elapsed seconds if it waits.
-    """
-
-    def __init__(self, config: WorkerConfig, limit: Callable[[Cell], float]) -> None:
+    def __init__(self, config: WorkerConfig, limit: Limit) -> None:
         self.config, self.limit, self.failed_starts = config, limit, 0
         self.state = _CONTEXT.RawArray("d", 4)
         self.pool: ProcessPool | None = None
@@ -113,10 +98,6 @@ class LocalWorker(Worker):
     def submit(self, cells: Sequence[Cell]) -> Future[dict[str, str]]:
         self.state[_INDEX], self.state[_SINCE] = 0, time.time()
         limits = [self.limit(cell) for cell in cells]
-        if self.failed_starts >= MAX_FAILED_STARTS:
-            refused: Future[dict[str, str]] = Future()
-            refused.set_exception(BrokenProcessPool())
-            return refused
         if self.pool is None or not self.pool.active:
             self.close()
             self.config.log.parent.mkdir(parents=True, exist_ok=True)
@@ -125,36 +106,33 @@ class LocalWorker(Worker):
         return self.pool.schedule(_measure, args=(tuple(cells), limits), timeout=sum(limits) / IDLE)
 
     def collect(self, future: Future[dict[str, str]], cells: Sequence[Cell]) -> dict[str, str]:
-        cell = cells[int(self.state[_INDEX])]
-        limit, seconds = self.limit(cell), time.time() - self.state[_SINCE]
+        cell, seconds = cells[int(self.state[_INDEX])], time.time() - self.state[_SINCE]
         try:
             texts = future.result()
-        except TimeoutError:
-            failure = Failure("timeout", f"took longer than {limit:g} s; raise --timeout", traceback=self._tail())
-        except ProcessExpired as error:
-            failure = self._death(error.exitcode, limit)
         except BrokenProcessPool:
             self.failed_starts += 1
             self.close()
-            if self.failed_starts < MAX_FAILED_STARTS:
-                return {}
-            failure = Failure("crash", "no worker could be started: several died before they were ready", traceback=self._tail())
-        except SystemExit as error:
-            failure = self._death(error.code if isinstance(error.code, int) else int(error.code is not None), limit)
-        except Exception as error:  # such as a disk that is full
-            failure = Failure("crash", f"the worker failed with {type(error).__name__}: {error}", type(error).__name__, self._tail())
-        else:
-            self.failed_starts = 0
-            if not all(map(healthy, texts.values())):
-                self.close()
-            return texts
-        return {cell.identity: failed(self.config.plan, cell, failure, seconds)}
+            if self.failed_starts >= MAX_FAILED_STARTS:
+                raise OSError("no worker could be started: several died before they were ready") from None
+            return {}
+        except (Exception, SystemExit) as error:
+            return {cell.identity: failed(self.config.plan, cell, self._failure(error, self.limit(cell)), seconds)}
+        self.failed_starts = 0
+        if not all(map(healthy, texts.values())):
+            self.close()
+        return texts
 
-    def _death(self, code: int, limit: float) -> Failure:
-        tail = self._tail()
-        if code == _WAITED_TOO_LONG or (code == 1 and any(line.startswith(_TIMER) for line in tail.splitlines())):
+    def _failure(self, error: BaseException, limit: float) -> Failure:
+        """The end of a worker, by its exit code or signal, with the last lines that the cell printed and the stacks of a signal."""
+        tail, code = "", getattr(error, "exitcode", getattr(error, "code", None))
+        with contextlib.suppress(OSError):
+            lines = self.config.log.read_text(encoding="utf-8", errors="replace").rpartition(f"\n{_MARK}")[2].splitlines()[1:]
+            tail = "\n".join(line for line in lines if not line.startswith("Extension modules:"))[-_MAX_TAIL:]
+        if isinstance(error, TimeoutError) or code == _WAITED_TOO_LONG or (code == 1 and f"\n{_TIMER}" in f"\n{tail}"):
             return Failure("timeout", f"took longer than {limit:g} s; raise --timeout", traceback=tail)
-        if code >= 0:
+        if not isinstance(error, ProcessExpired | SystemExit):  # such as a disk that is full
+            return Failure("crash", f"the worker failed with {type(error).__name__}: {error}", type(error).__name__, tail)
+        if not isinstance(code, int) or code >= 0:
             return Failure("crash", f"the worker died with exit code {code}", traceback=tail)
         name = signal.Signals(-code).name
         if name == "SIGPROF":
@@ -162,13 +140,6 @@ class LocalWorker(Worker):
         if name == "SIGKILL":
             return Failure("oom", "the worker was killed by SIGKILL, as the kernel does when memory runs out", name, tail)
         return Failure("crash", f"the worker died of {name}", name, tail)
-
-    def _tail(self) -> str:
-        """The last lines that the cell printed, with the stacks of a signal."""
-        with contextlib.suppress(OSError):
-            lines = self.config.log.read_text(encoding="utf-8", errors="replace").rpartition(f"\n{_MARK}")[2].splitlines()[1:]
-            return "\n".join(line for line in lines if not line.startswith("Extension modules:"))[-_MAX_TAIL:]
-        return ""
 
     def busy(self, cells: Sequence[Cell]) -> Busy:
         label = cells[min(int(self.state[_INDEX]), len(cells) - 1)].label if cells else "idle"
@@ -245,8 +216,7 @@ class _Worker:
     def __init__(self, config: WorkerConfig, state: Any) -> None:
         self.config, self.state = config, state
         self.file = config.log.open("ab", buffering=0)
-        self.since = self.cpu = 0.0
-        self.limit = math.inf
+        self.since, self.cpu, self.limit = 0.0, 0.0, math.inf
 
     def guard(self) -> None:
         """End this process with its parent, or if its cell waits longer than its limit.
@@ -260,29 +230,28 @@ class _Worker:
             if age > self.limit and time.process_time() - self.cpu < IDLE * age:
                 faulthandler.dump_traceback(self.file)
                 os._exit(_WAITED_TOO_LONG)
-            self.start_timer()
+            self.start_timers()
         os._exit(1)
 
-    def start_timer(self) -> None:
-        """Start the timer again during a cell, else stop it."""
+    def start_timers(self, cpu: float | None = None) -> None:
+        """Start the timer again during a cell, else stop it. With `cpu` seconds, start or stop (0) the one of CPU time too."""
         if math.isinf(self.limit):
             faulthandler.cancel_dump_traceback_later()
         else:
             seconds = max(GIL_FACTOR * self.limit * self.config.plan.threads, MIN_GIL_SECONDS)
             faulthandler.dump_traceback_later(seconds, exit=True, file=self.file)
+        if cpu is not None and hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_PROF, cpu)
 
     def measure(self, cell: Cell, limit: float) -> str:
-        limit = min(limit, MAX_TIMER_SECONDS / (GIL_FACTOR * self.config.plan.threads))
-        begin = os.fstat(self.file.fileno()).st_size
+        threads, begin = self.config.plan.threads, os.fstat(self.file.fileno()).st_size
         mark = self.file.write(f"\n{_MARK}{cell.label}\n".encode())
-        self.since, self.cpu, self.limit = time.monotonic(), time.process_time(), limit
-        self.start_timer()
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_PROF, limit * self.config.plan.threads)
+        self.since, self.cpu = time.monotonic(), time.process_time()
+        self.limit = min(limit, MAX_TIMER_SECONDS / (GIL_FACTOR * threads))
+        self.start_timers(self.limit * threads)
         text = execute(self.config.plan, cell, scratch_path(self.config.folder, cell))
         self.limit = math.inf
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_PROF, 0.0)
+        self.start_timers(0.0)
         sys.stdout.flush()
         sys.stderr.flush()
         if os.fstat(self.file.fileno()).st_size == begin + mark:

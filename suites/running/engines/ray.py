@@ -9,7 +9,7 @@ import contextlib
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ..cells import Failure, failed
 from ..planning.plan import Machine, Plan
 from ..progress import Busy
 from ..work import Cell
-from .base import Engine, Worker
+from .base import Engine, Limit, Worker
 from .local import LocalWorker, WorkerConfig
 
 RETRIES = 2
@@ -38,18 +38,13 @@ def imported_ray() -> Any:
 class RayEngine(Engine):
     """Actors of a cluster, as many as it has CPUs and GPUs for, unless fewer are asked for.
 
-    Each has as many CPUs as the plan has threads, the memory of the limit, and on CUDA a GPU or the share of one that is asked for.
-
-    Args:
-        plan: the plan of the cells.
-        machine: with the address of a cluster (``auto`` is the one that runs here); without one, a cluster of this machine is started.
-        folder: not used; logs and checkpoints stay on the nodes.
-        limit: CPU seconds that a cell may take.
+    Each has as many CPUs as the plan has threads, the memory of the limit, and on CUDA a GPU or the share of one that is asked for. Without
+    an address (``auto`` is the cluster that runs here), a cluster of this machine is started. Logs and checkpoints stay on the nodes.
     """
 
     bundle = 1.0
 
-    def __init__(self, plan: Plan, machine: Machine, folder: Path, limit: Callable[[Cell], float]) -> None:
+    def __init__(self, plan: Plan, machine: Machine, folder: Path, limit: Limit) -> None:
         super().__init__(plan, machine, folder, limit)
         self.ray, self.lost = imported_ray(), Counter[str]()
         self.ours = not self.ray.is_initialized()
@@ -66,25 +61,24 @@ class RayEngine(Engine):
         self.actor = self.ray.remote(num_cpus=plan.threads, num_gpus=gpus, memory=self.needs["memory"], max_restarts=0)(Actor)
         if not self.places():
             self.close()
-            wanted = f"threads={plan.threads}" + (f", memory={machine.memory:g} GiB" if machine.memory else "")
             if gpus and not self.ray.cluster_resources().get("GPU", 0):
                 raise ValueError("the engine ray got device='cuda' and a cluster without a GPU; expected one: start a node with --num-gpus")
+            wanted, much = f"threads={plan.threads}", ""
+            if machine.memory:
+                wanted, much = f"{wanted}, memory={machine.memory:g} GiB", " and so much memory"
             raise ValueError(
-                f"the engine ray got {wanted} and no node with so many CPUs{' and a GPU' if gpus else ''}"
-                f"{' and so much memory' if machine.memory else ''}; expected one: give fewer --threads"
-                + (" or a lower --memory-limit" if machine.memory else "")
+                f"the engine ray got {wanted} and no node with so many CPUs{' and a GPU' if gpus else ''}{much}; expected one: give fewer "
+                f"--threads{' or a lower --memory-limit' if much else ''}"
             )
 
     def places(self) -> int:
-        available = sum(self._room(node["Resources"]) for node in self.ray.nodes() if node["Alive"])
+        available = 0
+        for resources in (node["Resources"] for node in self.ray.nodes() if node["Alive"]):
+            room = [int(resources.get(name, 0)) // int(needed) for name, needed in self.needs.items() if needed >= 1]
+            if 0 < self.needs["GPU"] < 1:  # a worker's share of a GPU lies on one GPU
+                room.append(int(resources.get("GPU", 0)) * self.sharing)
+            available += min(room)
         return available if self.machine.address else min(max(self.machine.jobs, 1), available)
-
-    def _room(self, resources: Mapping[str, float]) -> int:
-        """The number of workers that fit on a node; a worker's share of a GPU lies on one GPU."""
-        room = [int(resources.get(name, 0)) // int(needed) for name, needed in self.needs.items() if needed >= 1]
-        if 0 < self.needs["GPU"] < 1:
-            room.append(int(resources.get("GPU", 0)) * self.sharing)
-        return min(room)
 
     def start_worker(self, place: int) -> Worker:
         return RayWorker(f"ray worker {place + 1}", self)

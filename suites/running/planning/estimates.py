@@ -14,15 +14,12 @@ from ...base import LEARNT
 from ...measures import SUITES
 from ...measures.learning import LearningAmount
 from ...problems import TaskProblem, is_task
-from ..scores import sample
 from ..work import Cell
+from .grid import sample
 from .plan import Plan
 
 SECONDS = {"bias": 0.025, "wall_clock": 0.1, "memory": 0.03, "sparsity": 0.004, "scaling": 0.2, "descent": 0.1, "parameter_bias": 0.5}
-"""CPU seconds per random estimator and instance of `PARTS` parts with 4096 replicates; beyond, they grow with the parts."""
-
-PARTS, DETERMINISTIC = 100, 0.2
-"""A deterministic estimator needs no replicates, and takes a fifth."""
+"""CPU seconds per random estimator and instance of up to 100 parts with 4096 replicates; a deterministic one takes a fifth."""
 
 STEP = 0.004
 """Seconds of a training step; half of it if seeds are trained side by side."""
@@ -39,27 +36,26 @@ MIN_SECONDS = 0.05
 
 def guess(plan: Plan, cell: Cell) -> float:
     """Seconds of a cell by its size."""
-    problem, kind, count = sample(plan, *cell.scores), SUITES[cell.suite], len(cell.estimators)
+    problem, kind = sample(plan, *cell.scores), SUITES[cell.suite]
+    items, shape = problem.instances, tuple(problem.instances[0].scores.shape)
+    listed = [_listed(name, problem.oracle, shape) for name in cell.estimators]
     if kind.measures in ("references", "tasks"):
-        if cell.suite not in ("references", "learning"):
-            return count * plan.effort.seconds / 10
         assert isinstance(problem, TaskProblem), "the suite trains tasks"
         task, amount = problem.task, LearningAmount.of(plan.context())
         if cell.suite == "references":
             return cell.instances * task.steps * STEP * (0.5 if is_task(problem.name) else 1.0)
-        shape, seconds = tuple(problem.instances[0].scores.shape), 0.0
-        for name in cell.estimators:
-            step = STEP * (0.5 if task.stackable else 1.0) + _listed(name, problem.oracle, shape)[0] * task.batch_size / BATCH_RATE
-            seconds += amount.runs(task, name, cell.instances) * amount.steps(task) * step
-        return seconds
-    seconds = SECONDS.get(cell.suite, 1.0) * cell.instances
-    seconds *= max(sum(item.scores.numel() for item in problem.instances) / len(problem.instances) / PARTS, 1.0)
-    if not kind.exclusive:
-        shape = tuple(problem.instances[0].scores.shape)
-        seconds *= min((1 + plan.effort.most_replicates / 4096) / 2, 4.0)
-        deterministic = sum(_listed(name, problem.oracle, shape)[1] for name in cell.estimators)
-        return seconds * (count - (1 - DETERMINISTIC) * deterministic) + enumeration_seconds(plan, cell)
-    return seconds * count + enumeration_seconds(plan, cell)
+        if cell.suite != "learning":
+            return len(cell.estimators) * plan.effort.seconds / 10
+        runs = [amount.runs(task, name, cell.instances) * amount.steps(task) for name in cell.estimators]
+        step = STEP * (0.5 if task.stackable else 1.0)
+        return sum(run * (step + count * task.batch_size / BATCH_RATE) for run, (count, _) in zip(runs, listed, strict=True))
+    seconds = SECONDS.get(cell.suite, 1.0) * cell.instances * max(sum(item.scores.numel() for item in items) / len(items) / 100, 1.0)
+    if kind.exclusive:
+        seconds *= len(cell.estimators)
+    else:
+        growth = min((1 + plan.effort.most_replicates / 4096) / 2, 4.0)
+        seconds *= growth * sum(0.2 if deterministic else 1.0 for _, deterministic in listed)
+    return seconds + enumeration_seconds(plan, cell)
 
 
 def enumeration_seconds(plan: Plan, cell: Cell) -> float:

@@ -1,4 +1,4 @@
-"""Cells of a plan with their identities, and the pairs that cannot be measured.
+"""Cells of a plan with their identities, the problems that they measure, and the pairs that cannot be measured.
 
 Planning is cheap: nothing is enumerated, and only a few instances of each problem and stage are built.
 """
@@ -6,11 +6,14 @@ Planning is cheap: nothing is enumerated, and only a few instances of each probl
 from __future__ import annotations
 
 import fnmatch
+import functools
+import glob
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +21,22 @@ from ....estimators import AVAILABLE_ESTIMATORS, CONTENDERS, ESTIMATORS, SUPERVI
 from ....estimators.base import Estimator
 from ....oracles import plugins
 from ....oracles.registry import unknown
-from ....oracles.sources import digest_of, own_files, source_of, stamp
-from ...base import SCHEMA_VERSION, Problem, Row, Skip, oracle_name, pairing
+from ....oracles.sources import digest_of, source_of, stamp
+from ... import problems
+from ...base import SCHEMA_VERSION, Problem, ProblemLoss, Row, Skip, oracle_name, pairing
 from ...measures import SUITES
-from ...problems import REAL_PROBLEMS, TaskProblem, is_task, kinds_of, split_loss
+from ...problems import REAL_PROBLEMS, TaskProblem, is_task, kinds_of, learning, split_loss
+from ...problems.score_files import ScoreFile
+from ...tasks import references
 from ...tasks.references import reference_name
-from ..rows import skip_rows
-from ..scores import SAMPLE, fingerprint, load_problem, matching, sample, stages_by_problem
-from ..work import Cell, Grid, Limit
+from ...truth.loss_checks import examine_loss
+from ..work import Cell, Grid
 from .plan import Plan
+
+_Settings = tuple[str | None, float, int]
+
+SAMPLE = 2
+"""Instances of every problem and stage that are built for the plan: the others come from the same code or file."""
 
 WANTED = {
     "tasks": ("tasks", "task:clusters"),
@@ -48,13 +58,12 @@ def grid(plan: Plan) -> Grid:
     built = _built(plan.estimators)
     cells: list[Cell] = []
     skips: list[Row] = []
-    limits: list[Limit] = []
-    context, problems = plan.context(), stages_by_problem(plan)
-    suites = suites_of(plan, problems)
+    context, stages_of = plan.context(), stages_by_problem(plan)
+    suites = suites_of(plan, stages_of)
     # Thousands of cells share the identity of an estimator, and that of a problem at a stage.
     identities = {name: _identity(name, each) for name, each in built.items()}
     losses = Counter[str]()
-    for name, stages in problems.items():
+    for name, stages in stages_of.items():
         losses[split_loss(name)[0]] += 1
         # Shapes and losses are the same at all stages. All instances of a real problem are examined, so that a bad one is refused early.
         first = (
@@ -75,7 +84,6 @@ def grid(plan: Plan) -> Grid:
                 reasons = [
                     reason for instance in problem.instances if (reason := kind().limitation(problem, instance, context)) is not None
                 ]
-                limits += [Limit(suite, name, stage, len(reasons), len(problem.instances), reasons[0])] if reasons else []
                 if len(reasons) == len(problem.instances) and not kind.partial:
                     skips += skip_rows(plan, problem, built, dict.fromkeys(fitting, reasons[0]), suite)
                 elif kind.measures == "references":  # they do not depend on the estimators of the plan
@@ -86,18 +94,14 @@ def grid(plan: Plan) -> Grid:
                 else:
                     cells += _cells(plan, suite, content, {estimator: identities[estimator] for estimator in fitting})
     shown = {cell.problem for cell in cells if SUITES[cell.suite].measures == "references"}
-    for name, stages in problems.items():
+    for name, stages in stages_of.items():
         if "learnt" in kinds_of(name) and name not in shown:  # no cell trains its learner, and other cells have short time limits
             load_problem(plan, name, stages[-1], min(SAMPLE, plan.instances))
-    return Grid(tuple(cells), tuple(skips), tuple(limits))
+    return Grid(tuple(cells), tuple(skips))
 
 
 def suites_of(plan: Plan, names: Iterable[str] = ()) -> list[str]:
-    """The suites that measure something of a plan: its own, else all that fit its problems.
-
-    Args:
-        plan: a plan.
-        names: its problems, if they are known already.
+    """The suites that measure something of a plan with problems of some names: its own, else all that fit.
 
     Raises:
         ValueError: an unknown name, or a suite of the plan that fits no problem.
@@ -126,6 +130,42 @@ def _built(patterns: tuple[str, ...]) -> dict[str, Estimator[Any]]:
             raise ValueError(unknown(pattern, CONTENDERS, "estimator"))
         names += matched
     return {name: make_estimator(name) for name in dict.fromkeys(names)}
+
+
+def pair_columns(plan: Plan, problem: Problem, name: str, estimator: Estimator[Any]) -> dict[str, Any]:
+    """The columns of every row of an estimator on a problem."""
+    return {
+        "problem": problem.name,
+        "stage": problem.stage,
+        "source": problem.source,
+        "oracle": oracle_name(problem.oracle),
+        "oracle_version": problem.oracle.version,
+        "seed": plan.seed,
+        "dtype": plan.dtype,
+        "device": plan.device_kind,
+        **loss_columns(problem.instances[0].loss),
+        "estimator": name,
+        "estimator_version": estimator.version,
+        "family": estimator.name,
+        "objective": estimator.objective,
+        "unbiased": estimator.unbiased,
+        "deterministic": estimator.deterministic,
+    }
+
+
+def loss_columns(loss: ProblemLoss) -> dict[str, Any]:
+    """The columns of a loss."""
+    return {"loss": loss.name, "vertex_degree": loss.vertex_degree, "extension": loss.extension, "offset": loss.offset}
+
+
+def skip_rows(
+    plan: Plan, problem: Problem, built: Mapping[str, Estimator[Any]], reasons: Mapping[str, str], suite: str = ""
+) -> Iterator[Row]:
+    """Rows of pairs that are not measured, with their reasons; ``suite`` is empty if no suite measures them."""
+    count = math.log(problem.oracle.count(tuple(problem.instances[0].scores.shape))) if reasons else None
+    for name, reason in reasons.items():
+        pair = pair_columns(plan, problem, name, built[name])
+        yield Row(cell="", suite=suite, **pair, status="skipped", reason=reason, log_count=count)
 
 
 # Identities.
@@ -170,25 +210,139 @@ def _identity(name: str, estimator: Estimator[Any]) -> str:
     return json.dumps([name, estimator.version, *digest_of(source_of(estimator))])
 
 
-class Watch:
-    """Your own files of code, which must not change while they are measured: plugins, estimators, and their imports.
+# Problems.
 
-    Args:
-        plan: names the plugins.
-        names: of estimators, such as ``./mine.py:Mine[k=2]``.
+
+def stages_by_problem(plan: Plan) -> dict[str, list[str]]:
+    """The stages of every problem of a plan; a problem that has none of the named stages is left out.
+
+    Raises:
+        ValueError: a pattern that matches nothing.
     """
+    others = [loss for loss in plan.losses if loss != problems.OWN_LOSS]
+    if others and plan.problems and all(problems.comes_from_task(name) for name in plan.problems):
+        raise ValueError(f"the plan got the loss {others[0]!r} for tasks alone, which have losses of their own; leave --loss out")
+    # A glob selects available problems; a plain name may be one whose file is missing.
+    available = [plan.file.problem] if plan.file else problems.available(plan.data)
+    at_hand = dict.fromkeys((*available, *problems.BUILT_IN_PROBLEMS))
+    chosen = [name for pattern in plan.problems for name in _named(pattern, at_hand)] if plan.problems and not plan.file else available
+    names = list(dict.fromkeys(problems.with_loss(name, loss) for name in chosen for loss in plan.losses or (problems.OWN_LOSS,)))
+    if plan.file is not None:
+        return {name: ["file"] for name in names}
+    for pattern in plan.stages:
+        if not any(_matched(plan, name, pattern) for name in names):
+            for name in names:  # an unavailable problem raises its reason
+                sample(plan, name, problems.stages_of(name)[0])
+            raise ValueError(unknown(pattern, dict.fromkeys(stage for name in names for stage in problems.stages_of(name)), "stage"))
+    found = {name: [stage for pattern in plan.stages or ("*",) for stage in _matched(plan, name, pattern)] for name in names}
+    return {name: list(dict.fromkeys(stages)) for name, stages in found.items() if stages}
 
-    def __init__(self, plan: Plan, names: Iterable[str] = ()) -> None:
-        files = {*plan.plugins, *(name.partition(".py:")[0] + ".py" for name in names if ".py:" in name)}
-        found = dict.fromkeys(own for path in map(Path, files) if path.is_file() for own in own_files(path))
-        self._digests = {path: digest_of(path) for path in found}
-        self._stamps = {path: stamp(path) for path in found}
 
-    def check(self) -> None:
-        """Raise ValueError if the content of a file has changed."""
-        for path, before in self._stamps.items():
-            now = stamp(path)
-            if now != before:
-                if digest_of(path) != self._digests[path]:
-                    raise ValueError(f"{path} changed while it was measured; finished cells are kept, run the command again")
-                self._stamps[path] = now
+def _named(pattern: str, at_hand: Iterable[str]) -> list[str]:
+    if problems.comes_from_task(pattern):
+        return problems.task_names(pattern)
+    pattern, loss = problems.split_loss(pattern)
+    if loss is not None:
+        return [problems.with_loss(name, loss) for name in _named(pattern, at_hand)]
+    if problems.is_sized(pattern):
+        return [problems.sized_name(pattern)]
+    problems.refuse_unsized(pattern)
+    return matching((pattern,), at_hand if glob.has_magic(pattern) else problems.PROBLEMS, "problem")
+
+
+def _matched(plan: Plan, name: str, pattern: str) -> list[str]:
+    """The stages of a problem that match, or the named one, such as ``h=0.33``, if the problem has it."""
+    found = fnmatch.filter(problems.stages_of(name), pattern)
+    if found or "=" not in pattern or glob.has_magic(pattern):
+        return found
+    try:
+        sample(plan, name, pattern)
+    except ValueError:
+        return []
+    return [pattern]
+
+
+def matching(patterns: tuple[str, ...], known: Iterable[str], kind: str) -> list[str]:
+    """The known names that match the patterns, in the order of the patterns.
+
+    Raises:
+        ValueError: a pattern that matches nothing.
+    """
+    found: list[str] = []
+    for pattern in patterns:
+        matched = fnmatch.filter(known, pattern)
+        if not matched:
+            raise ValueError(unknown(pattern, known, kind))
+        found += [name for name in matched if name not in found]
+    return found
+
+
+def load_problem(plan: Plan, name: str, stage: str, instances: int | None = None) -> Problem:
+    """A problem of the plan; the last few are kept, because many cells share one, and with it its exact gradients."""
+    if plan.file is not None:
+        return _load_file(plan.file, problems.split_loss(name)[1], plan.offset, stamp(Path(plan.file.path)))
+    return _load(name, stage, instances or plan.instances, (plan.data, plan.offset, plan.seed))
+
+
+@functools.lru_cache(maxsize=len(problems.LOSS_NAMES))
+def _load_file(file: ScoreFile, loss: str | None, offset: float, changed: tuple[int, ...]) -> Problem:
+    return problems.from_file(file, loss, offset=offset)
+
+
+@functools.lru_cache(maxsize=8)
+def _load(name: str, stage: str, instances: int, settings: _Settings) -> Problem:
+    data, offset, seed = settings
+    return problems.load(name, stage, instances=instances, data=data, offset=offset, seed=seed)
+
+
+def sample(plan: Plan, name: str, stage: str) -> Problem:
+    """A few instances of a problem, of a learner those before its training; kept, because every cell is planned with them."""
+    if plan.file is not None:
+        return load_problem(plan, name, stage)
+    return _sample(name, stage, min(SAMPLE, plan.instances), (plan.data, plan.offset, plan.seed))
+
+
+@functools.lru_cache(maxsize=8192)
+def _sample(name: str, stage: str, instances: int, settings: _Settings) -> Problem:
+    if not problems.comes_from_task(name):
+        return _load(name, stage, instances, settings)
+    return learning.load_task(name, stage, instances=instances, offset=settings[1], seed=settings[2], trained=False)
+
+
+def fingerprint(plan: Plan, name: str, stage: str) -> str:
+    """A hash of the file that scores come from, and of the scores, names and losses of a few instances."""
+    problem = sample(plan, name, stage)
+    return _fingerprint(problem, _source(plan, problem))
+
+
+@functools.lru_cache(maxsize=8192)
+def _fingerprint(problem: Problem, source: str) -> str:
+    digest = hashlib.blake2b(source.encode(), digest_size=16)
+    for instance in problem.instances:
+        examine_loss(instance.loss, problem.oracle, instance.scores)
+        value = float(instance.loss(problem.oracle.argmax(instance.scores)))
+        for content in (instance.name.encode(), instance.scores.numpy().tobytes(), f"{value:.12e}".encode()):
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _source(plan: Plan, problem: Problem) -> str:
+    """The content of a score file and its reading options; empty for generated scores."""
+    if isinstance(problem, problems.TaskProblem):
+        known = [f"{problem.task!r} version {problem.task.version}", *digest_of(source_of(problem.task))]
+        if not problems.is_task(problem.name):  # its scores come from a run, which the plan does not wait for
+            learner = learning.learner_of(problem.name, problem.task)
+            known += [f"{learner!r} version {learner.version}", *digest_of(source_of(learner)), references.sources()]
+        return " ".join(known)
+    if plan.file is not None:
+        settings = {field.name: str(getattr(plan.file, field.name)) for field in fields(plan.file) if field.name != "path"}
+        return json.dumps([_file_hash(Path(plan.file.path), stamp(Path(plan.file.path))), settings], sort_keys=True)
+    file = Path(plan.data or "") / problem.source
+    return _file_hash(file, stamp(file)) if plan.data is not None and file.is_file() else ""
+
+
+@functools.lru_cache(maxsize=64)
+def _file_hash(path: Path, changed: tuple[int, ...]) -> str:
+    """A hash of the bytes of a file; read once per process, unless it changes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
@@ -18,7 +18,7 @@ from ....oracles.registry import unknown
 from ...measures.suite import Context, Effort
 from ...problems.score_files import ScoreFile
 from ...processors import processors
-from ..work import Cell, Grid, first_error
+from ..work import DONE, FAILED_KIND, Cell, Grid, first_error
 
 CORES = min(processors(), 8)
 """Workers by default: the processors of this process, but no more than a laptop has."""
@@ -41,12 +41,9 @@ AGAIN_FAILED = "failed"
 
 @dataclass(frozen=True)
 class Portion:
-    """The part of a grid that a suite measures; None is all.
+    """The most instances, stages and losses that a suite measures of each problem; None is all.
 
-    Attributes:
-        instances: at most, per problem and stage.
-        stages: at most, of each problem, spread over those of the plan.
-        losses: at most, of the same scores: the first ones of the plan.
+    Stages are spread over those of the plan; losses are the first ones.
     """
 
     instances: int | None = None
@@ -69,7 +66,7 @@ class Plan:
         effort: precision of each answer.
         seed: all randomness follows from it.
         tier, dtype: see `Context`.
-        device: ``cpu``, ``cuda``, or several such as ``cuda:0,cuda:1``. Each cell runs on one of them, and no number depends on which.
+        device: ``cpu``, ``cuda``, or one of several such as ``cuda:1``. Many are used by ``--engine ray``.
         batch_size: rows per launch; changes no number.
         threads: of every worker. Times are taken on one thread; other numbers differ by rounding at most.
         plugins: Python files with estimators and oracles.
@@ -99,42 +96,30 @@ class Plan:
         return dict(self.portions).get(suite, Portion())
 
     @property
-    def devices(self) -> tuple[str, ...]:
-        """Every device of the plan."""
-        return tuple(self.device.split(","))
-
-    @property
     def device_kind(self) -> str:
         """``cpu`` or ``cuda``: numbers depend on this alone."""
         return self.device.partition(":")[0]
 
-    def at(self, place: int) -> Plan:
-        """The plan with the one device of a worker; workers use devices in turn."""
-        device = self.devices[place % len(self.devices)]
-        return self if device == self.device else replace(self, device=device)
-
     def context(self) -> Context:
         """The settings that every suite gets."""
-        return Context(self.seed, DTYPES[self.dtype], self.devices[0], self.batch_size, self.tier, self.effort)
+        return Context(self.seed, DTYPES[self.dtype], self.device, self.batch_size, self.tier, self.effort)
 
     def checked(self) -> Plan:
         """Return this plan, or raise ValueError with one sentence on the first invalid setting."""
-        effort = self.effort
         for name, chosen, known in (("dtype", self.dtype, DTYPES), ("tier", self.tier, get_args(Tier))):
             if chosen not in known:
                 raise ValueError(unknown(chosen, known, name))
+        least, most, seconds = self.effort.replicates, self.effort.most_replicates, self.effort.seconds
         _require(
-            MIN_REPLICATES <= effort.replicates <= effort.most_replicates,
-            f"replicates (--replicates) must be between {MIN_REPLICATES} and the most of them (--max-replicates), "
-            f"got {effort.replicates} and {effort.most_replicates}",
+            MIN_REPLICATES <= least <= most,
+            f"replicates (--replicates) must be between {MIN_REPLICATES} and the most of them (--max-replicates), got {least} and {most}",
         )
-        _require(effort.seconds > 0, f"the plan got seconds={effort.seconds:g}; expected a positive number")
-        for name, (least, most) in LIMITS.items():
+        _require(seconds > 0, f"the plan got seconds={seconds:g}; expected a positive number")
+        for name, (low, high) in LIMITS.items():
             value = getattr(self, name)
-            _require(least <= value <= most, f"the plan got {name}={value}; expected an integer from {least} to {most:,}")
-        most = MAX_REPLICATES
-        _require(effort.most_replicates <= most, f"the plan got most_replicates={effort.most_replicates}; expected at most {most:,}")
-        _check_names(self.device)
+            _require(low <= value <= high, f"the plan got {name}={value}; expected an integer from {low} to {high:,}")
+        _require(most <= MAX_REPLICATES, f"the plan got most_replicates={most}; expected at most {MAX_REPLICATES:,}")
+        _check_name(self.device)
         return self
 
 
@@ -144,25 +129,12 @@ def _require(right: bool, message: str) -> None:
 
 
 def default_jobs(plan: Plan) -> int:
-    """Workers by default: one for each CUDA device, or for each core that the plan's threads leave."""
-    return max(CORES // plan.threads, 1) if plan.device_kind == "cpu" else len(plan.devices)
+    """Workers by default: one for a CUDA device, or for each core that the plan's threads leave."""
+    return max(CORES // plan.threads, 1) if plan.device_kind == "cpu" else 1
 
 
-def plan_from(settings: Mapping[str, Any]) -> Plan:
-    """The plan that ``run.json`` holds.
-
-    Raises:
-        ValueError: settings of another version of structgrad.
-
-    Example:
-        >>> import dataclasses, json
-        >>> plan = Plan(suites=("bias",), seed=3)
-        >>> plan_from(json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
-        True
-    """
-    unknown = sorted(set(settings) - {field.name for field in fields(Plan)}) if isinstance(settings, Mapping) else ()
-    if unknown:
-        raise ValueError(f"the run has the setting {unknown[0][:50]!r}, which this version does not know; use the structgrad that wrote it")
+def plan_from(settings: Any) -> Plan:
+    """The plan that ``run.json`` holds; ValueError for settings of another version of structgrad."""
     if isinstance(settings, Mapping) and isinstance(effort := settings.get("effort"), Mapping):
         settings = {**settings, "effort": {name: value for name, value in effort.items() if name != "strict"}}  # of earlier runs
     try:
@@ -173,24 +145,15 @@ def plan_from(settings: Mapping[str, Any]) -> Plan:
 
 # Devices.
 
-_ONE, _OF_SEVERAL = r"cpu|cuda(:\d+)?", r"cuda:\d+"
 
-
-def _check_names(device: str, *, alone: bool = False) -> None:
-    names = device.split(",")
-    if alone or len(names) == 1:
-        _require(bool(re.fullmatch(_ONE, device)), f"the plan got device={device!r}; expected cpu, cuda, or cuda:1 and so on")
-        return
-    right = all(re.fullmatch(_OF_SEVERAL, name) for name in names)
-    _require(right, f"the plan got device={device!r}; expected numbered CUDA devices, such as cuda:0,cuda:1")
-    for name in names:
-        twice = f"the plan got device={device!r}, which names {name} twice; expected every device once: more --jobs share one"
-        _require(names.count(name) == 1, twice)
+def _check_name(device: str) -> None:
+    right = re.fullmatch(r"cpu|cuda(:\d+)?", device) is not None
+    _require(right, f"the plan got device={device!r}; expected cpu, cuda, or cuda:1 and so on")
 
 
 def check_device(name: str) -> None:
     """Raise ValueError if torch has no such device."""
-    _check_names(name, alone=True)
+    _check_name(name)
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
@@ -208,7 +171,7 @@ class Machine:
     """Workers and limits of a run; no number depends on them.
 
     Attributes:
-        jobs: worker processes, at least one for each device. 0 measures in this process, on one thread and without time limits.
+        jobs: worker processes. 0 measures in this process, on one thread and without time limits.
         timeout: CPU seconds for one cell, or elapsed seconds if it waits. None for `time_limit`.
         memory: GiB that a worker may take beyond those of its imports. None for no limit.
         engine: a key of `ENGINES`.
@@ -227,6 +190,7 @@ class Machine:
         """Return this machine, or raise ValueError with one sentence on the first invalid setting, such as a missing device."""
         if self.engine not in engines:
             raise ValueError(unknown(self.engine, engines, "engine"))
+        local = self.engine == "local"
         _require(
             0 <= self.jobs <= MAX_JOBS and (self.timeout is None or self.timeout > 0),
             f"the machine got jobs={self.jobs}, timeout={self.timeout}; expected 0 to {MAX_JOBS:,} jobs and positive seconds",
@@ -235,28 +199,20 @@ class Machine:
             got = f"the machine got memory={self.memory:g}"
             _require(0 < self.memory < math.inf, f"{got}; expected a positive number of GiB, or none")
             _require(sys.platform != "win32", f"{got}; Windows has no such limit, leave it out")
-        local, address = self.engine == "local", self.address
-        nowhere = f"the machine got the address {address!r} for the engine local, which has none; choose --engine ray"
-        _require(not local or address is None, nowhere)
+        nowhere = f"the machine got the address {self.address!r} for the engine local, which has none; choose --engine ray"
+        _require(not local or self.address is None, nowhere)
         if self.gpus is not None:
             got = f"the machine got gpus={self.gpus:g}"
             _require(0 < self.gpus <= 1, f"{got}; expected a share above 0 and at most 1: a cell computes on one GPU")
             _require(not local, f"{got} for the engine local; choose --engine ray, or share a GPU by more --jobs")
             cpu = f"{got} and device={plan.device!r}, which takes no GPU; choose --device cuda, or leave it out"
             _require(plan.device_kind == "cuda", cpu)
-        _check_names(plan.device)
+        _check_name(plan.device)
         if not local:  # its driver need not have the devices of the cluster
             dealt = f"the engine {self.engine} got device={plan.device!r}; expected cuda: it deals GPUs to workers by itself"
             _require(plan.device == plan.device_kind, dealt)
-            return self
-        count = len(plan.devices)
-        _require(
-            count == 1 or self.jobs >= count,
-            f"the machine got jobs={self.jobs} for the {count} devices {plan.device}; expected a worker for each: "
-            f"give --jobs {count} or more, or fewer devices",
-        )
-        for name in plan.devices:
-            check_device(name)
+        else:
+            check_device(plan.device)
         return self
 
 
@@ -271,25 +227,21 @@ class Scope:
         rerun: measure only the cells that match this name or pattern, or that ``failed``, again; None for all unfinished cells.
         budget: seconds after which no further cell is started.
         fail_fast: whether the first failed cell ends the run.
-        longest: a plan with a cell that is expected to take more seconds is refused; None for the limit of the preset.
         started: the begin of the budget.
     """
 
     rerun: str | None = None
     budget: float | None = None
     fail_fast: bool = False
-    longest: float | None = None
     started: float = field(default_factory=time.monotonic, compare=False)
 
-    def checked(self) -> Scope:
-        """Return this scope, or raise ValueError with one sentence on an invalid setting."""
+    def __post_init__(self) -> None:
         if self.budget is not None:
             _require(self.budget > 0, f"the run got budget={self.budget:g}; expected a positive number of seconds")
-        return self
 
     def check_names(self, cells: Iterable[Cell]) -> None:
         """Raise ValueError if no cell of a plan matches ``rerun``."""
-        if self.rerun not in (None, AGAIN_FAILED) and not any(map(self.asks_for, cells)):
+        if self.rerun not in (None, AGAIN_FAILED) and not any(self.wants(cell, DONE) for cell in cells):
             raise ValueError(
                 f"--rerun got {self.rerun!r}, which no cell of this run has; expected failed, or one of its suites, problems, stages or "
                 "estimators, or a glob"
@@ -299,10 +251,14 @@ class Scope:
         """Whether no further cell may be started."""
         return self.budget is not None and time.monotonic() - self.started >= self.budget
 
-    def asks_for(self, cell: Cell) -> bool:
-        """Whether a cell is to be measured again by its names."""
+    def wants(self, cell: Cell, kind: str | None) -> bool:
+        """Whether a cell is to be measured, if it is finished with some kind of rows, or not yet (None)."""
+        if self.rerun is None:
+            return kind in (None, FAILED_KIND)
+        if self.rerun == AGAIN_FAILED:
+            return kind not in (None, DONE)
         names = (cell.suite, cell.problem, cell.stage, *cell.estimators, cell.label)
-        return self.rerun is not None and any(name == self.rerun or fnmatch.fnmatchcase(name, self.rerun) for name in names)
+        return any(name == self.rerun or fnmatch.fnmatchcase(name, self.rerun) for name in names)
 
 
 @dataclass(frozen=True)
@@ -312,8 +268,6 @@ class Shard:
     Example:
         >>> Shard.parsed("3/40")
         Shard(number=3, of=40)
-        >>> str(Shard(3, 40))
-        '3/40'
     """
 
     number: int
@@ -328,10 +282,7 @@ class Shard:
             raise ValueError(f"--shard got {text!r}; expected a part of a whole such as 3/40, counted from 1")
         return shard
 
-    def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
-
     def of_plan(self, work: Grid) -> Grid:
         """The cells of this part: neighbours, which share exact gradients, and as many as in each of the other parts."""
         ends = [len(work.cells) * number // self.of for number in (self.number - 1, self.number)]
-        return Grid(work.cells[slice(*ends)], work.skips, work.limits, tuple(range(*ends)))
+        return Grid(work.cells[slice(*ends)], work.skips, tuple(range(*ends)))

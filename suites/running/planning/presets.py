@@ -76,13 +76,9 @@ SECOND = ("policy_regimes",)
 
 @dataclass(frozen=True)
 class Preset:
-    """The plan of a run unless options change it.
+    """The plan of a run unless options change it; without problems, it has a built-in one of every structure.
 
-    Attributes:
-        summary: one line.
-        plan: its contents, with as much effort as `EFFORTS` says; without problems, it has a built-in one of every structure.
-        everything: whether several problems per structure take part: `SECOND`, and real ones at their stages of training.
-        longest: a plan with a cell that is expected to take more seconds is refused.
+    With ``everything``, it also has `SECOND`, and real problems. A cell that is expected to take more than ``longest`` seconds is refused.
     """
 
     summary: str
@@ -175,36 +171,35 @@ def plan_of(preset: str, **options: Any) -> Plan:
     return replace(plan, **{**standard, **given})
 
 
-def learning_plan(
+def learning_plan(  # noqa: PLR0913
     tasks: tuple[str, ...] = (),
     estimators: tuple[str, ...] = (),
     seeds: int | None = None,
     *,
     quick: bool = False,
     study: bool = False,
-    **options: Any,
+    plugins: tuple[str, ...] = (),
 ) -> Plan:
     """The plan of ``structgrad learn``.
 
     Args:
-        tasks: names, with sizes in brackets if they differ, or ``file.py:Class``; ``clusters`` by default.
+        tasks: names, with sizes in brackets if they differ, or ``file.py:Class``; by default ``clusters``, or `STUDY`.
         estimators: names; by default `LEARNERS`, or `FIRST_LEARNERS` if quick, or `STUDIED`.
         seeds: of a test; by default 5, or 3 if quick.
         quick: three fifths of the steps, and one seed to choose rate and option with.
-        study: `STUDY` by default, with as much effort. Ranks after half of the steps are near the final ones, so its time goes to tasks.
-        options: others of the plan.
+        study: as much effort as quick. Ranks after half of the steps are near the final ones, so its time goes to tasks.
+        plugins: Python files.
 
     Example:
         >>> plan = learning_plan(quick=True)
         >>> plan.suites, plan.problems, plan.instances, len(plan.estimators)
         (('references', 'learning', 'step_time'), ('task:clusters',), 3, 8)
     """
-    names = estimators or (STUDIED if study else FIRST_LEARNERS if quick else LEARNERS)
     return Plan(
         suites=("references", "learning", "step_time"),
         problems=tuple(f"task:{name}" for name in tasks or (STUDY if study else ("clusters",))),
-        estimators=names,
+        estimators=estimators or (STUDIED if study else FIRST_LEARNERS if quick else LEARNERS),
         instances=seeds or (3 if quick else 5),
         effort=STUDY_EFFORT if quick or study else EFFORTS["standard"],
-        **options,
+        plugins=plugins,
     )

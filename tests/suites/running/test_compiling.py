@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from structgrad.oracles.kernels import compilation, notices
+from structgrad.oracles.kernels import notices
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.progress import Snapshot
 from structgrad.suites.running.runner import run
@@ -43,47 +42,6 @@ def test_compiling_is_told_of_and_loading_is_not(tmp_path: Path) -> None:
         assert imported(path, "tiny").double(4) == 8
         assert heard == [True, False]
     imported(path, "tiny").double(2.5)
-    assert heard == [True, False]
-
-
-def test_waiting_for_another_process_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if compilation.fcntl is None:
-        pytest.skip("no locks here")
-    path, heard, asked = tmp_path / "tiny.py", list[bool](), list[int]()
-    path.write_text(TINY)
-
-    def busy_once(file: int, how: int, byte: int) -> bool:
-        asked.append(how)
-        return not how & compilation.fcntl.LOCK_NB
-
-    monkeypatch.setattr(compilation, "_lock", busy_once)
-    module = imported(path, "tiny_waiting")
-    with notices.listening(heard.append), compilation._turn(tmp_path, "tiny"):
-        assert heard == [True, False]
-    assert [bool(how & compilation.fcntl.LOCK_NB) for how in asked] == [True, False, False]
-    assert module.double(1) == 2
-
-
-def test_a_listener_hears_of_nested_compilation_once_and_may_compile() -> None:
-    heard: list[bool] = []
-
-    def listener(compiles: bool) -> None:
-        heard.append(compiles)
-        if compiles:
-            notices.begin()
-            notices.end()
-
-    def compiled() -> None:
-        with notices.listening(listener):
-            notices.begin()
-            notices.begin()
-            notices.end()
-            assert heard == [True]
-            notices.end()
-
-    thread = threading.Thread(target=compiled, daemon=True)
-    thread.start()
-    thread.join(10)
     assert heard == [True, False]
 
 

@@ -87,13 +87,6 @@ def test_between_two_copies_a_lost_machine_loses_the_last_cells_only(tmp_path, m
     check_continues(url, 6, expected)
 
 
-def test_cells_of_the_folder_alone_are_written(url, expected):
-    begin(url, 3)
-    RemoteFolder(url).discard()
-    check_continues(url, 3, expected)
-    assert comparable(collect(url)) == expected
-
-
 def test_a_copy_that_fails_is_a_warning_and_tried_again(tmp_path, monkeypatch, expected):
     url = f"memory://{tmp_path}/run"
     real, calls = RemoteFolder.put, [0]
@@ -133,8 +126,9 @@ def test_an_interruption_stays_one_if_the_copy_after_it_fails(tmp_path, monkeypa
     url = f"memory://{tmp_path}/run"
 
     def interrupt(snapshot: Any) -> None:
+        if snapshot.finished == 2:
+            patched.setattr(remote, "COPY_SECONDS", 1e9)  # the third cell is not copied
         if snapshot.finished == 3:
-            patched.setattr(remote, "COPY_SECONDS", 1e9)
             patched.setattr(RemoteFolder, "put", lambda *given: (_ for _ in ()).throw(RemoteError("the server is away")))
             raise KeyboardInterrupt
 
@@ -150,7 +144,7 @@ def test_an_interruption_stays_one_if_the_copy_after_it_fails(tmp_path, monkeypa
 def test_a_damaged_copy_is_one_sentence(tmp_path, url):
     begin(url, 4)
     RemoteFolder(url).put(FILE, b"damaged" * 9)
-    with pytest.raises(RemoteError, match=r"cells.sqlite is damaged; remove it to measure its cells again"):
+    with pytest.raises(RemoteError, match=rf"^{url}/cells.sqlite cannot be read .*; measure the run again with --fresh"):
         run(PLAN, url, machine=HERE)
 
 
@@ -177,7 +171,7 @@ def test_names_of_places(tmp_path, monkeypatch):
     ):
         pass
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(ValueError, match=r"needs the package fsspec; install it with: pip install 'structgrad\[remote\]'"):
+    with pytest.raises(ValueError, match=r"needs a package .*; install it, such as with: pip install 'structgrad\[remote\]'"):
         RemoteFolder("s3://bucket/run")
 
 

@@ -29,13 +29,6 @@ def test_suites_that_measure_side_by_side_share_a_cell(tmp_path):
     assert all(row.value > 0 for row in times)
 
 
-def test_the_order_of_cells_changes_no_number(tmp_path):
-    plan = dataclasses.replace(SMALL, suites=("bias", "sparsity"))
-    backwards = dataclasses.replace(plan, estimators=plan.estimators[::-1], suites=plan.suites[::-1])
-    here, there = run(plan, tmp_path / "a", machine=HERE), run(backwards, tmp_path / "b", machine=HERE)
-    assert sorted(comparable(here), key=repr) == sorted(comparable(there), key=repr)
-
-
 def test_batch_size_changes_no_number_and_no_identity(tmp_path):
     rows = run(SMALL, tmp_path / "a", machine=HERE)
     other = run(dataclasses.replace(SMALL, batch_size=128), tmp_path / "b", machine=HERE)
@@ -84,14 +77,6 @@ def test_collect_gives_the_rows_of_the_run_at_any_time(tmp_path):
         collect(tmp_path / "nowhere")
 
 
-def test_a_worker_that_returns_garbage_costs_that_cell(tmp_path, monkeypatch):
-    real = runner.execute
-    monkeypatch.setattr(runner, "execute", lambda plan, cell, scratch: "{" if "ste" in cell.estimators else real(plan, cell, scratch))
-    rows = run(SMALL, tmp_path, machine=HERE)
-    assert {row.estimator: row.status for row in rows} == {"reinforce": "ok", "arsm": "ok", "ste": "crash"}
-    assert next(row.reason for row in rows if row.status == "crash").startswith("the worker returned ")
-
-
 def test_a_suite_gets_a_scratch_folder_that_is_gone_when_its_cell_is_done(tmp_path, monkeypatch):
     seen = []
 
@@ -105,47 +90,16 @@ def test_a_suite_gets_a_scratch_folder_that_is_gone_when_its_cell_is_done(tmp_pa
     monkeypatch.setitem(SUITES, "sparsity", Watched)
     run(dataclasses.replace(SMALL, suites=("sparsity",), estimators=("ste", "rloo")), tmp_path, machine=HERE)
     assert len(set(seen)) == 2
-    assert not any((tmp_path / "scratch").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"estimators": ("reinforse",)}, r"unknown estimator 'reinforse'; did you mean reinforce"),
-        ({"estimators": ("zzz*",)}, r"unknown estimator 'zzz\*'; expected one of exact"),
-        ({"problems": ("chain_regime",)}, r"unknown problem 'chain_regime'; did you mean chain_regimes"),
-        ({"suites": ("bais",)}, r"unknown suite 'bais'; did you mean bias"),
-        ({"stages": ("finale",)}, r"unknown stage 'finale'; did you mean final"),
-        ({"losses": ("quadratik",)}, r"unknown loss 'quadratik'; did you mean quadratic"),
-        ({"dtype": "float16x"}, r"unknown dtype 'float16x'; did you mean"),
-        ({"tier": "exactly"}, r"unknown tier 'exactly'; did you mean exact"),
-        ({"device": "warp"}, r"device='warp'; expected cpu, cuda"),
-        ({"instances": 0}, r"instances=0; expected an integer from 1 to 1,000,000"),
-        (
-            {"effort": dataclasses.replace(SMALL.effort, replicates=3)},
-            r"between 64 and the most of them \(--max-replicates\), got 3 and 256",
-        ),
-        ({"effort": dataclasses.replace(SMALL.effort, most_replicates=128)}, r"--max-replicates\), got 256 and 128"),
-        ({"effort": dataclasses.replace(SMALL.effort, seconds=0.0)}, r"seconds=0; expected a positive number"),
-    ],
-)
-def test_refuses_what_cannot_be_measured(change, message):
-    with pytest.raises(ValueError, match=message):
-        grid(dataclasses.replace(SMALL, **change))
+    assert not (tmp_path / "scratch").exists()
 
 
 @pytest.mark.parametrize(
     ("machine", "message"),
     [
-        (Machine(engine="ray", gpus=0.0), "gpus=0; expected a share above 0 and at most 1: a cell computes on one GPU"),
-        (Machine(engine="ray", gpus=math.nan), "gpus=nan; expected a share above 0"),
-        (Machine(gpus=0.5), "gpus=0.5 for the engine local; choose --engine ray, or share a GPU by more --jobs"),
+        (Machine(engine="ray", gpus=math.nan), "gpus=nan; expected a share above 0 and at most 1: a cell computes on one GPU"),
         (Machine(engine="ray", gpus=0.5), "gpus=0.5 and device='cpu', which takes no GPU; choose --device cuda, or leave it out"),
         (Machine(jobs=-1), r"jobs=-1, timeout=None; expected 0 to 4,096 jobs"),
         (Machine(timeout=0.0), r"timeout=0.0; expected 0 to 4,096 jobs and positive seconds"),
-        (Machine(memory=-1.0), r"memory=-1; expected a positive number of GiB"),
-        (Machine(engine="rai"), r"unknown engine 'rai'; did you mean ray\?"),
-        (Machine(address="auto"), r"address 'auto' for the engine local, which has none; choose --engine ray"),
     ],
 )
 def test_refuses_a_machine_that_cannot_be(tmp_path, machine, message):

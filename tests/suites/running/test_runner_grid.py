@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 
 import pytest
 
@@ -14,7 +13,7 @@ from structgrad.suites.base import split_loss
 from structgrad.suites.measures import SUITES
 from structgrad.suites.measures.suite import EFFORTS
 from structgrad.suites.problems.named import BUILT_IN_PROBLEMS, OWN_LOSS
-from structgrad.suites.running import scores
+from structgrad.suites.running.planning import grid as scores
 from structgrad.suites.running.planning.estimates import CostModel
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Plan, Portion
@@ -155,15 +154,6 @@ def test_a_plan_that_cannot_be_is_refused(change, message):
 def test_a_stage_may_be_any_entropy_and_a_glob_matches_available_problems():
     plan = dataclasses.replace(SMALL, problems=("sub*",), stages=("h=0.33", "h=0.9*", "early"), estimators=("ste",))
     assert scores.stages_by_problem(plan) == {"subset_regimes": ["h=0.33", "h=0.95", "early"]}
-
-
-def test_planning_the_standard_grid_takes_seconds_and_enumerates_nothing(monkeypatch):
-    monkeypatch.setattr("structgrad.suites.measures.suite.known_truth", lambda *rest, **named: pytest.fail("enumerated"))
-    grid(SMALL)
-    forget()
-    start = time.process_time()
-    assert len(grid(plan_of("standard")).cells) > 100
-    assert time.process_time() - start < 10
 
 
 def test_costs_are_learned_from_the_nearest_cells():

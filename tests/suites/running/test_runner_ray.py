@@ -30,16 +30,13 @@ from ray.cluster_utils import Cluster
 from structgrad.suites.running.engines import ray as engine
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
-from tests.suites.running.test_runner_ray import PLAN, SLOW
+from tests.suites.running.test_runner_ray import PLAN
 from tests.suites.simulated import simulated_plan
 
 folder = Path(sys.argv[1])
 small = {"object_store_memory": 80_000_000}
 head = {"num_cpus": 1, "include_dashboard": False, **small}
 """
-SLOW = dataclasses.replace(
-    SMALL, estimators=(*broken(*(f"Slow[seconds={0.3 + i / 100}]" for i in range(4))), "gst", "ste_sample"), instances=1
-)
 PLAN = dataclasses.replace(SMALL, estimators=("ste", *broken("Aborting", "Killed", "Hanging")), instances=1)
 
 
@@ -60,28 +57,6 @@ def test_without_ray_a_sentence_says_how_to_install_it() -> None:
 
 
 @needs_ray
-def test_a_cluster_that_loses_a_node_gives_the_numbers_of_this_process(tmp_path: Path) -> None:
-    script = """
-cluster = Cluster(initialize_head=True, head_node_args=head)
-second = cluster.add_node(num_cpus=1, **small)
-lost = []
-
-def disturb(snapshot):
-    if snapshot.finished >= 2 and not lost:
-        lost.append(snapshot.finished)
-        cluster.remove_node(second, allow_graceful=False)
-
-run(SLOW, folder / "ray", machine=Machine(engine="ray", address=cluster.address, timeout=60.0), progress=disturb)
-(folder / "lost").write_text(str(lost))
-"""
-    done = ended(script, tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert (tmp_path / "lost").read_text() != "[]"
-    found = run(SLOW, tmp_path / "ray", machine=HERE)
-    assert comparable(found) == comparable(run(SLOW, tmp_path / "here", machine=HERE))
-    assert {row.status for row in found} == {"ok"}
-
-
 @needs_ray
 def test_crashes_and_limits_are_rows_as_on_one_machine_and_a_lost_actor_is_replaced(tmp_path: Path) -> None:
     script = """
@@ -168,13 +143,7 @@ RAY = Machine(engine="ray", address="auto")
     ("nodes", "made_with", "places", "options"),
     [
         ([{"CPU": 3.0}, {"CPU": 5.0}, {"memory": 1.0}], (RAY, {"threads": 2}), 3, {"num_cpus": 2, "num_gpus": 0}),
-        (
-            [{"CPU": 8.0, "memory": 5.0 * 2**30}, {"CPU": 8.0, "memory": 2.0**30}],
-            (dataclasses.replace(RAY, memory=1.5), {}),
-            3,
-            {"memory": 1.5 * 2**30},
-        ),
-        ([{"CPU": 8.0, "GPU": 2.0}], (RAY, {}), 8, {"num_gpus": 0}),
+        ([{"CPU": 8.0, "memory": 5.0 * 2**30}], (dataclasses.replace(RAY, memory=1.5), {}), 3, {"memory": 1.5 * 2**30}),
         *(
             (
                 [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}],
@@ -182,7 +151,7 @@ RAY = Machine(engine="ray", address="auto")
                 places,
                 {"num_gpus": gpus or 1},
             )
-            for gpus, places in [(None, 3), (1.0, 3), (0.5, 6), (0.4, 6), (0.25, 12), (1 / 3, 9), (0.1, 16)]
+            for gpus, places in [(None, 3), (0.4, 6), (0.1, 16)]
         ),
     ],
 )
@@ -196,12 +165,6 @@ def test_workers_fit_on_nodes(cluster, nodes, made_with, places, options) -> Non
     ("nodes", "machine", "changes", "message"),
     [
         ([{"CPU": 3.0}], RAY, {"threads": 4}, "threads=4 and no node with so many CPUs; expected one: give fewer --threads$"),
-        (
-            [{"CPU": 3.0}, {"CPU": 1.0, "GPU": 1.0}],
-            RAY,
-            {"threads": 2, "device": "cuda"},
-            "threads=2 and no node with so many CPUs and a GPU",
-        ),
         ([{"CPU": 3.0}], RAY, {"device": "cuda"}, "device='cuda' and a cluster without a GPU; expected one: start a node with --num-gpus$"),
         (
             [{"CPU": 3.0, "memory": 1.0}],

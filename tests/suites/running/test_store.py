@@ -25,7 +25,7 @@ from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Plan
 from structgrad.suites.running.store import LockedError, NewerSchemaError, OtherSchemaError, Store, locked
 from structgrad.suites.running.work import Cell, Grid, decode, encode
-from tests.suites.running_cases import HERE, SMALL, comparable, kept
+from tests.suites.running_cases import HERE, comparable, kept
 from tests.suites.simulated import simulated_plan
 
 ROW = Row("a", "bias", "p", "s", "", "o", "l", "e", "f", value=1.5, low=-math.inf, high=math.inf, p_value=0.0, seed=3, seconds=0.5)
@@ -50,10 +50,9 @@ def test_rows_and_plans_come_back_as_they_were(tmp_path: Path) -> None:
     with Store(tmp_path) as found:
         assert found.planned() == Grid(CELLS, (SKIP,), places=(0, 1, 2))
         assert list(found.rows()) == [FAILED, dataclasses.replace(ROW, cell="c"), dataclasses.replace(ODD, cell="c"), SKIP]
-        assert {name: cell.kind for name, cell in found.known().items()} == {"a": "failed", "b": "done", "c": "nonfinite"}
+        assert {name: kind for name, (kind, _) in found.known().items()} == {"a": "failed", "b": "done", "c": "nonfinite"}
         assert found.counts() == ({("bias", "failed"): 1, ("bias", "nonfinite"): 1, ("cost", "done"): 1}, 1)
         assert [cell.rows for cell in found.failed(3)] == [[FAILED]]
-        assert found.stored("d") is None
     assert [path.name for path in tmp_path.iterdir()] == [store.FILE]
 
 
@@ -73,17 +72,13 @@ def test_rows_and_plans_come_back_as_they_were(tmp_path: Path) -> None:
         "[" * 5000,
         *(
             json.dumps({"seconds": 1, "rows": [{**json.loads(encode([ROW], 1))["rows"][0], **change}]})
-            for change in ({"cell": "b"}, {"value": "x"}, {"seed": 2**70}, {"seed": None}, {"batches": ["x"]}, {"suite": 2}, {"colour": 1})
+            for change in ({"value": "x"}, {"seed": 2**70}, {"seed": None}, {"batches": ["x"]}, {"suite": 2}, {"colour": 1})
         ),
     ],
 )
-def test_anything_but_the_rows_of_the_cell_is_refused(text: str) -> None:
+def test_anything_but_rows_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        decode(text, "a")
-
-
-def test_bytes_that_are_no_text_cost_a_character_and_no_cell() -> None:
-    assert decode(encode([dataclasses.replace(ROW, reason="no file a\udc80b")], 0.5)).rows[0].reason == "no file a?b"
+        decode(text)
 
 
 def test_shards_become_one_run(tmp_path: Path) -> None:
@@ -121,15 +116,16 @@ def test_a_reader_that_comes_while_a_run_begins_sees_no_other_version(tmp_path: 
 
     def begin() -> None:
         for folder in folders:
-            Store(folder, write=True).close()
+            with Store(folder, write=True):
+                pass
 
     writer, seen = threading.Thread(target=begin), 0
     writer.start()
     for folder in folders:
         while True:
             try:
-                Store(folder).close()
-                break
+                with Store(folder):
+                    break
             except FileNotFoundError:
                 seen += 1
     writer.join()
@@ -138,9 +134,9 @@ def test_a_reader_that_comes_while_a_run_begins_sees_no_other_version(tmp_path: 
 
 def test_a_second_process_does_not_write(tmp_path: Path) -> None:
     code = "import sys, pathlib; from structgrad.suites.running.store import locked\nwith locked(pathlib.Path(sys.argv[1])): pass"
-    with locked(tmp_path), locked(tmp_path):
+    with locked(tmp_path):
         found = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
-        assert f"LockedError: {tmp_path} is being written by process {os.getpid()} on " in found.stderr
+        assert f"LockedError: {tmp_path} is being written by another process; wait until" in found.stderr
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True).returncode == 0
     child = os.fork()
     if child == 0:
@@ -170,7 +166,7 @@ def test_a_run_of_another_version_is_one_sentence(tmp_path: Path, version: int, 
         assert set(kept(tmp_path)) == {"a", "b"}
 
 
-@pytest.mark.parametrize(("length", "more"), [(0, 0), (10, 0), (5000, 0), (4096, 20_000)])
+@pytest.mark.parametrize(("length", "more"), [(10, 0), (5000, 0), (4096, 20_000)])
 def test_a_damaged_file_is_one_sentence(tmp_path: Path, length: int, more: int) -> None:
     keep(tmp_path, {"a": [ROW], "b": [ODD] * 50})
     path = tmp_path / store.FILE
@@ -210,7 +206,7 @@ def drive(plan: Plan, folder: Path, work: Grid, pipe: int) -> None:
 
     try:
         Store.keep = told  # type: ignore[method-assign]
-        runner.measure(plan, folder, machine=HERE, work=work)
+        runner.measure(plan, folder, work, HERE)
     finally:
         os._exit(0)
 
@@ -262,19 +258,3 @@ def test_a_run_that_is_killed_a_hundred_times_loses_nothing(tmp_path: Path, monk
     assert kills >= 60
     rows = runner.run(plan, tmp_path / "run", machine=HERE)
     assert comparable(rows) == comparable(runner.run(plan, tmp_path / "whole", machine=HERE))
-
-
-def test_a_killed_run_of_measurements_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two drivers one after the other, the first of which dies between a cell and its commit."""
-    real = Store.keep
-    child = os.fork()
-    if child == 0:
-        monkeypatch.setattr(Store, "keep", lambda self, *cell: real(self, *cell) if not self.known() else os.kill(os.getpid(), 9))
-        runner.measure(SMALL, tmp_path, machine=HERE)
-        os._exit(0)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-    before = kept(tmp_path)
-    assert len(before) == 1
-    rows = runner.run(SMALL, tmp_path, machine=HERE)
-    assert before.items() <= kept(tmp_path).items()
-    assert comparable(rows) == comparable(runner.run(SMALL, tmp_path / "whole", machine=HERE))
