@@ -15,13 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ..suites.base import split_loss
-from ..suites.running.progress import progress_text
+from ..suites.running.work import progress_text
 from ..suites.text import COMPILING, duration, number, plural
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..suites.running.progress import Progress, Snapshot
+    from ..suites.running.work import Progress, Snapshot
 
 MARKS = {
     "unbiased-exact": ("=", "green"),

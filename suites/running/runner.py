@@ -16,15 +16,15 @@ from ..base import Row, to_frame
 from ..text import plural
 from .cells import execute
 from .derived import derive
-from .engines import ENGINES
+from .engines.local import LocalEngine
+from .engines.ray import RayEngine
 from .planning.estimates import CostModel, time_limit
 from .planning.grid import grid
 from .planning.plan import Machine, Plan, Scope, default_jobs
 from .planning.presets import learning_plan
-from .progress import Busy, Progress, Snapshot
 from .remote import Mirror, RemoteError, RemoteWarning, reading, writing
 from .store import Store, scratch_path
-from .work import FAILED_KIND, Cell, Grid
+from .work import FAILED_KIND, Busy, Cell, Grid, Progress, Snapshot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +98,7 @@ def run(
         >>> {row.verdict for row in rows if row.metric == "relative_bias"}
         {'unbiased-exact'}
     """
-    machine, work = (machine or Machine(jobs=default_jobs(plan))).checked(ENGINES, plan), grid(plan)
+    machine, work = (machine or Machine(jobs=default_jobs(plan))).checked(plan), grid(plan)
     with writing(directory) as (folder, mirror):
         measure(plan, folder, work, machine, progress=progress, scope=scope, mirror=mirror)
         return collect(folder)
@@ -221,13 +221,14 @@ class _Run:
         def limit(cell: Cell) -> float:
             return time_limit(self.plan, cell) if self.machine.timeout is None else self.machine.timeout
 
-        with closing(ENGINES[self.machine.engine](self.plan, self.machine, self.store.directory, limit)) as engine:
-            for step in engine.measured(cells, self.costs.seconds, self._is_over):
-                if step.cell is None:
-                    self._tell("", step.busy)
+        kind: type[LocalEngine | RayEngine] = LocalEngine if self.machine.engine == "local" else RayEngine
+        with closing(kind(self.plan, self.machine, self.store.directory, limit)) as engine:
+            for busy, cell, text in engine.measured(cells, self.costs.seconds, self._is_over):
+                if cell is None:
+                    self._tell("", busy)
                     self._copy()
                 else:
-                    self._keep(step.cell, step.text, step.busy)
+                    self._keep(cell, text, busy)
                 if self.scope.fail_fast and self.failed:
                     return
 

@@ -23,7 +23,7 @@ from structgrad.suites.running import runner
 from structgrad.suites.running.planning.grid import Grid
 from structgrad.suites.running.planning.plan import CORES, Machine, Plan
 from structgrad.suites.running.planning.presets import plan_of
-from structgrad.suites.running.progress import Busy, Snapshot
+from structgrad.suites.running.work import Busy, Snapshot
 from structgrad.suites.statistics.interval import Interval
 from tests.reports import examples
 from tests.reports.calling import FEW, SMALL, call, refused, without_page

@@ -23,7 +23,6 @@ from ....suites import text
 from ....suites.problems import comes_from_task, split_loss
 from ....suites.problems.sized import sizes_of
 from ....suites.running import runner, store
-from ....suites.running.engines import ENGINES
 from ....suites.running.planning.grid import grid, load_problem
 from ....suites.running.planning.plan import Machine, Plan, Scope, Shard
 from ....suites.running.planning.presets import DEFAULT
@@ -61,7 +60,7 @@ def launched(  # noqa: PLR0913
     """
     verbosity, repeat = Verbosity(options.quiet, options.verbose, options.json), command(options)
     with verbosity.compiling():
-        machine.checked(ENGINES, plan)
+        machine.checked(plan)
         whole = grid(plan)
         scope.check_names(whole.cells)
         work = whole if shard is None else shard.of_plan(whole)

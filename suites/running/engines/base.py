@@ -8,13 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from ..planning.plan import Machine, Plan
-from ..progress import Busy
-from ..work import Cell
+from ..work import Busy, Cell
 
 TICK = 1.0
 """Seconds between two reports of progress."""
@@ -26,13 +24,8 @@ Limit = Callable[[Cell], float]
 """CPU seconds that a cell may take."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """A finished cell with its rows, or a report of progress without one."""
-
-    busy: tuple[Busy, ...] = ()
-    cell: Cell | None = None
-    text: str = ""
+Step = tuple[tuple[Busy, ...], Cell | None, str]
+"""The state of the workers, with a finished cell and its rows, or without one."""
 
 
 class Worker(abc.ABC):
@@ -105,7 +98,7 @@ class Engine(abc.ABC):
                     running[worker.submit(cells)] = worker, cells
             # Workers measure while the results of the bundles before are written.
             for cell, text in finished:
-                yield Step(self._busy(given), cell, text)
+                yield self._busy(given), cell, text
             finished = []
             for future in wait(running, timeout=max(due - time.monotonic(), 0.0), return_when=FIRST_COMPLETED).done:
                 worker, cells = running.pop(future)
@@ -117,7 +110,7 @@ class Engine(abc.ABC):
                         queue.put_back(cell)
             if time.monotonic() >= due:
                 due = time.monotonic() + TICK
-                yield Step(self._busy(given))
+                yield self._busy(given), None, ""
 
     def _busy(self, given: dict[Worker, list[Cell]]) -> tuple[Busy, ...]:
         return tuple(worker.busy(given.get(worker, ())) for worker in self.workers)

@@ -32,9 +32,8 @@ from ... import device_memory
 from ...problems.score_files import PaddingWarning
 from ..cells import Failure, execute, failed, healthy, load
 from ..planning.plan import Plan
-from ..progress import Busy
 from ..store import scratch_path
-from ..work import Cell
+from ..work import Busy, Cell
 from .base import Engine, Limit, Worker
 
 MAX_FAILED_STARTS = 3

@@ -17,8 +17,7 @@ from typing import Any
 from ....oracles.magnitudes import GIB
 from ..cells import Failure, failed
 from ..planning.plan import Machine, Plan
-from ..progress import Busy
-from ..work import Cell
+from ..work import Busy, Cell
 from .base import Engine, Limit, Worker
 from .local import LocalWorker, WorkerConfig
 

@@ -35,6 +35,9 @@ MIN_REPLICATES, MAX_REPLICATES = 64, 10**12
 
 MAX_JOBS = 4096
 
+ENGINES = ("local", "ray")
+"""Workers on this machine, or on a Ray cluster."""
+
 AGAIN_FAILED = "failed"
 """The value of ``--rerun`` for cells that failed, or have a number that is not finite."""
 
@@ -174,7 +177,7 @@ class Machine:
         jobs: worker processes. 0 measures in this process, on one thread and without time limits.
         timeout: CPU seconds for one cell, or elapsed seconds if it waits. None for `time_limit`.
         memory: GiB that a worker may take beyond those of its imports. None for no limit.
-        engine: a key of `ENGINES`.
+        engine: one of `ENGINES`.
         address: address of its cluster, if it has one.
         gpus: share of a GPU for each worker of a cluster, above 0 and at most 1. None for a whole GPU with ``device="cuda"``.
     """
@@ -186,10 +189,10 @@ class Machine:
     address: str | None = None
     gpus: float | None = None
 
-    def checked(self, engines: Mapping[str, Any], plan: Plan) -> Machine:
+    def checked(self, plan: Plan) -> Machine:
         """Return this machine, or raise ValueError with one sentence on the first invalid setting, such as a missing device."""
-        if self.engine not in engines:
-            raise ValueError(unknown(self.engine, engines, "engine"))
+        if self.engine not in ENGINES:
+            raise ValueError(unknown(self.engine, ENGINES, "engine"))
         local = self.engine == "local"
         _require(
             0 <= self.jobs <= MAX_JOBS and (self.timeout is None or self.timeout > 0),

@@ -16,7 +16,7 @@ from structgrad.suites.running import runner
 from structgrad.suites.running.planning import grid as scores
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
-from structgrad.suites.running.progress import Snapshot
+from structgrad.suites.running.work import Snapshot
 from tests.suites.running_cases import kept
 
 MINE = "from structgrad.estimators import LeaveOneOut\n\n\nclass Mine(LeaveOneOut):\n    pass\n\n\nclass Other(LeaveOneOut):\n    pass\n"

@@ -11,8 +11,8 @@ import pytest
 
 from structgrad.oracles.kernels import notices
 from structgrad.suites.running.planning.plan import Machine, Plan
-from structgrad.suites.running.progress import Snapshot
 from structgrad.suites.running.runner import run
+from structgrad.suites.running.work import Snapshot
 from tests.suites.broken_estimators import NOTICED
 from tests.suites.running_cases import FEW, broken
 

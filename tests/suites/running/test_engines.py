@@ -16,9 +16,8 @@ from structgrad.suites.running.engines.base import Engine, Worker
 from structgrad.suites.running.engines.local import LocalEngine
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine
-from structgrad.suites.running.progress import Busy
 from structgrad.suites.running.runner import run
-from structgrad.suites.running.work import Cell
+from structgrad.suites.running.work import Busy, Cell
 from tests.suites.running_cases import SMALL, broken
 
 PLAN = dataclasses.replace(SMALL, estimators=("reinforce*", "arsm", "ste"), stages=("init", "early", "final"))
@@ -62,7 +61,7 @@ class ScriptedEngine(Engine):
 
 
 def order(engine: Engine, seconds: float = 0.25, stops: Callable[[], bool] = lambda: False, cells: Sequence[Cell] = MANY) -> list[Cell]:
-    return [step.cell for step in engine.measured(cells, lambda cell: seconds, stops) if step.cell is not None]
+    return [cell for _, cell, _ in engine.measured(cells, lambda cell: seconds, stops) if cell is not None]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +104,7 @@ def texts(folder: Path, estimators: tuple[str, ...], limit: float = 60.0, **mach
     engine.bundle = 1e9
     try:
         steps = engine.measured(grid(plan).cells, lambda cell: 0.0)
-        return {step.cell.estimators[0].rpartition(":")[2]: step.text for step in steps if step.cell is not None}
+        return {cell.estimators[0].rpartition(":")[2]: text for _, cell, text in steps if cell is not None}
     finally:
         engine.close()
 
