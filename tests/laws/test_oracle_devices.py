@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import DERIVED
+from structgrad.oracles.random_streams import SeedBlocks
 from structgrad.oracles.tensor_kinds import UnusualTensorError
-from tests.helpers import GENERIC_CASES, OracleCase
-from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, method_of, operations_of, with_lengths
+from tests.far import Far, far_device, held
+from tests.helpers import GENERIC_CASES, OracleCase, make_scores
+from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, assert_same, method_of, operations_of, with_lengths
 from tests.waiting import PRETENDED, Unset, WaitsError, watched
 
 PROJECTIONS = frozenset({"project", "project_weights", "project_atoms", "project_support", "project_gap"})
@@ -73,3 +76,58 @@ def test_what_waits_is_seen() -> None:
     for read in reads:
         with pytest.raises(WaitsError), watched(PRETENDED):
             read()
+
+
+NOT_UNIQUE = frozenset({"project_weights", "project_support"})
+"""Of Birkhoff's polytope, where a mean has several decompositions."""
+
+
+@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+@pytest.mark.parametrize("ragged", [True, pytest.param(False, marks=pytest.mark.sweep)])
+def test_plain_torch_on_a_device_finds_what_the_cpu_finds(case: OracleCase, ragged: bool) -> None:
+    """Of normal scores, forbidden parts and ties; with gradients."""
+    event = case.event
+    scores = torch.randn(4, *event, dtype=torch.float64)
+    scores[1], scores[2], scores[3] = make_scores(case, "masked")[0], scores[2].round(), -math.inf
+    limits = case.oracle.length_limits(event)
+    lengths = torch.stack([torch.randint(1, limit + 1, (4,)) for limit in limits], -1).squeeze(-1)
+    if case.oracle.name == "subset":
+        lengths.clamp_(min=case.oracle.k)  # type: ignore[attr-defined]
+
+    def called(operation: str, scores: Tensor, lengths: Tensor) -> list[Tensor]:
+        named: dict[str, Any] = {"generator": SeedBlocks((7,), len(scores))} if operation in RANDOM else {}
+        if ragged and method_of(operation) in with_lengths(type(case.oracle)):
+            named["lengths"] = lengths
+        leaf = scores.clone().requires_grad_(operation in DIFFERENTIABLE)
+        result = OPERATIONS[operation](case.oracle, leaf, **named)
+        return (
+            [result.detach(), *torch.autograd.grad(result.nan_to_num(0, 0, 0).square().sum(), leaf)] if result.requires_grad else [result]
+        )
+
+    for operation in operations_of(case.oracle):
+        if case.oracle.name != "assignment" or operation not in NOT_UNIQUE:
+            expected = called(operation, scores, lengths)
+            with far_device():
+                found = called(operation, Far(scores), Far(lengths))
+            for there, here in zip(found, expected, strict=True):
+                assert_same(held(there), here, operation, 1e-9)
+    structures = case.oracle.enumerate(event, 0, 3)
+    with far_device() as far:
+        listed = case.oracle.enumerate(event, 0, 3, device=far)
+        ranks = case.oracle.rank(listed)
+        drawn = (
+            case.oracle.sample_distinct(Far(scores[:2]), 2, generator=SeedBlocks((7,), 2))
+            if hasattr(case.oracle, "sample_distinct")
+            else None
+        )
+    assert torch.equal(held(listed), structures)
+    assert held(ranks).tolist() == [0, 1, 2]
+    if drawn is not None:
+        again = case.oracle.sample_distinct(scores[:2], 2, generator=SeedBlocks((7,), 2))
+        assert torch.equal(held(drawn.structures), again.structures)
+        torch.testing.assert_close(held(drawn.log_rest), again.log_rest)
+
+
+def test_what_mixes_devices_is_seen() -> None:
+    with far_device(), pytest.raises(RuntimeError, match="tensors of two devices"):
+        _ = Far(torch.zeros(3)) + torch.zeros(3)
