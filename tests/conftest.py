@@ -88,8 +88,8 @@ def _let_numbers_be_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 def _patched_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Patch Triton's language once, because patching it for every call takes half of the interpreter's time."""
     interpreter, language = (importlib.import_module(name) for name in ("triton.runtime.interpreter", "triton.language"))
-    simplex = importlib.import_module("structgrad.oracles.simplex.gpu")
-    scopes = [interpreter._patch_lang(function.fn) for function in (simplex._project, language.standard.zeros)]
+    executor = importlib.import_module("structgrad.oracles.derivations.gpu")
+    scopes = [interpreter._patch_lang(function.fn) for function in (executor._values, language.standard.zeros)]
     monkeypatch.setattr(interpreter, "_patch_lang", lambda function: SimpleNamespace(restore=lambda: None))
     yield
     for scope in reversed([scope for scope in scopes if scope is not None]):

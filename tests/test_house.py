@@ -31,7 +31,6 @@ STRUCTURES = (
 
 KERNELS_IMPORTED = {
     "oracles/active_set/atoms.py": {"oracles/active_set/cpu_factor.py"},
-    "oracles/active_set/device_atoms.py": {"oracles/active_set/gpu.py", "oracles/active_set/gpu_moves.py"},
 }
 """Who imports kernels that should come by the dispatch alone. To be shortened, never to be made longer."""
 

@@ -34,7 +34,6 @@ STRATA = {
     "oracles/softmax": 1,
     "oracles/spanning_tree": 3,
     "oracles/spanning_tree/cpu": 4,
-    "oracles/spanning_tree/gpu": 1,
     "oracles/subset": 2,
     "oracles/tied_chain": 1,
     "estimators": 3,

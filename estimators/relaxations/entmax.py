@@ -21,8 +21,7 @@ def entmax(scores: Tensor, alpha: float | Tensor = 1.5) -> Tensor:
     α = 2. A score of -inf gives 0, a row without any other gives 0 throughout. Computed in float64. Differentiable, twice and more, in the
     scores, with Jacobian ``diag(s) − ssᵀ/Σs`` for ``s = p^(2−α)`` on the support, and in α.
 
-    Cost: a sort where α is the number 1.5 or 2; else 60 halvings of an interval that holds one probability. On a GPU, halvings in
-    one launch for any α but 2, which has a kernel of its own.
+    Cost: a sort where α is the number 1.5 or 2; else 60 halvings of an interval that holds one probability.
 
     Args:
         scores: ``[*batch, n]``.
@@ -107,19 +106,8 @@ def _solved(rows: Tensor, alpha: Tensor, known: float | None) -> Tensor:
     shifted = rows - torch.where(feasible, top, 0)
     if known == 1:
         return torch.where(feasible, shifted, -math.inf).softmax(-1).nan_to_num(0)
-    p = _by_kernel(shifted, alpha)
-    if p is None:
-        p = _by_sorting(shifted) if known == 1.5 else projection.by_halving(shifted, alpha - 1)
+    p = _by_sorting(shifted) if known == 1.5 else projection.by_halving(shifted, alpha - 1)
     return torch.where(feasible, p, 0)
-
-
-def _by_kernel(shifted: Tensor, alpha: Tensor) -> Tensor | None:
-    """Any α on a GPU, in one launch; None where no kernel serves."""
-    if not projection.halves(shifted):
-        return None
-    batch, size = _batch(shifted, alpha), shifted.shape[-1]
-    each = (alpha - 1).expand(*batch, 1).reshape(-1)
-    return projection.halved(shifted.expand(*batch, size).reshape(-1, size), each).reshape(*batch, size)
 
 
 def _by_sorting(shifted: Tensor) -> Tensor:
@@ -132,10 +120,6 @@ def _by_sorting(shifted: Tensor) -> Tensor:
     threshold = mean - ((1 - spread) / place).clamp(min=0).sqrt()
     size = (threshold <= order).sum(-1, keepdim=True).clamp(min=1)
     return (halves - threshold.gather(-1, size - 1)).clamp(min=0).square()
-
-
-def _batch(rows: Tensor, alpha: Tensor) -> tuple[int, ...]:
-    return tuple(torch.broadcast_shapes(rows.shape[:-1], alpha.shape[:-1]))
 
 
 def _rate_in_alpha(p: Tensor, excess: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -110,27 +110,7 @@ class AtomLists:
         return product
 
 
-class MovableAtoms(Protocol):
-    """Atoms of rows [b, *event] that can say how their mean and weights move."""
-
-    @property
-    def event(self) -> torch.Size:
-        """The event shape."""
-        ...
-
-    @property
-    def padded_weights(self) -> Tensor:
-        """``[b, m]``, 0 where a row has no atom."""
-        ...
-
-    def move(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
-        """See `AtomLists.move`."""
-        ...
-
-    def _moved(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor: ...
-
-
-def moved(atoms: MovableAtoms, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
+def moved(atoms: AtomLists, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
     """`AtomLists.move`, differentiable to any order in the direction."""
     flat = direction.flatten(2) if from_parts else direction
     result: Tensor = _Move.apply(flat, atoms, from_parts, to_parts)  # type: ignore[no-untyped-call]
@@ -141,7 +121,7 @@ class _Move(torch.autograd.Function):
     """A linear map, whose transpose is the one that goes the other way."""
 
     @staticmethod
-    def forward(ctx: Any, direction: Tensor, lists: MovableAtoms, from_parts: bool, to_parts: bool) -> Tensor:
+    def forward(ctx: Any, direction: Tensor, lists: AtomLists, from_parts: bool, to_parts: bool) -> Tensor:
         ctx.lists, ctx.back = lists, (to_parts, from_parts)
         return lists._moved(direction, from_parts, to_parts)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..transforms import applied, transforming, uncompiled
-from .atoms import MovableAtoms
+from .atoms import AtomLists
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Projection:
         mean: [b, *event] where a closed form knows it; else it is the weighted sum of the atoms.
         free: [b, *event] bool, with ``mean``: the parts that move with the scores. The closed forms of this package share one Jacobian,
             ``diag(s) − ssᵀ/Σs`` with ``s`` the indicator of these parts.
-        lists: with ``mean``: the atoms as lists of parts, or as bits, so that no gradient needs them written out.
+        lists: with ``mean``: the atoms as lists of parts, so that no gradient needs them written out.
         given: with ``mean``: the same [*batch, *event] in the dtype of the scores, which nobody else holds.
         tangent: with ``mean``: its Jacobian, where it is another than that of ``free``: the orthogonal projection of directions on the face
             that holds the mean, as a differentiable function of means and directions [..., *event] that broadcast against each other.
@@ -37,7 +37,7 @@ class Projection:
     decompose: Callable[[], tuple[Tensor, Tensor]]
     mean: Tensor | None = None
     free: Tensor | None = None
-    lists: MovableAtoms | None = None
+    lists: AtomLists | None = None
     tangent: Callable[[Tensor, Tensor], Tensor] | None = None
     given: Tensor | None = None
 
@@ -167,7 +167,7 @@ class SparseSolution:
         moved = affine_solve(atoms @ atoms.mT, self._plain_weights > 0, direction.double())
         return torch.einsum("...m,...md->...d", moved, atoms).reshape(*direction.shape[:-1], *self._event)
 
-    def _grouped(self, direction: Tensor, lists: MovableAtoms, from_parts: bool) -> Tensor:
+    def _grouped(self, direction: Tensor, lists: AtomLists, from_parts: bool) -> Tensor:
         """Move directions [*batch, ...] to [*batch, *event], those that share a row together."""
         dims = range(len(self.shared))
         expanded = [dim for dim in dims if self.shared[dim] != self._batch[dim]]

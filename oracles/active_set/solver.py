@@ -18,10 +18,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import kernels
-from ..kernels.gpu.first_use import Trial
 from .atoms import AtomLists
-from .device_atoms import DeviceAtoms
-from .solution import Projection, SparseSolution, affine_factor, solve_factored
+from .solution import Projection, affine_factor, solve_factored
 from .start import Start, nothing
 
 ROUNDING = 1e-15
@@ -118,71 +116,6 @@ def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None =
     completed = AtomLists(parts.numpy(), sizes.numpy(), weights, support, event)
     lists = dataclasses.replace(completed, parts=completed.parts_in(kept), event=kept)
     return Projection(gap=gap, decompose=lists.decompose, mean=mean.unflatten(1, event)[(slice(None), *map(slice, kept))], lists=lists)
-
-
-def solve_on_device(
-    kernel: kernels.gpu.DeviceKernel,
-    rows: Tensor,
-    inside: Tensor | None = None,
-    reference: Callable[[], Projection] | None = None,
-    argmax: Callable[[Tensor], Tensor] | None = None,
-) -> Projection:
-    """Project rows [b, *event] with the active set of a structure's kernel of the GPU, all of it on the device: nothing waits for it.
-
-    Args:
-        kernel: ``project`` of the structure's module in `structgrad.oracles.kernels.gpu`.
-        rows: float64 scores with their padding completed.
-        inside: [b, *event] bool, as for `solve_compiled`.
-        reference: the same without the kernel, where that fails.
-        argmax: MAP of float64 rows, for the trial before the kernel serves for the first time.
-
-    Cost: memory for as many atoms per row as there is room for, `structgrad.oracles.active_set.gpu.kept` of it; a row that would
-    need more is cut short, and its gap says how far it is.
-    """
-    if argmax is not None:
-        kernel.judge(lambda: _trial(kernel, rows, inside, argmax))
-    if reference is None:
-        return _launched(kernel, rows, inside)
-    return kernel.attempt(lambda: _launched(kernel, rows, inside), reference)
-
-
-def _launched(kernel: kernels.gpu.DeviceKernel, rows: Tensor, inside: Tensor | None) -> Projection:
-    event, count = rows.shape[1:], len(rows)
-    if inside is None:
-        counted = torch.empty(count, 0, dtype=torch.bool, device=rows.device)
-    else:
-        counted = _completed(inside, event).flatten(1).contiguous()
-    mean, gap = kernel.results((count, event.numel()), rows), kernel.results((count,), rows)
-    launch: Callable[..., Any] = kernel.function
-    with torch.cuda.device_of(rows):
-        atoms = launch(rows.contiguous(), counted, mean, gap, *kernel.options)
-    kept = event if inside is None else inside.shape[1:]
-    lists = DeviceAtoms(atoms, event, kept, kernel)
-    return Projection(gap=gap, decompose=lists.decompose, mean=mean.unflatten(1, event)[(slice(None), *map(slice, kept))], lists=lists)
-
-
-def _trial(kernel: kernels.gpu.DeviceKernel, rows: Tensor, inside: Tensor | None, argmax: Callable[[Tensor], Tensor]) -> Trial:
-    """Projections, and the product of their Jacobian with a direction."""
-
-    def results(projection: Projection, direction: Tensor) -> tuple[Tensor, ...]:
-        leaf = direction.clone().requires_grad_()
-        solution = SparseSolution(projection, leaf, tuple(direction.shape[:1]), direction.ndim - 1)
-        (product,) = torch.autograd.grad(solution.mean, leaf, direction)
-        return solution.mean.detach(), solution.gap, product
-
-    def reference(rows: Tensor) -> tuple[Tensor, ...]:
-        return results(solve(lambda directions, items: argmax(directions), rows), _direction(rows))
-
-    def launch(given: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        everything = None if inside is None else torch.ones_like(given[0], dtype=torch.bool)
-        return results(_launched(kernel, given[0], everything), _direction(given[0]))
-
-    return Trial(kernels.gpu.first_use.problem(kernel.use, (rows,), kernel.options), reference, launch)
-
-
-def _direction(rows: Tensor) -> Tensor:
-    """Some direction, the same for the same shape."""
-    return torch.linspace(-1, 1, rows.numel(), dtype=rows.dtype, device=rows.device).sin().reshape(rows.shape)
 
 
 def _completed(inside: Tensor, event: torch.Size) -> Tensor:

@@ -35,8 +35,7 @@ class Start:
 
     def lists(self, event: torch.Size) -> Lists:
         """The atoms as lists of parts of this event, which may be larger than that of the solution."""
-        known = self.solution.projection.lists
-        lists = known if isinstance(known, AtomLists) else AtomLists.of(*self.solution.decomposition)
+        lists = self.solution.projection.lists or AtomLists.of(*self.solution.decomposition)
         return lists.bounds[self.rows], (lists.parts_in(event), lists.sizes, lists.weights.numpy())
 
 

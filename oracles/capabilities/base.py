@@ -77,8 +77,8 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
 
     A subclass is a frozen dataclass that holds options (never tensors), and implements `count`, `_check_event` and `_argmax`; the public
     methods validate, share expanded rows and restore dtype and shape, once, here. Where ``kernel`` names a folder of
-    `structgrad.oracles`, the functions of its ``cpu.py`` serve the operations that they are named after on the CPU, and those of its
-    ``gpu.py`` on CUDA devices; the underscored methods are their references in torch, for everything else.
+    `structgrad.oracles`, the functions of its ``cpu.py`` serve the operations that they are named after on the CPU; the
+    underscored methods are their references in torch, for everything else.
     ``version`` is raised when a change moves measured values. ``layout`` is a sentence on scores that are longer than their items.
     """
 

@@ -51,7 +51,7 @@ class ProjectionOracle(Oracle):
 
         The active set begins with the atoms of ``start``, which saves it the way there where scores differ little from those of that
         solution, as between training steps. Mean, gap and gradients are those without it, up to rounding; where the mean lies on a face
-        that is no simplex, the atoms may be others. Closed forms, and kernels of the GPU, begin anew. `WarmStart` keeps solutions for this.
+        that is no simplex, the atoms may be others. Closed forms begin anew. `WarmStart` keeps solutions for this.
         For steps of a hundredth of the scores the search takes a quarter to a half of the time, for chains of 32 × 16 up to .6; for steps
         of a tenth it saves a third at best, and nothing where most atoms are new, as in long chains.
 
@@ -152,11 +152,9 @@ class ProjectionOracle(Oracle):
         def argmax(direction: Tensor, items: Tensor) -> Tensor:
             return self._argmax_inside(direction, None if lengths is None else lengths[items])
 
-        if kernel is None:
+        if not isinstance(kernel, kernels.Kernel):
             return self._project(rows, argmax, inside, start)
-        if isinstance(kernel, kernels.Kernel):
-            return solver.solve_compiled(kernel, completed, inside, start)
-        return solver.solve_on_device(kernel, completed, inside, lambda: self._project(rows, argmax, inside, start), self._best)
+        return solver.solve_compiled(kernel, completed, inside, start)
 
     def _row_lengths(self, lengths: Tensor, batch: tuple[int, ...], event: tuple[int, ...]) -> Tensor:
         """Lengths of every row: [b], or [b, several]."""

@@ -89,12 +89,8 @@ def kernel(oracle: DerivedOracle, operation: str, rows: Tensor) -> kernels.AnyKe
     if graph is None:
         return None
     function = getattr(importlib.import_module(".gpu", __package__), operation)
-    return kernels.gpu.serving(structure(oracle.name), operation, event, rows.dtype, function, (graph,), rows.get_device())
-
-
-def structure(name: str) -> str:
-    """Under which name what is known of the executor on a device is kept, for the derivations of an oracle."""
-    return f"{kernels.gpu.first_use.DERIVED}{name}"
+    name = f"derivations.{oracle.name}.{operation} {str(rows.dtype).removeprefix('torch.')}"
+    return kernels.gpu.serving(name, (graph.edge_tile, graph.above_tile, graph.part_tile), function, (graph,), rows.get_device())
 
 
 @lru_cache(maxsize=64)

@@ -208,7 +208,7 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         kernel = StatedOracle._kernel(self, "kbest", rows)
-        if kernel is None:
+        if not isinstance(kernel, kernels.Kernel):
             listed = algorithms.kbest(self._tables_for(rows), rows.flatten(1), k)
             return listed.reshape(k, *rows.shape)
         # Few numbers are 1: what is written, and cast to the dtype of the scores, is mostly zeros, of which float32 has the fewest bytes.
@@ -218,7 +218,7 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
 
     def _listed_indices(self, rows: Tensor, k: int) -> Tensor:
         kernel, event = StatedOracle._kernel(self, "kbest_parts", rows), self._event(rows)
-        if kernel is None:
+        if not isinstance(kernel, kernels.Kernel):
             return super()._listed_indices(rows, k)
         numbers = kernel.results((len(rows), k, self._written_parts(event)), rows, torch.int64)
         kernel(kernels.converted(self.natural_parameters(rows).contiguous(), torch.float64), numbers)

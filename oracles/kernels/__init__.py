@@ -1,10 +1,9 @@
 """Compiled kernels: the hot loops, apart from the mathematics.
 
-The folder of a structure holds functions over contiguous arrays whose first dimension is the batch: in ``cpu.py`` for the CPU, in
-``gpu.py`` for CUDA devices; here is what they share. `find` is the one place that chooses: it gives the kernel that serves an operation on
-the device, at the size and in the dtype of the rows; everything else (other devices, structures without kernels) runs the torch references,
-in which the oracles are written. Kernels are compiled on first use and cached on disk; importing this package compiles nothing and does not
-load the compilers.
+The folder of a structure holds functions over contiguous arrays whose first dimension is the batch: in ``cpu.py``; here is
+what they share. `find` is the one place that chooses: it gives the kernel that serves an operation on the CPU, at the size and in the dtype
+of the rows. Everything else runs the torch references, in which the oracles are written; on a GPU, `gpu` serves what states its
+derivations. Kernels are compiled on first use and cached on disk; importing this package compiles nothing and does not load the compilers.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from . import gpu, modules, switch
 from .direct import BoundRoom, Direct
-from .gpu.first_use import Reference
+from .gpu.first_use import Reference, Room
 
 GRAIN = 400_000
 """Inner-loop steps of a sum that a thread must get for its start to pay: some 200 microseconds, where to wake it takes 100."""
@@ -130,7 +129,7 @@ class Kernel(NamedTuple):
             result[failed] = redone.to(result.dtype)
 
     def computed(
-        self, inputs: tuple[Tensor, ...], rooms: tuple[gpu.Room, ...], reference: Reference, *, certified: bool = True
+        self, inputs: tuple[Tensor, ...], rooms: tuple[Room, ...], reference: Reference, *, certified: bool = True
     ) -> tuple[Tensor, ...]:
         """Results, of contiguous inputs: what `run_certified` writes, or `run`; their memory is an array before it is a tensor."""
         made = [_made(shape, dtype) for shape, dtype in rooms]
@@ -165,7 +164,7 @@ class Kernel(NamedTuple):
         return None if still is None else failed[still]
 
     def bound(
-        self, rows: Tensor, shape: tuple[int, ...], rooms: tuple[gpu.Room, ...], reference: Reference, *, certified: bool = True
+        self, rows: Tensor, shape: tuple[int, ...], rooms: tuple[Room, ...], reference: Reference, *, certified: bool = True
     ) -> Direct | None:
         """This kernel for rows like these, of scores of a shape, as `computed` would call it; None where that may take several threads."""
         batch = rows.shape[0]
@@ -194,7 +193,7 @@ class Kernel(NamedTuple):
 
 
 AnyKernel = Kernel | gpu.DeviceKernel
-"""What `find` gives: both are called, and give room for results, in the same way."""
+"""Both compute their results in the same way."""
 
 
 def enabled(rows: Tensor) -> bool:
@@ -207,24 +206,16 @@ def direct_serves(rows: Tensor) -> bool:
     return switch.SERVING.get() and rows.is_cpu and rows.is_contiguous() and not (rows.is_neg() or switch.APART.get())
 
 
-def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> AnyKernel | None:
-    """The kernel of an operation for rows [b, *event], or None where the torch reference is to run."""
-    if structure is None or not switch.SERVING.get() or rows.dtype not in FLOATING:
+def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> Kernel | None:
+    """The kernel of an operation for rows [b, *event] on the CPU, or None where the torch reference is to run."""
+    if structure is None or not switch.SERVING.get() or rows.dtype not in FLOATING or not rows.is_cpu or gpu.interpreting():
         return None
-    if rows.is_cpu and not gpu.interpreting():
-        return _planned(structure, operation, rows.shape[1:], options)
-    if gpu.takes(rows):
-        return gpu.find(structure, operation, tuple(rows.shape[1:]), rows.dtype, options, rows.get_device())
-    return _planned(structure, operation, rows.shape[1:], options) if rows.is_cpu else None
+    return _planned(structure, operation, rows.shape[1:], options)
 
 
-def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...], options: tuple[Any, ...]) -> AnyKernel | None:
-    """The kernel that lists structures of an event by ranks [c], or None where the torch reference is to run."""
-    if structure is None or not switch.SERVING.get():
-        return None
-    if gpu.takes(ranks):
-        return gpu.find("unranking", structure, event, ranks.dtype, options, ranks.get_device())
-    if ranks.device.type != "cpu":
+def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...], options: tuple[Any, ...]) -> Kernel | None:
+    """The kernel that lists structures of an event by ranks [c] on the CPU, or None where the torch reference is to run."""
+    if structure is None or not switch.SERVING.get() or not ranks.is_cpu or gpu.interpreting():
         return None
     kernel = _planned("unranking", structure, torch.Size(event), options)
     return None if kernel is None else kernel._replace(scalar=None)
@@ -350,7 +341,7 @@ def _array(tensor: Tensor | np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=4096)
 def _planned(structure: str, operation: str, event: torch.Size, options: tuple[Any, ...]) -> Kernel | None:
     """The kernel of an operation on rows of an event on the CPU."""
-    name = modules.module_of(structure, "cpu")
+    name = modules.module_of(structure)
     if name is None:
         return None
     module = importlib.import_module(name)

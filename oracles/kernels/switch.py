@@ -12,8 +12,8 @@ def chosen() -> str:
     """What the environment asks for.
 
     Returns:
-        ``on``; ``off``, plain torch everywhere, on the CPU too; ``check``, as ``on``, but every kernel of a GPU is compared with plain
-        torch anew in this process, and one that fails or differs is an error.
+        ``on``; ``off``, plain torch everywhere, on the CPU too; ``check``, as ``on``, but a kernel of a GPU that fails, or differs from
+        plain torch, is an error.
 
     Raises:
         ValueError: it asks for something else.

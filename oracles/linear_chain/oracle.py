@@ -159,7 +159,7 @@ class LinearChain(DerivedOracle):
         return super()._sample(rows, uniforms.flip(-1))
 
     def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
-        # The executors take uniforms as derivations do; samples on a device that has no kernel for them come from `_sample`.
+        # The executors take uniforms as derivations do; samples on a device come from `_sample`.
         samples = operation in ("sample", "sample_parts")
         return kernels.find(self.kernel, operation, rows) if samples else super()._kernel(operation, rows)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from .. import kernels
 from ..capabilities import PolicyOracle
 from ..capabilities.base import at_least_single
 from ..capabilities.indices import NONE, placed
@@ -224,7 +225,7 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
 
     def _policy(self, rows: Tensor) -> Tensor:
         """Log-probabilities of the actions of rows [b, *event], -inf where no derivation follows; 0 in ignored entries."""
-        kernel = self._kernel("potentials", rows)
+        kernel = kernels.find(self.kernel, "potentials", rows)
         if kernel is None:
             return self._reference_policy(rows)[0]
         policy = kernel.results(tuple(rows.shape), rows)

@@ -20,7 +20,7 @@ HALVINGS = 60
 def project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """The nearest points of float64 rows, forbidden parts (``-inf``) at 0, and what proves them nearest.
 
-    Cost: O(n log n) by sorting; compiled, O(n) of some five passes on the CPU, and a row per program on the GPU.
+    Cost: O(n log n) by sorting; compiled, O(n) of some five passes.
 
     Returns:
         The points [b, n]; bool [b, n], the parts strictly between 0 and 1; [b], a bound on what any other point of the set is nearer.
@@ -66,34 +66,15 @@ def closed(found: Sequence[Tensor], decompose: Callable[[Tensor], tuple[Tensor, 
     return Projection(gap=gap, decompose=lambda: decompose(mean), mean=mean, free=free, given=given[0] if given else None)
 
 
-def halves(rows: Tensor) -> bool:
-    """Whether `halved` serves rows [..., n]: on a GPU, up to a length."""
-    return kernels.gpu.takes(rows) and kernels.find("entmax", "solve", rows.flatten(0, -2) if rows.ndim > 1 else rows[None]) is not None
-
-
-def halved(rows: Tensor, excess: Tensor) -> Tensor:
-    """``[1 + (α − 1)(θ − t)]₊^(1/(α−1))`` with t such that they sum to 1, by a kernel of the GPU, where it `halves`.
-
-    Args:
-        rows: float64 [b, n], whose greatest score is 0.
-        excess: float64 [b], α − 1.
-    """
-    kernel = kernels.find("entmax", "solve", rows)
-    assert kernel is not None
-    points = kernel.results(tuple(rows.shape), rows)
-    kernel.run((rows.contiguous(), excess.contiguous()), (points,), _reference_halved)
-    return points
-
-
-def _reference_halved(rows: Tensor, excess: Tensor) -> tuple[Tensor]:
-    return (by_halving(rows, excess.unsqueeze(-1)),)
-
-
 def by_halving(rows: Tensor, excess: Tensor) -> Tensor:
-    """The results of `halved` in torch, for rows [*batch, n] and α − 1 [*batch, 1], which broadcast.
+    """``[1 + (α − 1)(θ − t)]₊^(1/(α−1))`` with t such that they sum to 1.
 
     The unknown is the probability v of one part, the pivot: the others are ``(v^(α−1) + (α − 1)(θ − θ_pivot))^(1/(α−1))``, and their sum
     has a slope of at most n in v. A threshold would not do where α is large: the next number to it may move a sum from 1.2 to 0.8.
+
+    Args:
+        rows: float64 [*batch, n], whose greatest score is 0.
+        excess: float64 [*batch, 1], α − 1; both broadcast.
     """
     size = torch.broadcast_shapes(rows.shape, excess.shape)
     rows, excess = rows.expand(size), excess.to(rows).expand(*size[:-1], 1)

@@ -191,7 +191,7 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
         transition = torch.where(ends.unsqueeze(-1) & ~ends, -math.inf, transition)
         return torch.cat([unary, transition], -2)
 
-    # What kernels do not serve, by the edges: those have kernels of their own, on a GPU too.
+    # What kernels do not serve, by the edges, which the executor of derivations serves on a GPU.
 
     def _best(self, rows: Tensor) -> Tensor:
         return self._tied(EDGES._best(self._edges(rows))) if self._edges_serve("argmax", rows) else super()._best(rows)

@@ -125,8 +125,8 @@ class KernelRow(NamedTuple):
 
     Attributes:
         device, structure, operation: the place in the table.
-        by: ``kernel``, ``torch``, or ``new``: a kernel that is compared with plain PyTorch at its first use.
-        why: reason for plain PyTorch; for a kernel on a GPU, the number of compared sizes.
+        by: ``kernel`` or ``torch``; a kernel of a GPU is compared with plain PyTorch at its first use in a process.
+        why: reason for plain PyTorch.
     """
 
     device: str
@@ -158,53 +158,41 @@ def _rows_of(device: int | None) -> Iterator[KernelRow]:
     from ...oracles import ORACLES
     from ...oracles.capabilities import EnumerableOracle, MarginalOracle, ProjectionOracle, SamplingOracle
     from ...oracles.kernels import gpu, switch
-    from ...oracles.kernels.gpu import verdicts
 
     needed = {"argmax": object, "sample": SamplingOracle, "project": ProjectionOracle, "enumerate": EnumerableOracle}
-    cpu, place = device is None, "cpu" if device is None else f"cuda:{device}"
+    place = "cpu" if device is None else f"cuda:{device}"
     why = f"{switch.VARIABLE}=off" if switch.CHOSEN == "off" else "" if device is None else gpu.unserved(device)
-    compared = {} if device is None or why else verdicts.recorded(device)
     pairs = [(name, oracle, each) for name, oracle in ORACLES.items() for each in OPERATIONS]
     for structure, oracle, operation in pairs:
         if not issubclass(oracle, needed.get(operation, MarginalOracle)):
             continue
-        kernel = "" if why else _kernel_of(structure, oracle, operation, cpu=cpu)
-        sizes = {size: fault for size, fault in compared.items() if size.startswith(f"{kernel} ")}
-        wrong = ", ".join(f"{size} ({fault})" for size, fault in sizes.items() if fault)
-        if not kernel:
-            by, reason = "torch", why or NO_KERNEL
-        elif wrong:
-            by, reason = "torch", f"the kernel differs from plain torch: {wrong}"
-        elif cpu:
-            by, reason = "kernel", ""
-        else:
-            by, reason = ("kernel", f"compared at {len(sizes)} kinds of sizes") if sizes else ("new", "not used yet")
-        yield KernelRow(place, structure, operation, by, reason)
+        served = not why and _has_kernel(structure, oracle, operation, cpu=device is None)
+        yield KernelRow(place, structure, operation, "kernel" if served else "torch", "" if served else why or NO_KERNEL)
 
 
-def _kernel_of(structure: str, oracle: Any, operation: str, *, cpu: bool) -> str:
-    """The module and the function of a kernel, ``linear_chain.argmax``; empty if there is none."""
-    from ...oracles.derivations import DerivedOracle, StatedOracle, executor
-    from ...oracles.derivations import device as on_gpu
+def _has_kernel(structure: str, oracle: Any, operation: str, *, cpu: bool) -> bool:
+    """Whether a kernel of the structure, or the executor of derivations, serves an operation."""
+    from ...oracles.capabilities import Oracle
+    from ...oracles.derivations import DerivedOracle, StatedOracle, device, executor
     from ...oracles.kernels import modules
 
+    if not cpu:  # samples of chains take uniforms in another order
+        derived = issubclass(oracle, DerivedOracle) and oracle._kernel is not Oracle._kernel
+        return derived and operation in device.OPERATIONS and (structure, operation) != ("linear_chain", "sample")
     module, function = oracle.kernel or structure, operation
     if operation == "enumerate":
         module, function = "unranking", structure
     elif operation == "project" and structure in ("categorical", "categories", "subset"):
         module = "simplex"
-    elif operation == "project" and structure == "assignment" and cpu:
+    elif operation == "project" and structure == "assignment":
         module, function = "birkhoff", "nearest"
-    name = modules.module_of(module, "cpu" if cpu else "gpu")
-    if name is not None and hasattr(importlib.import_module(name), function):
-        return f"{module}.{function}"
-    stated = issubclass(oracle, StatedOracle) and operation in (*executor.OPERATIONS, "enumerate")
-    derived = issubclass(oracle, DerivedOracle) and operation in on_gpu.OPERATIONS
-    return f"{on_gpu.structure(structure)}.{function}" if (stated if cpu else derived) else ""
+    name = modules.module_of(module)
+    own = name is not None and hasattr(importlib.import_module(name), function)
+    return own or (issubclass(oracle, StatedOracle) and operation in (*executor.OPERATIONS, "enumerate"))
 
 
 def kernel_table(rows: list[KernelRow]) -> Iterator[str]:
-    """Print one table for all devices with the same kernels, and the faults of kernels."""
+    """Print one table for all devices with the same kernels."""
     equal: dict[tuple[KernelRow, ...], list[str]] = {}
     for device in dict.fromkeys(row.device for row in rows):
         equal.setdefault(tuple(row._replace(device="") for row in rows if row.device == device), []).append(device)
@@ -220,8 +208,3 @@ def kernel_table(rows: list[KernelRow]) -> Iterator[str]:
         for structure in structures:
             cells = (f"{by.get((structure, operation), ''):<{len(heading)}}" for operation, heading in OPERATIONS.items())
             yield f"{structure:<{width}}  {'  '.join(cells)}".rstrip()
-        if "new" in by.values():
-            yield "new: a kernel, which is compared with plain torch when it is first used here"
-        for row in own:
-            if row.by == "torch" and row.why != NO_KERNEL:
-                yield f"{row.structure} {row.operation}: plain torch, {row.why}"

@@ -171,7 +171,7 @@ def _kernels() -> Iterator[MachineCheck]:
     from ...user_cache import user_cache
 
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    near = dict.fromkeys(path.parent / "__pycache__" for path in modules.files("cpu"))
+    near = dict.fromkeys(path.parent / "__pycache__" for path in modules.files())
     folder, *others = [Path(chosen)] if chosen else [*near, user_cache().parent / "numba"]
     if not _can_write(folder if folder.is_dir() else folder.parent):
         advice = "every process compiles for minutes: set NUMBA_CACHE_DIR to a writable folder"

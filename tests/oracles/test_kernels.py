@@ -270,7 +270,7 @@ def test_exponentials_in_single_precision() -> None:
 def test_what_does_not_count_references_gets_and_gives_no_arrays() -> None:
     """Otherwise an array would be freed twice, or never. That no array is made, the compiler checks."""
     functions: dict[str, tuple[str, ast.FunctionDef]] = {}
-    for path in modules.files("cpu"):
+    for path in modules.files():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.decorator_list and isinstance(node.decorator_list[0], ast.Name):
                 functions[f"{path.parent.name}/{path.stem}.{node.name}"] = (node.decorator_list[0].id, node)
@@ -303,3 +303,30 @@ def test_numbers_are_rounded_to_float32_as_torch_rounds_them(size: int) -> None:
     np.testing.assert_array_equal(found.view(torch.int32).numpy(), values.to(torch.float32).view(torch.int32).numpy())
     assert kernels.converted(values, torch.float64) is values
     assert kernels.converted(values, torch.float16).dtype == torch.float16
+
+
+def test_off_is_off() -> None:
+    program = (
+        "import sys, threading, torch\n"
+        "from structgrad.oracles import LinearChain, kernels\n"
+        "rows = torch.zeros(2, 3, 3, 3)\n"
+        "assert abs(float(LinearChain().log_partition(rows)[0]) - 3.2958) < 1e-3\n"
+        "assert not kernels.enabled(rows) and 'numba' not in sys.modules\n"
+        "other = threading.Thread(target=lambda: print(kernels.find('linear_chain', 'argmax', rows)))\n"
+        "other.start(), other.join()\n"
+    )
+    environment = {**os.environ, switch.VARIABLE: "off"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
+
+
+def test_what_the_environment_may_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, chosen in (("", "on"), ("on", "on"), ("off", "off"), ("check", "check")):
+        monkeypatch.setenv(switch.VARIABLE, value)
+        assert switch.chosen() == chosen
+    monkeypatch.delenv(switch.VARIABLE)
+    assert switch.chosen() == "on"
+    monkeypatch.setenv(switch.VARIABLE, "no")
+    said = r"^the environment variable STRUCTGRAD_KERNELS got 'no'; expected on, off or check; unset it for on$"
+    with pytest.raises(ValueError, match=said):
+        switch.chosen()

@@ -1,9 +1,9 @@
 """Launch kernels on a GPU that need not be there: what Triton's interpreter accepts, its binder, compiler or launcher may refuse.
 
-``python tests/oracles/gpu/compiling.py spanning_tree`` runs every operation of a structure at four sizes, with all its options, on the
-device of `pretended_device`, and prints what each kernel takes: registers of a thread and bytes that it spills, shared memory, and how many
-programs one multiprocessor holds. A second word names an operation, a third a size (``least``, ``small``, ``real`` or ``largest``). The
-results of the operations mean nothing.
+``python tests/oracles/gpu/compiling.py constituency`` runs every operation of a structure at four sizes on the device of
+`pretended_device`, and prints what each kernel takes: registers of a thread and bytes that it spills, shared memory, and how many programs
+one multiprocessor holds. A second word names an operation, a third a size (``least``, ``small``, ``real`` or ``largest``). The results of
+the operations mean nothing.
 
 Another Triton than the installed one comes first on the path: ``pip install --no-deps --target DIR triton==3.6.0``, then the same with
 ``PYTHONPATH=DIR``. Compiled kernels are kept in Triton's cache, whose place is ``TRITON_CACHE_DIR``.
@@ -28,11 +28,8 @@ from pretended_device import CAPABILITY, Launch, launched, set_up
 from torch import Tensor
 from triton.backends.nvidia import compiler as nvidia
 
-from structgrad.estimators import entmax
 from structgrad.oracles import make_oracle
-from structgrad.oracles.active_set.device_atoms import DeviceAtoms
-from structgrad.oracles.derivations import DerivedOracle, device
-from structgrad.oracles.kernels.modules import module_of
+from structgrad.oracles.derivations import device
 from structgrad.oracles.random_streams import SeedBlocks
 
 SIZES = ("least", "small", "real", "largest")
@@ -48,26 +45,20 @@ MANY = 2**16 * 32 + 33
 
 @dataclass(frozen=True)
 class Case:
-    """A structure, with one set of options.
+    """A structure.
 
     Attributes:
-        oracle: by name.
         events: of the sizes.
-        listed: the event whose structures are enumerated in place of the real one and larger ones, which have too many.
         only: operations, all where there are none.
-        sizes: which there are.
-        covers: whether it is among those that are always tested; others are like one of them but for an option or a shape.
+        covers: whether it is among those that are always tested; others are like one of them but for their tiles.
     """
 
-    oracle: str
     events: tuple[tuple[int, ...], ...]
-    listed: tuple[int, ...] = ()
     only: tuple[str, ...] = ()
-    sizes: tuple[str, ...] = SIZES
     covers: bool = True
 
     def scores(self, size: str, dtype: torch.dtype) -> Tensor:
-        event = self.events[self.sizes.index(size)]
+        event = self.events[SIZES.index(size)]
         return torch.randn(BATCHES[size], *event, dtype=dtype)
 
 
@@ -75,67 +66,22 @@ Operation = Callable[[Any, Tensor, int], Any]
 """Of an oracle, scores and a number of samples."""
 
 
-def _gradient(result: Tensor, leaf: Tensor, further: bool = False) -> Tensor:
-    (gradient,) = torch.autograd.grad(result.square().sum(), leaf, create_graph=further)
-    return gradient
-
-
 def _sampled(oracle: Any, scores: Tensor, number: int) -> None:
     oracle.sample(scores, number, generator=SeedBlocks((7,), len(scores)))
 
 
 def _sampled_often(oracle: Any, scores: Tensor, number: int) -> None:
-    """More samples of a row, and for chains more steps, than a second dimension of a grid has programs for; none takes memory."""
+    """More samples of a row than a second dimension of a grid has programs for; none takes memory."""
     event = oracle._event(scores)
-    if isinstance(oracle, DerivedOracle):
-        sample, more = import_module("structgrad.oracles.derivations.gpu").sample, (device.graph_of(oracle, event, scores.device),)
-    else:
-        module = oracle.kernel and module_of(oracle.kernel, "gpu")
-        sample = import_module(module).sample if module else None
-        more = oracle.kernel_options()
-    for samples, shape in [(MANY, event)] + [(number, (MANY, *event[1:]))] * (oracle.name == "linear_chain"):
-        rows = torch.empty(len(scores), *shape, dtype=scores.dtype, device="meta")
-        uniforms = torch.empty(len(scores), samples, oracle._noise_size(shape), dtype=torch.float64, device="meta")
-        if sample:
-            sample(rows, uniforms, rows.new_empty(len(scores), samples, *shape), *more)
-
-
-def _popped(oracle: Any, scores: Tensor, number: int) -> None:
-    """The sampler beside the default one, which spanning trees alone have."""
-    if oracle.name == "spanning_tree":
-        from structgrad.oracles.spanning_tree.gpu.cycle_popping import popped
-
-        shape = (len(scores), number)
-        uniforms, unfinished = torch.zeros(*shape, 2, dtype=torch.float64), torch.zeros(shape, dtype=torch.bool)
-        roots = torch.ones(shape, dtype=torch.int64) if oracle.single_root else None
-        popped(scores, uniforms, scores.new_zeros(*shape, *scores.shape[1:]), unfinished, roots)
-
-
-def _cut_short(oracle: Any, scores: Tensor, _: int) -> None:
-    """With lengths, which projections are told of."""
-    limits = torch.tensor(oracle.length_limits(oracle._event(scores)))
-    lengths = limits.squeeze(-1).expand(len(scores), *limits.shape[: len(limits) > 1])
-    oracle.argmax(scores, lengths=lengths)
-    _ = oracle.project(scores, lengths=lengths).mean
-
-
-def _enumerated(oracle: Any, scores: Tensor, number: int) -> None:
-    event = oracle._event(scores)
-    oracle.enumerate(event, 0, min(4 * number, oracle.count(event)))
+    rows, steps = torch.empty(len(scores), *event, dtype=scores.dtype, device="meta"), oracle._noise_size(event)
+    uniforms = torch.empty(len(scores), MANY, steps, dtype=torch.float64, device="meta")
+    sample = import_module("structgrad.oracles.derivations.gpu").sample
+    sample(rows, uniforms, rows.new_empty(len(scores), MANY, *event), device.graph_of(oracle, event, scores.device))
 
 
 def _differentiated(oracle: Any, scores: Tensor, _: int) -> None:
     leaf = scores.detach().requires_grad_()
-    _gradient(oracle.marginals(leaf), leaf)
-
-
-def _moved(oracle: Any, scores: Tensor, number: int) -> None:
-    """Gradients of means and of weights, and their own, in several directions for a row; torch has those of what is found by sorting."""
-    for kind in ("mean", "weights"):
-        leaf = scores[:2].detach().requires_grad_()
-        solution = oracle.project(leaf.expand(min(number, 16), *leaf.shape))
-        if isinstance(solution.projection.lists, DeviceAtoms):
-            _gradient(_gradient(getattr(solution, kind), leaf, further=True), leaf)
+    torch.autograd.grad(oracle.marginals(leaf).square().sum(), leaf)
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -145,55 +91,24 @@ OPERATIONS: dict[str, Operation] = {
     "covariance_product": _differentiated,
     "sample": _sampled,
     "sample_often": _sampled_often,
-    "popping": _popped,
-    "project": lambda oracle, scores, _: oracle.project(scores).mean,
-    "project_backward": _moved,
-    "lengths": _cut_short,
-    "enumerate": _enumerated,
-    "entmax": lambda oracle, scores, _: entmax(scores, 1.3) if oracle.name == "categorical" else None,
 }
 
-ONCE = ("lengths", "project_backward")
-"""Of what these change in the kernels that all projections share, one structure tells."""
-
-DERIVED = (*device.OPERATIONS, "sample_often")
 _SUMS = ("log_partition", "marginals", "covariance_product")
 
 CASES: dict[str, Case] = {
-    "categorical": Case("categorical", ((1,), (5,), (1000,), (8192,))),
-    "categories": Case("categories", ((1, 2), (3, 5), (32, 16), (2, 8192)), listed=(8, 4)),
-    "subset": Case("subset[k=1]", ((1,), (5,), (1000,), (16384,)), listed=(30,)),
-    "subset_several": Case("subset[k=10]", ((10,), (13,), (1000,), (16384,)), listed=(30,), covers=False),
-    "linear_chain": Case("linear_chain", ((1, 1, 1), (3, 3, 3), (128, 32, 32), (7, 64, 64)), listed=(8, 4, 4)),
-    "alignment": Case("alignment", ((1, 1), (3, 5), (512, 512), (2048, 2048)), listed=(8, 8)),
-    "alignment_tall": Case("alignment", ((2, 1), (5, 3), (512, 500), (2049, 2048)), listed=(8, 7), covers=False),
-    "constituency": Case("constituency", ((1, 1), (5, 5), (40, 40), (512, 512)), listed=(12, 12)),
-    "projective_tree": Case("projective_tree", ((2, 2), (5, 5), (41, 41), (512, 512)), listed=(9, 9)),
-    "projective_tree_roots": Case(
-        "projective_tree[single_root=False]", ((2, 2), (5, 5), (41, 41), (512, 512)), listed=(9, 9), covers=False
-    ),
-    "spanning_tree": Case("spanning_tree", ((2, 2), (5, 5), (41, 41), (65, 65)), listed=(9, 9)),
-    "spanning_tree_roots": Case("spanning_tree[single_root=False]", ((2, 2), (5, 5), (41, 41), (65, 65)), listed=(9, 9), covers=False),
-    "spanning_tree_long": Case("spanning_tree", ((512, 512),), only=("argmax", "project"), sizes=("largest",), covers=False),
-    "assignment": Case("assignment", ((1, 1), (3, 3), (16, 16), (15, 15)), listed=(10, 10)),
-    "assignment_large": Case(
-        "assignment", ((64, 64), (1000, 1000), (2048, 2048)), only=("argmax",), sizes=("small", "real", "largest"), covers=False
-    ),
-    "shift_reduce": Case("shift_reduce", ((2, 2, 2), (5, 5, 2), (41, 41, 2), (2048, 2048, 2)), listed=(12, 12, 2)),
-    "shift_reduce_local": Case(
-        "shift_reduce[normalization=local]", ((2, 2, 2), (5, 5, 2), (41, 41, 2), (2048, 2048, 2)), listed=(12, 12, 2)
-    ),
-    # Those that state their derivations share the kernels of these, whose tiles differ.
-    "semi_markov": Case("semi_markov", ((1, 1, 1, 1), (5, 3, 2, 2), (32, 4, 8, 8), (128, 8, 16, 16)), only=DERIVED),
-    "labelled_constituency": Case("labelled_constituency", ((1, 1, 1), (5, 5, 2), (20, 20, 8), (64, 64, 16)), only=DERIVED, covers=False),
-    "ctc": Case("ctc", ((1, 3, 3), (6, 5, 3), (64, 33, 3), (512, 101, 3)), only=DERIVED, covers=False),
-    "edit_alignment": Case("edit_alignment", ((2, 2, 5), (5, 4, 5), (33, 33, 5), (257, 257, 5)), only=DERIVED, covers=False),
-    "tied_semi_markov": Case("tied_semi_markov", ((2, 1, 1), (6, 3, 2), (34, 4, 8), (129, 16, 16)), only=_SUMS, covers=False),
-    "second_order_chain": Case(
-        "second_order_chain", ((1, 1, 1, 1), (5, 3, 3, 3), (32, 8, 8, 8), (33, 32, 32, 32)), only=DERIVED, covers=False
-    ),
+    "linear_chain": Case(((1, 1, 1), (3, 3, 3), (128, 32, 32), (33, 64, 64)), only=("argmax", *_SUMS)),
+    "alignment": Case(((1, 1), (3, 5), (128, 128), (512, 512))),
+    "constituency": Case(((1, 1), (5, 5), (40, 40), (100, 100))),
+    "projective_tree": Case(((2, 2), (5, 5), (41, 41), (65, 65)), covers=False),
+    "shift_reduce": Case(((2, 2, 2), (5, 5, 2), (41, 41, 2), (257, 257, 2)), covers=False),
+    "semi_markov": Case(((1, 1, 1, 1), (5, 3, 2, 2), (32, 4, 8, 8), (128, 8, 16, 16)), covers=False),
+    "labelled_constituency": Case(((1, 1, 1), (5, 5, 2), (20, 20, 8), (64, 64, 16)), covers=False),
+    "ctc": Case(((1, 3, 3), (6, 5, 3), (64, 33, 3), (512, 101, 3)), covers=False),
+    "edit_alignment": Case(((2, 2, 5), (5, 4, 5), (33, 33, 5), (257, 257, 5)), covers=False),
+    "tied_semi_markov": Case(((2, 1, 1), (6, 3, 2), (34, 4, 8), (129, 16, 16)), only=_SUMS, covers=False),
+    "second_order_chain": Case(((1, 1, 1, 1), (5, 3, 3, 3), (32, 8, 8, 8), (33, 32, 32, 32)), covers=False),
 }
-"""Structures with their options, and kernels' own where these differ by the shape of the event."""
+"""Structures, whose tiles differ."""
 
 Record = dict[str, Any]
 
@@ -201,9 +116,7 @@ Record = dict[str, Any]
 def records(case: str, operation: str, size: str, dtype: torch.dtype) -> Iterator[tuple[Record, Launch | None]]:
     """What an operation launches, each program that Triton made once, and what goes wrong, which has no launch."""
     task = CASES[case]
-    oracle, scores = make_oracle(task.oracle), task.scores(size, dtype)
-    if operation == "enumerate" and size in ("real", "largest") and task.listed:
-        scores = torch.zeros(1, *task.listed)
+    oracle, scores = make_oracle(case), task.scores(size, dtype)
     about = {"case": case, "operation": operation, "size": size, "dtype": str(dtype).removeprefix("torch.")}
     failure: Exception | None = None
     with launched() as launches:
@@ -267,14 +180,13 @@ Task = tuple[str, str, str, torch.dtype]
 
 def everything(case: str) -> Iterator[Task]:
     """All of a structure."""
-    return ((case, *rest) for rest in product(CASES[case].only or OPERATIONS, CASES[case].sizes, DTYPES))
+    return ((case, *rest) for rest in product(CASES[case].only or OPERATIONS, SIZES, DTYPES))
 
 
 def covering() -> Iterator[Task]:
-    """Every operation of every structure at its small size, in one dtype: every kernel, and every structure's own."""
+    """Every operation of some structures at their small size, in one dtype: every kernel."""
     for place, case in enumerate(name for name, task in CASES.items() if task.covers):
-        operations = [name for name in CASES[case].only or OPERATIONS if name not in ONCE or case == "linear_chain"]
-        yield from ((case, operation, "small", DTYPES[place % 2]) for operation in operations)
+        yield from ((case, operation, "small", DTYPES[place % 2]) for operation in CASES[case].only or OPERATIONS)
 
 
 def main(words: list[str]) -> None:

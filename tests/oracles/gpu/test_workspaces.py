@@ -12,10 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from structgrad.oracles.kernels import gpu
-from tests.oracles.gpu.capturing import CASES, Input
-
-SUMS = ("argmax", "log_partition", "marginals", "samples")
-"""With their gradients."""
+from tests.oracles.gpu.test_no_waiting import EVENTS, OPERATIONS, prepared
 
 BATCH = 2
 
@@ -52,17 +49,17 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         yield amounts
 
 
-@pytest.mark.parametrize("operation", SUMS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("case", ["linear_chain", "constituency", "semi_markov", "ctc"])
 def test_a_batch_in_parts_gives_the_same_bits_in_bounded_memory(
     case: str, operation: str, gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from structgrad.oracles.kernels.gpu import launching
 
     def call(rows: Tensor) -> list[Tensor]:
-        return Input(case, operation, rows, None).prepared()()
+        return prepared(case, operation, rows, None)()
 
-    scores = torch.randn(BATCH, *CASES[case], device=gpu_kernels, dtype=torch.float64)
+    scores = torch.randn(BATCH, *EVENTS[case], device=gpu_kernels, dtype=torch.float64)
     with taken(monkeypatch) as alone:
         call(scores[:1])
     with taken(monkeypatch) as whole:
