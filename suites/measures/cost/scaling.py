@@ -1,4 +1,4 @@
-"""Scaling of time and memory of estimators with the length of the structures.
+"""Scaling of time and memory of estimators with the length of the structures, and of variance with the number of samples.
 
 Small sizes cost as much as a call. So an exponent is fitted to the upper half of the sizes, at least three. It is the median of the slopes
 of all pairs of points (Theil 1950, Sen 1968), which one disturbed point does not move.
@@ -6,6 +6,7 @@ of all pairs of points (Theil 1950, Sen 1968), which one disturbed point does no
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,13 +23,20 @@ from ...problems.losses import make_loss
 from ...statistics import seeds
 from ...statistics.interval import Interval
 from ...statistics.intervals import median_interval
+from ...statistics.moments import BATCHES
 from ...text import reason_of
+from ..bias import Sampling, measure
 from ..memory import load_kernels, peak_memory
 from ..suite import Context, Finding, Suite
 from .timer import BATCH, MIN_ROUNDS, interleave, probe, single_thread, time_once, timed, timing_batch
 
 LENGTHS = tuple(2**power for power in range(2, 11))
 """Sizes of an event, by the name that the oracle gives its length."""
+
+SAMPLES = (1, 2, 4, 8, 16)
+
+MAX_REPLICATES = 1024
+"""The most replicates of the variance at one number of samples."""
 
 FEWEST_POINTS = 3
 """Two points fit any exponent."""
@@ -126,14 +134,15 @@ def event_of_length(oracle: Oracle, event: tuple[int, ...], length: int) -> tupl
 
 
 class ScalingSuite(Suite):
-    """Time and peak memory of a step of `BATCH` rows against length; points, and fitted exponents.
+    """Time and peak memory of a step of `BATCH` rows against length, with fitted exponents; relative variance and ρ against samples.
 
     Scores of the problem's oracle are random, with a quadratic loss that is tied to a random structure. An estimator that does not support
-    a size stops there, with the reason. The effort limits the sizes, so a busy machine may reach fewer.
+    a size stops there, with the reason. The effort limits the sizes, so a busy machine may reach fewer. Samples are varied on the problem's
+    first instance.
     """
 
     name: ClassVar[str] = "scaling"
-    summary: ClassVar[str] = "time and memory against length, with fitted exponents"
+    summary: ClassVar[str] = "time and memory against length, with fitted exponents, and variance against samples"
     version: ClassVar[int] = 3
     exclusive: ClassVar[bool] = True
     together: ClassVar[bool] = True
@@ -172,6 +181,8 @@ class ScalingSuite(Suite):
             for name, one in reached.items():
                 seconds = {size: timings.seconds[name, size][:, 0] for size in one.calls if (name, size) in timings.seconds}
                 yield from _points(name, one, seconds, device)
+        for name, estimator in estimators.items():
+            yield from _variances(name, estimator, problem, context)
 
 
 def _points(name: str, reached: Reached, seconds: Mapping[int, Any], device: torch.device) -> Iterator[Finding]:
@@ -194,3 +205,27 @@ def _points(name: str, reached: Reached, seconds: Mapping[int, Any], device: tor
         size, reason = reached.stopped
         status: Any = "error" if reached.failed else "skipped"
         yield Finding(name, "total_time", None, setting=f"length={size}", size=float(size), status=status, reason=reason)
+
+
+def _variances(name: str, estimator: Any, problem: Problem, context: Context) -> Iterator[Finding]:
+    """Relative variance and ρ of an estimate at every number of samples that the estimator takes; nothing if it takes none."""
+    if not hasattr(estimator, "num_samples"):
+        return
+    instance, replicates = problem.instances[0], max(min(context.effort.replicates, MAX_REPLICATES), 2 * BATCHES)
+    key = ("scaling", problem.name, problem.stage, instance.name)
+    sampling = Sampling(replicates, context.seed, key, context.batch_size, dtype=context.dtype)
+    try:
+        truth = context.truth(problem, instance)
+        for samples in SAMPLES:
+            try:
+                changed = dataclasses.replace(estimator, num_samples=samples)
+            except ValueError:  # such as one sample, of which no other one is a baseline
+                continue
+            scores = instance.scores.to(context.device)
+            found = measure(changed, problem.oracle, instance.loss, scores, truth=truth, sampling=sampling)
+            at: dict[str, Any] = {"setting": f"samples={samples}", "size": float(samples), "tier": found.tier, "instance": instance.name}
+            for metric in ("relative_variance", "rho"):
+                if metric in found.metrics:
+                    yield Finding.of(name, metric, found.metrics[metric], replicates=found.replicates, **at)
+    except Exception as error:  # any user-supplied code may run here; no truth, no scale
+        yield Finding.failed(name, "relative_variance", error, setting="axis=samples")

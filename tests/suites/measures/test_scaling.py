@@ -133,3 +133,14 @@ def test_an_enumeration_stops_before_it_fills_the_memory() -> None:
 def test_lengths_begin_where_there_is_a_choice() -> None:
     larger = Problem("p", "init", Subset(5), problem(parts=12).instances, "test")
     assert next(f.setting for f in ScalingSuite().findings(larger, {"ste": StraightThrough()}, CONTEXT)) == "length=8"
+
+
+def test_variance_falls_with_samples_where_an_estimator_takes_them() -> None:
+    found = table({name: make_estimator(name) for name in ("reinforce", "rloo", "ste")})
+    curves = {
+        name: {item.setting: item.value for item in found if item.estimator == name and item.metric == "relative_variance"}
+        for name in ("reinforce", "rloo", "ste")
+    }
+    assert list(curves["rloo"]) == [f"samples={number}" for number in (2, 4, 8, 16)]  # one sample has no baseline
+    assert curves["ste"] == {}
+    assert curves["reinforce"]["samples=16"] == pytest.approx(curves["reinforce"]["samples=1"] / 16)
