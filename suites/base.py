@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
 from annotated_types import Interval
 
@@ -175,6 +176,24 @@ COLUMNS: dict[str, str] = {field.name: TYPES[str(field.type)] for field in field
 def to_frame(rows: Iterable[Row]) -> pd.DataFrame:
     """The rows as a table with the columns and types of `COLUMNS`; missing values are NA, never NaN."""
     return table(tuple(COLUMNS), map(vars, rows))
+
+
+def from_csv(path: Path | str | IO[str]) -> pd.DataFrame:
+    """The table that ``structgrad export --to csv`` wrote, with the columns and types of `COLUMNS`.
+
+    Example:
+        >>> import io
+        >>> len(from_csv(io.StringIO(",".join(COLUMNS))))
+        0
+    """
+    import pandas as pd
+
+    texts = [name for name, dtype in COLUMNS.items() if dtype in ("category", "string", "object")]
+    missing = {name: [""] for name in COLUMNS if name not in texts}
+    types: dict[Any, Any] = dict.fromkeys(texts, "str")
+    read = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=missing)
+    read["batches"] = [tuple(map(float, filter(None, values.split(";")))) for values in read["batches"]]
+    return read.astype(COLUMNS)
 
 
 def table(columns: Sequence[str], records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

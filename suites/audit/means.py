@@ -89,7 +89,7 @@ def compare(case: Case) -> FlatComparison:
     return FlatComparison(
         case.structure.name,
         "mc" if summary is None else "exact",
-        *((metrics[name].value, metrics[name].low, metrics[name].high) for name in ("gain", "relative_bias", "cosine")),
+        **{name: (metrics[name].value, metrics[name].low, metrics[name].high) for name in ("gain", "relative_bias", "cosine")},
         relative_variance=metrics["relative_variance"].value,
         zero_rate=metrics["zero_gradient_rate"].value,
     )
