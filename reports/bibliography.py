@@ -13,30 +13,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-_ENTRY = re.compile(r"@(?P<kind>\w+)\{(?P<key>[\w-]+),\n(?P<body>(?:  \w+ = \{.*\},\n)+)\}\n")
+_ENTRY = re.compile(r"@\w+\{(?P<key>[\w-]+),\n(?P<body>(?:  \w+ = \{.*\},\n)+)\}\n")
 _FIELD = re.compile(r"  (\w+) = \{(.*)\},\n")
 _ACCENT = re.compile(r"\{\\(['\"`^~c])\{?([A-Za-z])\}?\}")
-_VENUES = ("booktitle", "journal", "howpublished", "publisher", "institution")
 _COMBINING = {"'": "\u0301", '"': "\u0308", "`": "\u0300", "^": "\u0302", "~": "\u0303", "c": "\u0327"}
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One publication.
-
-    Attributes:
-        key: of BibTeX. ``source``: the entry as it stands in the file. ``fields``: by name, as in the file.
-    """
+    """One publication: its key, its entry as it stands in the file, and its fields in plain text."""
 
     key: str
     source: str
     fields: dict[str, str]
-
-    @property
-    def authors(self) -> list[tuple[str, str]]:
-        """The last and the first names of each author."""
-        names = (name.partition(", ") for name in plain(self.fields["author"]).split(" and "))
-        return [(last, first) for last, _, first in names]
 
     def __str__(self) -> str:
         """Authors, title, venue and year, for people.
@@ -45,11 +34,13 @@ class Entry:
             >>> str(entries()["valiant1979complexity"])
             'L. G. Valiant (1979). The Complexity of Computing the Permanent. Theoretical Computer Science.'
         """
-        names = [" ".join([*(f"{part[0]}." for part in first.split()), last]) for last, first in self.authors]
-        authors = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= 4 else f"{names[0]} et al."
-        title = plain(self.fields["title"])
-        venue = next((plain(self.fields[name]) for name in _VENUES if name in self.fields), "")
-        return f"{authors} ({self.fields['year']}). {title}{'' if title[-1] in '!?' else '.'}" + (f" {venue}." if venue else "")
+        people = (name.partition(", ") for name in self.fields["author"].split(" and "))
+        names = [" ".join([*(f"{part[0]}." for part in first.split()), last]) for last, _, first in people]
+        authors = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if len(names) <= 4 else f"{names[0]} et al."
+        title = self.fields["title"]
+        places = ("booktitle", "journal", "howpublished", "publisher", "institution")
+        venue = next((f" {self.fields[name]}." for name in places if name in self.fields), "")
+        return f"{authors} ({self.fields['year']}). {title}{'' if title[-1] in '!?' else '.'}{venue}"
 
     @property
     def short(self) -> str:
@@ -59,7 +50,7 @@ class Entry:
             >>> entries()["valiant1979complexity"].short
             'Valiant 1979'
         """
-        names = [last for last, _ in self.authors]
+        names = [name.partition(", ")[0] for name in self.fields["author"].split(" and ")]
         return f"{' & '.join(names) if len(names) <= 2 else f'{names[0]} et al.'} {self.fields['year']}"
 
 
@@ -67,25 +58,20 @@ class Entry:
 def entries() -> dict[str, Entry]:
     """Every entry of the file, by its key."""
     text = importlib.resources.files(__package__).joinpath("references.bib").read_text(encoding="utf-8")
-    return {found["key"]: Entry(found["key"], found[0].rstrip(), dict(_FIELD.findall(found["body"]))) for found in _ENTRY.finditer(text)}
+    found = ((one, {name: plain(value) for name, value in _FIELD.findall(one["body"])}) for one in _ENTRY.finditer(text))
+    return {one["key"]: Entry(one["key"], one[0].rstrip(), fields) for one, fields in found}
 
 
-Cited = Mapping[str, Sequence[str]]
-"""The keys of publications by the names of estimators and oracles."""
-
-
-def used(frame: pd.DataFrame, known: Cited | None = None) -> dict[Entry, list[str]]:
+def used(frame: pd.DataFrame, known: Mapping[str, Sequence[str]] | None = None) -> dict[Entry, list[str]]:
     """The publications behind the estimators and oracles of a result table, each with the names that refer to it, by key.
 
-    Args:
-        frame: the result table.
-        known: the result of `cited`, if it is known.
+    The names with their keys may be `known`, as `cited` returns them.
     """
     rows = frame[frame["status"] != "skipped"]
     families, oracles = (map(str, rows[column].astype(object).unique()) for column in ("family", "oracle"))
     names = cited(families, oracles) if known is None else known
-    keys = sorted({key for found in names.values() for key in found})
-    return {entries()[key]: [name for name, found in names.items() if key in found] for key in keys if key in entries()}
+    keys = sorted({key for found in names.values() for key in found} & entries().keys())
+    return {entries()[key]: [name for name, found in names.items() if key in found] for key in keys}
 
 
 def cited(families: Iterable[str], oracles: Iterable[str]) -> dict[str, tuple[str, ...]]:

@@ -1,22 +1,19 @@
-"""Output of a run on a terminal: its progress, and the summary at its end. A pipe gets plain lines."""
+"""Output of a run on a terminal: its progress, and the summary at its end."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..suites.base import split_loss
 from ..suites.running.work import progress_text
-from ..suites.text import COMPILING, duration, number, plural
+from ..suites.text import number, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +47,7 @@ MAX_NAMED = 3
 """Maximum number of estimators that a cell names; of more it shows the first and the number of others."""
 
 QUIET_SECONDS = 10.0
-"""Time between two lines of progress in a pipe."""
+"""Time between two lines of progress."""
 
 Overview = dict[str, Any]
 """A table: ``title``, ``stages`` and ``rows`` of a name and (text, style) per stage; ``of`` heads the names, by default "estimator"."""
@@ -64,14 +61,9 @@ def console(*, error: bool = False) -> Console:
 
 @dataclass(frozen=True)
 class Verbosity:
-    """Amount of output; lines for people go to standard error if standard output is JSON.
-
-    Attributes:
-        quiet: print important lines only. ``verbose``: print a line per cell. ``as_json``: print one line of JSON at the end.
-    """
+    """Amount of output; lines for people go to standard error if standard output is JSON."""
 
     quiet: bool = False
-    verbose: bool = False
     as_json: bool = False
 
     def say(self, text: str, style: str = "", *, important: bool = False, apart: bool = False) -> None:
@@ -93,51 +85,13 @@ class Verbosity:
         shown.print(f"\n{found['title']}", style="bold", markup=False, soft_wrap=True)
         shown.print(table)
 
-    @contextmanager
-    def compiling(self) -> Iterator[None]:
-        """Print once, on standard error, that this process compiles kernels."""
-        from ..oracles.kernels import notices
-
-        said = False
-
-        def tell(begins: bool) -> None:
-            nonlocal said
-            if begins and not (said or self.quiet):
-                console(error=True).print(f"{COMPILING} ...", style="dim", markup=False, soft_wrap=True)
-            said = said or begins
-
-        with notices.listening(tell):
-            yield
-
-    @contextmanager
-    def progress(self) -> Iterator[Progress]:
-        """Show a bar and a line per worker on a terminal, and plain lines elsewhere and below a notebook, on standard error."""
-        if self.quiet:
-            yield lambda snapshot: None
-        # The terminal of a notebook's kernel cannot go back to a line, and would keep every drawing of a bar.
-        elif self.verbose or not sys.stderr.isatty() or "JPY_PARENT_PID" in os.environ:
-            yield plain_progress(quiet=0.0 if self.verbose else QUIET_SECONDS, named=self.verbose)
-        else:
-            from rich.live import Live
-
-            with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
-                yield lambda snapshot: live.update(display(snapshot))
+    def progress(self) -> Progress:
+        """A function that prints lines about the progress of a run on standard error."""
+        return (lambda snapshot: None) if self.quiet else plain_progress()
 
 
-def display(snapshot: Snapshot) -> Group:
-    """The overall bar, and the cell of every worker."""
-    from rich.progress_bar import ProgressBar
-
-    bar, workers = Table.grid(padding=(0, 1)), Table.grid(padding=(0, 2))
-    bar.add_row(ProgressBar(total=max(snapshot.total, 1), completed=snapshot.finished, width=40), Text(progress_text(snapshot)))
-    for busy in snapshot.busy:
-        doing = f"{busy.label}: {COMPILING}" if busy.compiling else busy.label
-        workers.add_row(Text(busy.worker, style="dim"), Text(duration(busy.seconds), justify="right"), Text(doing))
-    return Group(bar, workers)
-
-
-def plain_progress(*, quiet: float = QUIET_SECONDS, named: bool = False) -> Progress:
-    """Print lines at the start, at the end, at the first compilation and after so many seconds, or for every cell if it is named."""
+def plain_progress(quiet: float = QUIET_SECONDS) -> Progress:
+    """Print lines at the start, at the end, at the first compilation and after so many seconds."""
     last, compiled = -float("inf"), False
 
     def report(snapshot: Snapshot) -> None:
@@ -145,7 +99,7 @@ def plain_progress(*, quiet: float = QUIET_SECONDS, named: bool = False) -> Prog
         begins = not compiled and any(busy.compiling for busy in snapshot.busy)
         compiled = compiled or begins
         ending = snapshot.finished == snapshot.total and snapshot.label != ""
-        if ending or begins or (time.monotonic() - last >= quiet and (snapshot.label != "" or not named)):
+        if ending or begins or time.monotonic() - last >= quiet:
             last = time.monotonic()
             sys.stderr.write(f"{progress_text(snapshot)} {snapshot.label}".rstrip() + "\n")
             sys.stderr.flush()

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from ...suites.comparison import MEANING, GateResult
+from ...suites.comparison import KEY, MEANING, GateResult
 from ...suites.comparison.gating import reaction_to
 from ...suites.comparison.pairs import CELL, identities, items_of
 from ...suites.statistics.interval import Interval
 from ...suites.text import ZERO, change, listed, plural, significant, whole
-from .groups import grouped
 
 SYMBOLS = dict(zip(MEANING, "✗≠!−?/✓⊕+≈=", strict=True))
 """Symbols of the verdicts, which do not depend on colours."""
+
+CHANGED = [verdict for verdict in MEANING if verdict not in ("identical", "equivalent")]
 
 CLAIM = "claim to be unbiased"
 _TELLING = ("gain", "relative_bias", CLAIM, "absolute_bias", "orthogonal_bias", "null_bias", "relative_variance", "absolute_variance")
@@ -33,18 +33,10 @@ _OTHER_PLAN = {
 }
 
 
-@dataclass(frozen=True)
-class Findings:
-    """Lines about checks that fail, stay open, or changed.
-
-    Attributes:
-        lines: one for each estimator; before them, one for each fact that many estimators share, such as a baseline of another plan.
-        details: the other metrics of these estimators.
-        left: the number of lines that are left out.
-    """
+class Findings(NamedTuple):
+    """Lines about checks that fail, stay open, or changed, and the number of lines that are left out."""
 
     lines: list[str]
-    details: list[str]
     left: int
 
 
@@ -73,6 +65,20 @@ def sentence(item: Any) -> str:
     return f"{text} ({details})" if details else text
 
 
+def effects(items: pd.DataFrame) -> np.ndarray:
+    """The size of each change: of logarithms for ratios, infinite without a change."""
+    changes = items["change"].to_numpy(float)
+    with np.errstate(all="ignore"):
+        sizes = np.where(items["scale"] == "ratio", np.where(changes > 0, np.abs(np.log(changes)), np.inf), np.abs(changes))
+    return np.where(np.isnan(changes), np.inf, sizes)
+
+
+def ordered(items: pd.DataFrame) -> pd.DataFrame:
+    """Comparisons with the gravest verdicts first, and the greatest effects among them."""
+    names = items.assign(**{name: items[name].astype(str) for name in KEY}, effect=-effects(items))
+    return items.loc[names.sort_values(["verdict", "effect", *KEY], kind="stable").index]
+
+
 def tally(items: pd.DataFrame) -> str:
     """The number of comparisons of each verdict, gravest first."""
     counts = items["verdict"].value_counts()
@@ -80,24 +86,17 @@ def tally(items: pd.DataFrame) -> str:
 
 
 def gate_findings(result: GateResult, level: Literal["fail", "warn"], most: int) -> Findings:
-    """One line for each estimator with checks that fail, or stay open; then its other metrics."""
+    """One line for each estimator with checks that fail, or stay open; then their other metrics."""
     judged = [verdict for verdict in MEANING if reaction_to(verdict, result.settings) == level]
     claims = result.claims.assign(broken=result.claims["broken"] & (level == "fail"))
     return by_estimator(result.comparisons, judged, "fail" if level == "fail" else "stay open", most, claims=claims)
 
 
-def by_estimator(  # noqa: PLR0913 - the comparisons, and their description
-    items: pd.DataFrame, judged: Collection[str], noun: str, most: int, *, claims: pd.DataFrame | None = None, by_name: bool = False
-) -> Findings:
-    """One line for each estimator with a verdict of some kinds: its most telling metric, and the number of its checks of these kinds.
+def by_estimator(items: pd.DataFrame, judged: Collection[str], verb: str, most: int, *, claims: pd.DataFrame | None = None) -> Findings:
+    """One line for each fact that many estimators share, then for each estimator with a verdict of some kinds, then for other metrics.
 
-    Args:
-        items: all comparisons.
-        judged: the verdicts to report.
-        noun: the verb for such checks: fail, stay open.
-        most: the largest number of lines, and of details.
-        claims: claims to be unbiased, as in `GateResult`.
-        by_name: sort estimators by name; else those with the gravest verdicts come first.
+    The line of an estimator is that of its most telling metric, and has the number of its checks of these kinds, with their verb: fail,
+    stay open. Those with the gravest verdicts come first. There are at `most` so many lines.
     """
     claims = items.iloc[:0].assign(broken=False) if claims is None else claims
     wanted, broken = items["verdict"].isin(list(judged)), claims[claims["broken"].astype(bool)]
@@ -113,26 +112,20 @@ def by_estimator(  # noqa: PLR0913 - the comparisons, and their description
     biased = metrics.loc[metrics["metric"].eq("relative_bias"), "estimator"]
     metrics = metrics[~metrics["metric"].isin([CLAIM, "relative_bias_squared"]) | ~metrics["estimator"].isin(biased)]
     metrics = metrics.sort_values(["gravity", "rank", "count", "metric"], ascending=[True, True, False, True])
-    first = metrics.drop_duplicates("estimator")
-    first = (
-        first.sort_values("estimator") if by_name else first.sort_values(["gravity", "total", "estimator"], ascending=[True, False, True])
-    )
-    chosen = items[items["estimator"].isin(first["estimator"][:most]) & ~spoken]
-    groups = {(group.estimator, group.metric): group for group in items_of(grouped(chosen, judged, ["estimator", "metric"]))}
-
-    def line(name: str, metric: str) -> str:
-        if metric == CLAIM:
-            return _broken_claims(broken[broken["estimator"] == name])
-        return _group_sentence(groups[name, metric], chosen.loc[groups[name, metric].labels])
-
+    first = ~metrics.duplicated("estimator")
+    leaders = metrics[first].sort_values(["gravity", "total", "estimator"], ascending=[True, False, True])
+    position = {name: place for place, name in enumerate(leaders["estimator"])}
+    others = metrics[~first].sort_values("estimator", key=lambda names: names.map(position), kind="stable")
     checked = Counter(items["estimator"]) + Counter(claims["estimator"])
-    lines = [
-        f"{line(item.estimator, item.metric)}; {whole(item.total)} of {plural(checked[item.estimator], 'check')} {noun}"
-        for item in items_of(first[:most])
-    ]
-    others = {name: some["metric"][1:] for name, some in metrics.groupby("estimator", sort=False)}
-    details = [(name, metric) for name in first["estimator"][:most] for metric in others[name]]
-    return Findings([*shared, *lines], [line(*detail) for detail in details[:most]], len(first[most:]) + len(details[most:]))
+    lines = list(shared)
+    for place, item in enumerate(items_of(pd.concat([leaders, others])[:most])):
+        if item.metric == CLAIM:
+            text = _broken_claims(broken[broken["estimator"] == item.estimator])
+        else:
+            text = _group_sentence(items[(items["estimator"] == item.estimator) & (items["metric"] == item.metric) & ~spoken], judged)
+        count = f"; {whole(item.total)} of {plural(checked[item.estimator], 'check')} {verb}" if place < len(leaders) else ""
+        lines.append(text + count)
+    return Findings(lines, max(len(metrics) - most, 0))
 
 
 def _shared(items: pd.DataFrame, wanted: pd.Series) -> tuple[list[str], pd.Series]:
@@ -162,19 +155,19 @@ def _shared(items: pd.DataFrame, wanted: pd.Series) -> tuple[list[str], pd.Serie
     return lines, spoken
 
 
-def _group_sentence(group: Any, items: pd.DataFrame) -> str:
-    """One line on a metric of an estimator over all its problems."""
-    sharing = items[items["verdict"] == group.verdict]
-    most = next(items_of(items.loc[[group.most]]))
-    where = _on(sharing, items)
-    evidence = "; ".join(filter(None, (group.verdict, _evidence(most), most.reason)))
-    if not np.isnan(group.change) and len({_values(item, 3) for item in items_of(sharing)}) == 1:
-        text = f"{group.metric} {_values(most)}{where}"
+def _group_sentence(items: pd.DataFrame, judged: Collection[str]) -> str:
+    """One line on a metric of an estimator over all its problems: the gravest verdict, and the changes with it."""
+    verdict = items.loc[items["verdict"].isin(list(judged)), "verdict"].min()
+    sharing = items[items["verdict"] == verdict]
+    sharing = sharing.assign(effect=effects(sharing)).sort_values("effect", kind="stable")
+    least, most = (next(items_of(sharing.iloc[[end]])) for end in (0, -1))
+    where = _on(sharing, items) + (f" ({len(sharing)} of {len(items)} instances)" if len(sharing) < len(items) else "")
+    if len({_values(item, 3) for item in items_of(sharing)}) == 1:
+        text = f"{most.metric} {_values(most)}{where}"
     else:
-        share = f" ({group.sharing} of {group.instances} instances)" if group.sharing < group.instances else ""
-        text = f"{' '.join(filter(None, (group.metric, change_text(group))))}{where}{share}"
-        text += f", most on {_instance(most)}: {_values(most)}" if not np.isnan(most.change) and group.instances > 1 else ""
-    return f"{SYMBOLS[group.verdict]} {group.estimator}: {text} ({evidence})"
+        changes = dict.fromkeys(change(Interval(item.change), item.scale) for item in (least, most) if not np.isnan(item.change))
+        text = f"{' '.join(filter(None, (most.metric, ' to '.join(changes))))}{where}, most on {_instance(most)}: {_values(most)}"
+    return f"{SYMBOLS[verdict]} {most.estimator}: {text} ({'; '.join(filter(None, (verdict, _evidence(most), most.reason)))})"
 
 
 def _broken_claims(broken: pd.DataFrame) -> str:

@@ -1,26 +1,22 @@
-"""A comparison and a gate as text, Markdown, a page, JSON, CSV, JUnit and annotations of GitHub."""
+"""A comparison and a gate as text, Markdown, JSON, CSV and annotations of GitHub."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
-from xml.etree import ElementTree
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
-import jinja2
 import numpy as np
 import pandas as pd
 
 from ...suites.comparison import KEY, MEANING, GateResult
 from ...suites.comparison.pairs import items_of
-from ...suites.metrics import METRICS
 from . import findings
-from .findings import SYMBOLS, change_text, quantity, tally
-from .groups import CHANGED, grouped, ordered
+from .findings import CHANGED, SYMBOLS, tally
 
-MAX_LINES, MAX_CHANGES, MAX_MARKDOWN_ROWS, MAX_PAGE_ROWS, MAX_RATIOS = 20, 200, 100, 500, 40
-"""Lines of a gate and of a comparison in a terminal, rows of a table in Markdown and on a page, ratios in a chart."""
+MAX_LINES, MAX_MARKDOWN_LINES, MAX_CHANGES = 20, 100, 200
+"""Lines of a gate in a terminal and in Markdown, and of a comparison."""
 
 _RECORD = [
     *KEY, "verdict", "base", "head", "scale", "change", "low", "high", "method", "p_value", "p_adjusted", "reason"
@@ -30,20 +26,34 @@ Heads = Sequence[tuple[str, pd.DataFrame]]
 """The name of each run, and its comparison with the base."""
 
 
+def json_text(content: Any, indent: int | None = 1) -> str:
+    """Strict JSON of nested values and a line feed: None for no number, a text for infinity."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        if isinstance(value, float | np.floating):
+            return None if math.isnan(value) else float(value) if math.isfinite(value) else str(float(value))
+        return value.item() if isinstance(value, np.generic) else value
+
+    return json.dumps(plain(content), indent=indent, allow_nan=False, ensure_ascii=False) + "\n"
+
+
 # Comparisons.
 
 
-def comparison_text(base: str, heads: Heads, sort: str) -> str:
-    """Counts, a line for each estimator that changed, then its other metrics."""
+def comparison_text(base: str, heads: Heads) -> str:
+    """Counts, and lines on estimators that changed."""
     blocks = []
     for head, items in heads:
         lines = [f"{head} against {base}: {tally(items)}"]
-        found = findings.by_estimator(items, CHANGED, "changed", MAX_CHANGES, by_name=sort == "name")
+        found = findings.by_estimator(items, CHANGED, "changed", MAX_CHANGES)
         if not found.lines:
             lines += ["nothing changed"]
         else:
-            lines += ["", "By estimator (head / base, or difference, as a mean over instances with its 95 % interval):", *found.lines]
-            lines += ["", "Their other metrics:", *found.details] if found.details else []
+            lines += ["", "By estimator (head / base, or difference, from the least to the largest):", *found.lines]
             lines += [f"and {found.left} more (--format csv lists all)"] if found.left else []
             there = set(items["verdict"])
             lines += ["", *(f"{SYMBOLS[verdict]} {verdict}: {MEANING[verdict]}" for verdict in CHANGED if verdict in there)]
@@ -51,95 +61,34 @@ def comparison_text(base: str, heads: Heads, sort: str) -> str:
     return "\n\n".join(blocks) + "\nexit code 0, whatever changed; `structgrad gate` decides\n"
 
 
-def comparison_markdown(base: str, heads: Heads, sort: str) -> str:
-    """A table of the changes in each run, for a comment on a pull request."""
+def comparison_markdown(base: str, heads: Heads) -> str:
+    """Lists of the changes in each run, for a comment on a pull request."""
     parts = ["# Comparison", ""]
     for head, items in heads:
         parts += [f"## {_cell(head)} against {_cell(base)}", "", tally(items) + ".", ""]
-        groups = ordered(grouped(items, CHANGED), sort)
-        if groups.empty:
-            parts += ["Nothing changed.", ""]
-            continue
-        parts += [f"- {_cell(line)}" for line in findings.by_estimator(items, CHANGED, "changed", MAX_MARKDOWN_ROWS).lines]
-        parts += ["", "| verdict | estimator | problem, entropy level | metric | head / base | instances |", "|---|---|---|---|---|---|"]
-        for row in _rows(groups[:MAX_MARKDOWN_ROWS], items):
-            cells = (f"{SYMBOLS[row['verdict']]} {row['verdict']}", f"`{row['estimator']}`", row["problem"], row["metric"])
-            parts.append("| " + " | ".join(map(_cell, (*cells, row["change"] or row["reason"], row["instances"]))) + " |")
-        parts += [f"\nand {len(groups) - MAX_MARKDOWN_ROWS} more."] if len(groups) > MAX_MARKDOWN_ROWS else []
-        parts += [""]
+        parts += _lists("", findings.by_estimator(items, CHANGED, "changed", MAX_MARKDOWN_LINES)) or ["Nothing changed.", ""]
     return "\n".join([*parts, "## Verdicts", "", *(f"- {SYMBOLS[verdict]} {verdict}: {MEANING[verdict]}" for verdict in MEANING), ""])
 
 
-def _rows(groups: pd.DataFrame, items: pd.DataFrame) -> Iterator[dict[str, str]]:
-    """Groups as the texts of a table."""
-    for group in items_of(groups):
-        yield {
-            "verdict": group.verdict,
-            "estimator": group.estimator,
-            "problem": f"{group.problem}, {group.stage}",
-            "metric": quantity(group),
-            "meaning": METRICS[group.metric].meaning if group.metric in METRICS else "",
-            "change": change_text(group),
-            "instances": f"{group.sharing} of {group.instances}",
-            "reason": str(items.at[group.most, "reason"]),
-        }
+def _lists(title: str, found: findings.Findings) -> list[str]:
+    """Findings as lists in Markdown."""
+    parts = [*([f"### {title}", ""] if title else []), *(f"- {_cell(line)}" for line in found.lines), ""] if found.lines else []
+    return parts + ([f"and {found.left} more.", ""] if found.left else [])
 
 
-def comparison_page(base: str, heads: Heads, sort: str, library: Callable[[], str]) -> str:
-    """A self-contained page with a chart and a table for each run; ``library`` returns the packed script that draws charts."""
-    sections = []
-    for head, items in heads:
-        groups = ordered(grouped(items, list(MEANING)), sort)
-        drawn = groups[groups["verdict"].isin(CHANGED) & groups["scale"].eq("ratio") & groups["change"].gt(0)][:MAX_RATIOS]
-        sections.append(
-            {
-                "head": head,
-                "lines": findings.by_estimator(items, CHANGED, "changed", MAX_PAGE_ROWS).lines,
-                "counts": [(verdict, int(number)) for verdict, number in items["verdict"].value_counts(sort=False).items() if number],
-                "chart": json.dumps(_chart(drawn)).replace("<", "\\u003c") if len(drawn) else "",
-                "rows": list(_rows(groups[:MAX_PAGE_ROWS], items)),
-                "left_out": max(len(groups) - MAX_PAGE_ROWS, 0),
-            }
-        )
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("structgrad.reports.page"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    script = library() if any(section["chart"] for section in sections) else ""
-    return environment.get_template("comparison.html.j2").render(
-        base=base, sections=sections, meaning=MEANING, symbols=SYMBOLS, vega=script
-    )
-
-
-def _chart(groups: pd.DataFrame) -> dict[str, Any]:
-    """A forest plot in Vega-Lite: ratios with their intervals on a logarithmic axis, which ends at a hundredfold."""
-    import altair as alt
-
-    ends = groups[["change", "low", "high"]].astype(float)
-    ends = ends.assign(low=ends["low"].fillna(ends["change"]), high=ends["high"].fillna(ends["change"])).clip(0.01, 100)
-    names = [f"{SYMBOLS[group.verdict]} {group.metric}, {findings.place(group)}" for group in items_of(groups)]
-    rows = ends.assign(name=names, verdict=groups["verdict"].astype(str), shown=[change_text(group) for group in items_of(groups)])
-    chart = alt.Chart(rows).encode(
-        y=alt.Y("name:N", sort=None, title=None, axis=alt.Axis(labelLimit=420)),
-        color=alt.Color("verdict:N", legend=None),
-        tooltip=[alt.Tooltip("name:N"), alt.Tooltip("verdict:N"), alt.Tooltip("shown:N", title="head / base")],
-    )
-    x = alt.X("low:Q", scale=alt.Scale(type="log", nice=False, padding=10), title="head / base")
-    one = alt.Chart(pd.DataFrame({"one": [1]})).mark_rule(strokeDash=[4, 3]).encode(x="one:Q")
-    layers = one, chart.mark_rule(strokeWidth=2).encode(x=x, x2="high:Q"), chart.mark_point(filled=True, size=60).encode(x="change:Q")
-    spec = alt.layer(*layers).properties(width=480).to_dict()
-    return {key: value for key, value in spec.items() if key not in ("$schema", "config")}
-
-
-def comparison_json(base: str, heads: Heads, sort: str) -> str:
+def comparison_json(base: str, heads: Heads) -> str:
     """All comparisons in strict JSON."""
-    return _json({"base": base, "heads": [{"head": head, "comparisons": _records(items[_RECORD])} for head, items in heads]})
+    records = [{"head": head, "comparisons": items[_RECORD].astype(object).to_dict("records")} for head, items in heads]
+    return json_text({"base": base, "heads": records})
 
 
-def comparison_csv(base: str, heads: Heads, sort: str) -> str:
+def comparison_csv(base: str, heads: Heads) -> str:
     """One line per number."""
     tables = [items[_RECORD].assign(compared_with=base, run=head)[["compared_with", "run", *_RECORD]] for head, items in heads]
     return str(pd.concat(tables).to_csv(index=False, lineterminator="\n"))
 
+
+COMPARISONS = {"text": comparison_text, "md": comparison_markdown, "json": comparison_json, "csv": comparison_csv}
 
 # Gates.
 
@@ -157,12 +106,14 @@ def headline(result: GateResult) -> str:
 
 
 def gate_text(result: GateResult) -> str:
-    """A line for each estimator that fails or is open, its other metrics, the counts, and the outcome as the last line."""
-    both = {"fails": findings.gate_findings(result, "fail", MAX_LINES), "open": findings.gate_findings(result, "warn", MAX_LINES)}
-    lines = [f"{title}: {line}" for title, found in both.items() for line in found.lines]
-    for title, found in both.items():
-        lines += [f"  also {title}: {line}" for line in found.details]
-        lines += [f"  also {title}: {found.left} more (--json lists all)"] if found.left else []
+    """Lines on estimators that fail or are open, the counts, and the outcome as the last line."""
+    lines: list[str] = []
+    for title, found in (
+        ("fails", findings.gate_findings(result, "fail", MAX_LINES)),
+        ("open", findings.gate_findings(result, "warn", MAX_LINES)),
+    ):
+        lines += [f"{title}: {line}" for line in found.lines]
+        lines += [f"{title}: {found.left} more (--json lists all)"] if found.left else []
     lines += [f"numbers: {tally(result.comparisons)}"]
     if len(result.claims):
         lines += [f"claims to be unbiased: {len(result.claims)} checked, {result.claims['broken'].sum()} broken"]
@@ -173,80 +124,35 @@ def gate_markdown(result: GateResult) -> str:
     """The outcome, and lists of the checks that fail or are open, for the summary of a job."""
     mark = {"passed": "✅", "failed": "❌"}.get(result.outcome, "⚠️")
     parts = [f"## {mark} structgrad {headline(result)}", "", f"Numbers: {tally(result.comparisons)}.", ""]
-    for title, level in (("Fails", "fail"), ("Open", "warn")):
-        found = findings.gate_findings(result, level, MAX_MARKDOWN_ROWS)  # type: ignore[arg-type]
-        parts += [f"### {title}", "", *(f"- {_cell(line)}" for line in found.lines), ""] if found.lines else []
-        parts += ["Other metrics:", "", *(f"- {_cell(line)}" for line in found.details), ""] if found.details else []
-        parts += [f"and {found.left} more.", ""] if found.left else []
-    return "\n".join(parts)
-
-
-def _checks(result: GateResult) -> Iterator[tuple[str, str, str, str]]:
-    """Group, name, reaction and sentence of each check; claims first."""
-    for claim in items_of(result.claims):
-        name = f"unbiased on {claim.instance}, {claim.stage} ({claim.suite})"
-        yield f"structgrad.{claim.problem}.{claim.estimator}", name, "fail" if claim.broken else "pass", findings.sentence(claim)
-    for item in items_of(result.comparisons):
-        name = f"{quantity(item)} of {findings.place(item)}"
-        yield f"structgrad.{item.problem}.{item.estimator}", name, item.reaction, findings.sentence(item)
+    parts += _lists("Fails", findings.gate_findings(result, "fail", MAX_MARKDOWN_LINES))
+    return "\n".join([*parts, *_lists("Open", findings.gate_findings(result, "warn", MAX_MARKDOWN_LINES))])
 
 
 def gate_json(result: GateResult, exit_code: int) -> str:
     """The whole gate in strict JSON."""
-    checks = list(_checks(result))
-    return _json(
+    checks = [("fail" if claim.broken else "pass", claim) for claim in items_of(result.claims)]
+    checks += [(item.reaction, item) for item in items_of(result.comparisons)]
+    return json_text(
         {
             "outcome": result.outcome,
             "exit_code": exit_code,
             "alpha": result.settings.alpha,
-            "failures": [sentence for *_, reaction, sentence in checks if reaction == "fail"],
-            "warnings": [sentence for *_, reaction, sentence in checks if reaction == "warn"],
-            "comparisons": _records(result.comparisons[_RECORD]),
-            "claims": _records(result.claims[[*KEY, "broken", "exact", "effect", "p_adjusted"]]),
+            "failures": [findings.sentence(check) for reaction, check in checks if reaction == "fail"],
+            "warnings": [findings.sentence(check) for reaction, check in checks if reaction == "warn"],
+            "comparisons": result.comparisons[_RECORD].astype(object).to_dict("records"),
+            "claims": result.claims[[*KEY, "broken", "exact", "effect", "p_adjusted"]].astype(object).to_dict("records"),
             "idle_overrides": result.idle,
         }
     )
 
 
-def junit(result: GateResult) -> bytes:
-    """One test case per check for CI systems: failures fail, open checks are skipped."""
-    states = {"fail": "failure", "warn": "skipped"}
-    root = ElementTree.Element("testsuite", {"name": "structgrad gate"})
-    for group, name, reaction, sentence in _checks(result):
-        case = ElementTree.SubElement(root, "testcase", {"classname": group, "name": name})
-        if reaction in states:
-            ElementTree.SubElement(case, states[reaction], {"message": sentence})
-    for name, tag in (
-        ("tests", "testcase"),
-        ("failures", "testcase/failure"),
-        ("skipped", "testcase/skipped"),
-        ("errors", "testcase/error"),
-    ):
-        root.set(name, str(len(root.findall(tag))))
-    return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
-
-
 def github_lines(result: GateResult, most: int = 10) -> Iterable[str]:
     """Annotations of a job; GitHub keeps ten of each kind."""
-    for level, kind in (("error", "fail"), ("warning", "warn")):
-        for line in findings.gate_findings(result, kind, most).lines:  # type: ignore[arg-type]
+    levels: tuple[tuple[str, Literal["fail", "warn"]], ...] = (("error", "fail"), ("warning", "warn"))
+    for level, kind in levels:
+        for line in findings.gate_findings(result, kind, most).lines:
             text = line.replace("%", "%25").replace("\r", "").replace("\n", "%0A")
             yield f"::{level} title=structgrad gate::{text}"
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows for JSON: None for no number, a text for infinity."""
-    return [{str(name): _finite(value) for name, value in row.items()} for row in frame.astype(object).to_dict("records")]
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float | np.floating):
-        return None if math.isnan(value) else float(value) if math.isfinite(value) else str(float(value))
-    return bool(value) if isinstance(value, np.bool_) else value
-
-
-def _json(content: Any) -> str:
-    return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _cell(text: str) -> str:

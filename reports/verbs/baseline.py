@@ -14,19 +14,17 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Save, list, show and remove baselines (stored runs to compare with).",
+    help="Save and show baselines (stored runs to compare with). Each is one file, which you may rename or delete.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_Name = Annotated[str, typer.Argument(help="Name of the baseline.", metavar="NAME")]
 _Folder = Annotated[Path, typer.Option("--dir", help="Folder with the baselines.", metavar="DIR")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _HERE = Path("baselines")
 
 
 @app.command()
 def save(  # noqa: PLR0913 - one parameter per option
-    name: _Name,
+    name: Annotated[str, typer.Argument(help="Name of the baseline.", metavar="NAME")],
     run: Annotated[str, typer.Argument(help="Run: its folder or its table.", metavar="RUN")],
     *,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a baseline of this name if the gate against it passes.")] = False,
@@ -58,56 +56,36 @@ def save(  # noqa: PLR0913 - one parameter per option
             before = load(str(path)) if path.exists() else None
         except OtherSchemaError:
             before = None
-        machines = (before.machine if before else {}, loaded.machine)
         # Without an older baseline, only claims are checked.
+        machines = (before.machine if before else {}, loaded.machine)
         result = gate(before.frame if before else [], loaded.frame, machines, settings)
         if result.outcome == "failed" and force is None:
             typer.echo(formats.gate_text(result), err=True, nl=False)
             fail(f"baseline {name} is not saved, because the gate fails; to save it anyway, use --force 'the reason'", REGRESSED)
-        about = {"name": name, **({"reason": force} if force else {})}
-        count = baselines.save(path, loaded.frame, loaded.manifest, **about)
+        count = baselines.save(path, loaded.frame, loaded.manifest, name=name, **({"reason": force} if force else {}))
         typer.echo(f"baseline {name}: {count} rows, {path.stat().st_size} bytes, {path}")
 
 
-@app.command("list")
-def list_(folder: _Folder = _HERE, as_json: _Json = False) -> None:
-    """List the baselines of a folder."""
+@app.command()
+def show(
+    name: Annotated[str | None, typer.Argument(help="Name of the baseline. Default: list all.", metavar="NAME", show_default=False)] = None,
+    folder: _Folder = _HERE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the origin of a baseline: code, seed, machine, command, and the reason if it was saved with --force."""
     with sentences():
+        from ...oracles.registry import hint
         from ..analysis import baselines
 
         if folder.exists() and not folder.is_dir():
-            raise ValueError(f"`baseline list` got --dir {folder}, which is a file; expected a folder with baselines")
-        found = [{"name": name, "bytes": baselines.path_of(name, folder).stat().st_size} for name in baselines.names(folder)]
-        lines = "\n".join(f"{item['name']}  {item['bytes']} bytes" for item in found)
-        typer.echo(json.dumps(found, indent=1) if as_json else lines or f"no baselines in {folder}")
-
-
-@app.command()
-def show(name: _Name, folder: _Folder = _HERE, as_json: _Json = False) -> None:
-    """Show the origin of a baseline: code, seed, machine, command, and the reason if it was saved with --force."""
-    with sentences():
-        from ..analysis import baselines
-
-        found = baselines.describe(_existing(name, folder))
+            raise ValueError(f"`baseline show` got --dir {folder}, which is a file; expected a folder with baselines")
+        known = baselines.names(folder)
+        if name is None:
+            typer.echo(json.dumps(known) if as_json else "\n".join(known) or f"no baselines in {folder}")
+            return
+        path = baselines.path_of(name, folder)
+        if not path.is_file():
+            raise ValueError(f"no baseline {name!r} in {folder}" + (f"; {hint(name, known)}" if known else ""))
+        found = baselines.describe(path)
         lines = "\n".join(f"{key}: {value}" for key, value in found.items() if value is not None)
         typer.echo(json.dumps(found, indent=1) if as_json else lines)
-
-
-@app.command()
-def rm(name: _Name, folder: _Folder = _HERE) -> None:
-    """Remove a baseline."""
-    with sentences():
-        path = _existing(name, folder)
-        path.unlink()
-        typer.echo(f"removed {path}")
-
-
-def _existing(name: str, folder: Path) -> Path:
-    from ...oracles.registry import hint
-    from ..analysis import baselines
-
-    path = baselines.path_of(name, folder)
-    if not path.is_file():
-        known = baselines.names(folder)
-        raise ValueError(f"no baseline {name!r} in {folder}" + (f"; {hint(name, known)}" if known else ""))
-    return path

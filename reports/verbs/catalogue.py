@@ -64,38 +64,32 @@ def record(kind: str, name: str, entry: Any) -> Record:
 
 
 def everything() -> dict[str, list[Record]]:
-    """The records of all kinds, from the user's cache unless the package has changed or plugins are installed."""
-    if any(importlib.metadata.entry_points(group=f"structgrad.{kind}") for kind in ("estimators", "oracles")):
-        return _records()
+    """The records of all kinds, without broken plugins; from the user's cache unless the package has changed or plugins are installed."""
     from ...user_cache import user_cache
+    from .. import results
 
     package = Path(__file__).parents[2]
-    files = (Path(root, name) for root, _, names in os.walk(package, followlinks=True) for name in names if name.endswith(".py"))
-    lines = sorted(f"{file} {(found := file.stat()).st_size} {found.st_mtime_ns}" for file in files)
-    code = hashlib.blake2b("\n".join([sys.version, *lines]).encode(), digest_size=16).hexdigest()
     path = user_cache() / f"list-{hashlib.blake2b(str(package).encode(), digest_size=4).hexdigest()}.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept["code"] == code:
-            return dict(kept["value"])
-    value = _records()
-    with suppress(OSError):
-        from .. import results
-
-        results.write_whole(path, json.dumps({"code": code, "value": value}, ensure_ascii=False).encode())
-    return value
-
-
-def _records() -> dict[str, list[Record]]:
-    """The records of all kinds, without the plugins that are broken."""
-    found: dict[str, list[Record]] = {kind: [] for kind in KINDS}
+    code = ""
+    if not any(importlib.metadata.entry_points(group=f"structgrad.{kind}") for kind in ("estimators", "oracles")):
+        files = (Path(root, name) for root, _, names in os.walk(package, followlinks=True) for name in names if name.endswith(".py"))
+        lines = sorted(f"{file} {(found := file.stat()).st_size} {found.st_mtime_ns}" for file in files)
+        code = hashlib.blake2b("\n".join([sys.version, *lines]).encode(), digest_size=16).hexdigest()
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["code"] == code:
+                return dict(kept["value"])
+    value: dict[str, list[Record]] = {kind: [] for kind in KINDS}
     for kind, registry in registries().items():
         for name in registry:
             with suppress(ValueError):
                 entry = registry[name]
                 if kind not in ("estimators", "oracles") or isinstance(entry, type):
-                    found[kind].append(record(kind, name, entry))
-    return found
+                    value[kind].append(record(kind, name, entry))
+    if code:
+        with suppress(OSError):
+            results.write_whole(path, json.dumps({"code": code, "value": value}, ensure_ascii=False).encode())
+    return value
 
 
 def complete(kind: str = "") -> Callable[[str], list[str]]:
@@ -111,21 +105,19 @@ def complete(kind: str = "") -> Callable[[str], list[str]]:
 
 
 def select(kind: str | None, pattern: str | None) -> dict[str, list[Record]]:
-    """The records of a kind, or of all kinds, whose names contain a text or match a glob; a word alone that is no kind is such a text.
-
-    Raises:
-        ValueError: an unknown kind, or a pattern that matches nothing.
-    """
+    """The records of a kind, or of all kinds, whose names contain a text or match a glob; a word alone that is no kind is such a text."""
     known = everything()
     chosen = {kind: known[kind]} if kind in KINDS else known
     wanted = kind if pattern is None and kind not in KINDS else pattern
     if wanted is None:
         return chosen
-    matching = {
-        name: [one for one in records if wanted in one["name"] or fnmatch.fnmatch(one["name"], wanted)] for name, records in chosen.items()
+    found = {
+        name: matching
+        for name, records in chosen.items()
+        if (matching := [one for one in records if wanted in one["name"] or fnmatch.fnmatch(one["name"], wanted)])
     }
-    if any(matching.values()):
-        return {name: records for name, records in matching.items() if records}
+    if found:
+        return found
     from ...oracles.registry import hint
 
     if kind not in KINDS:

@@ -10,8 +10,6 @@ import typer
 from .options import option
 from .outcome import sentences
 
-FORMATS = ("text", "md", "html", "json", "csv")
-
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
@@ -19,12 +17,8 @@ class CompareOptions:
 
     base: str = option(MISSING, None, "BASE")
     """Base of the comparison: a run folder, its table, a baseline, or published (the table of the package)."""
-    heads: tuple[str, ...] = option((), None, "RUN", shown=False)
+    heads: tuple[str, ...] = option(MISSING, None, "RUN")
     """Runs to compare with the base."""
-    with_: str | None = option(None, "Options", "BASE", "--with", shown=False)
-    """Base of the comparison, instead of the first argument."""
-    sort: str = option("effect", "Options", "KEY")
-    """effect (largest first) or name."""
     only: str = option("all", "Options", "WHICH")
     """all, or changed (without identical and equivalent numbers)."""
     estimator: tuple[str, ...] = option((), "Options", "NAME", "--estimator", "-e")
@@ -34,7 +28,7 @@ class CompareOptions:
     config: Path | None = option(None, "Options", "FILE")
     """TOML file with margins and level, as for gate."""
     format: str | None = option(None, "Options", "NAME", shown="from the output file name, else text")
-    """text, md, html, json or csv."""
+    """text, md, json or csv."""
     output: Path | None = option(None, "Options", "FILE", "--output", "-o")
     """Output file instead of standard output."""
     dir: Path = option(Path("baselines"), "Options", "DIR")
@@ -48,32 +42,23 @@ def compare(options: CompareOptions) -> None:
     To get a verdict as exit code, use gate.
     """
     with sentences():
-        output, sort = options.output, options.sort
-        suffix = output.suffix[1:] if output and output.suffix[1:] in FORMATS else "text"
-        kind = options.format or suffix
-        for value, known, flag in (
-            (kind, FORMATS, "format"),
-            (sort, ("effect", "name"), "sort"),
-            (options.only, ("all", "changed"), "only"),
-        ):
-            if value not in known:
-                from ...oracles.registry import hint
-
-                raise ValueError(f"--{flag} got {value!r}; {hint(value, known)}")
+        from ...oracles.registry import hint
         from ...suites.comparison import compare as compare_tables
         from ...suites.comparison.pairs import COLUMNS
         from ...suites.comparison.settings import load_settings, selects
         from .. import published, results
         from ..analysis.loading import comparable, load
-        from ..comparison import formats
-        from ..comparison.groups import CHANGED, ordered
+        from ..comparison.findings import CHANGED, ordered
+        from ..comparison.formats import COMPARISONS
 
+        output = options.output
+        suffix = output.suffix[1:] if output else ""
+        kind = options.format or ("text" if suffix in ("", "txt") else suffix)
+        for flag, value, known in (("format", kind, COMPARISONS), ("only", options.only, ("all", "changed"))):
+            if value not in known:
+                raise ValueError(f"--{flag} got {value!r}; {hint(value, known)}")
         settings = load_settings(options.config)
-        base, others = options.base, list(options.heads)
-        if options.with_ is not None:
-            base, others = options.with_, [base, *others]
-        if not others:
-            raise ValueError(f"`compare` got only {base}; expected a second run, or a base with --with BASE")
+        base, others = options.base, options.heads
         results.check_output("compare", output, base, *others)
         columns = None if published.NAME in (base, *others) else COLUMNS
         before, found = load(base, options.dir, columns), []
@@ -83,15 +68,8 @@ def compare(options: CompareOptions) -> None:
             for column, patterns in (("estimator", options.estimator), ("metric", options.metric)):
                 names = [one for one in items[column].unique() if any(selects(pattern, one) for pattern in patterns)]
                 items = items[items[column].isin(names)] if patterns else items
-            found.append((name, ordered(items[items["verdict"].isin(CHANGED)] if options.only == "changed" else items, sort)))
-        if kind == "html":
-            from ..page.page import vega
-
-            text = formats.comparison_page(base, found, sort, vega)
-        else:
-            writers = {"text": formats.comparison_text, "md": formats.comparison_markdown}
-            writers |= {"json": formats.comparison_json, "csv": formats.comparison_csv}
-            text = writers[kind](base, found, sort)
+            found.append((name, ordered(items[items["verdict"].isin(CHANGED)] if options.only == "changed" else items)))
+        text = COMPARISONS[kind](base, found)
         if output is None:
             typer.echo(text, nl=False)
             return

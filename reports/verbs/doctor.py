@@ -1,22 +1,38 @@
-"""``structgrad doctor``: check this machine, list compiled kernels, and test the oracles on a device."""
+"""``structgrad doctor``: check this machine, and test the oracles on a device."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import inspect
 import json
-from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+import os
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from ...suites.text import gibibytes, number
 from .outcome import OK, REGRESSED, SOME_FAILED, sentences
 
-OPERATIONS = {name: name for name in ("argmax", "log_partition", "marginals", "covariance_product", "sample", "project", "enumerate")}
-OPERATIONS |= {"log_partition": "log-partition", "covariance_product": "covariance"}
-"""Names of kernels, and their titles in the table."""
+MIN_DISK = 0.2 * 2**30
 
-NO_KERNEL = "no kernel"
+
+@dataclass(frozen=True)
+class MachineCheck:
+    """A property of the machine: its value, and the advice that repairs it. A broken one fails runs; others make them slower or noisier."""
+
+    name: str
+    value: str
+    advice: str = ""
+    broken: bool = False
 
 
 def doctor(
@@ -24,9 +40,7 @@ def doctor(
     device: Annotated[str | None, typer.Option(help="Test every oracle on this device, such as cuda.")] = None,
     only: Annotated[str, typer.Option(help="With --device: only oracles whose names contain this text.")] = "",
 ) -> None:
-    """Check versions, processor, GPU, clock, memory, disk, compiled kernels, plugins and score files, and suggest fixes.
-
-    A table shows which operations use compiled kernels and which use plain PyTorch, for each device.
+    """Check versions, cores, GPU, memory, disk, compiled kernels, plugins and score files, and suggest fixes.
 
     With --device, test every operation of every oracle on that device against an enumeration of all structures, as `structgrad audit
     --oracle` does on the CPU.
@@ -35,29 +49,23 @@ def doctor(
     """
     with sentences():
         if device is not None:
-            _test_device(device, only, as_json=as_json)
+            raise typer.Exit(_test_device(device, only, as_json=as_json))
         if only:
             raise ValueError(f"`doctor` got --only {only} without --device; expected both, or neither")
-        from .machine import checks
-
-        found, rows = checks(), kernel_rows()
-    broken = sum(check.verdict == "broken" for check in found)
+        found = checks()
+    broken = sum(check.broken for check in found)
     if as_json:
-        page = {"broken": broken, "checks": [vars(check) for check in found], "served": [row._asdict() for row in rows]}
-        typer.echo(json.dumps(page, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps({"broken": broken, "checks": list(map(asdict, found))}, indent=2, ensure_ascii=False))
     else:
-        width = max(len(check.name) for check in found)
         for check in found:
-            mark = {"ok": " ", "note": "!", "broken": "X"}[check.verdict]
-            typer.echo(f"{mark} {check.name:<{width}}  {check.value}" + (f"\n  {'':<{width}}  -> {check.advice}" if check.advice else ""))
-        for line in kernel_table(rows):
-            typer.echo(f"  {line}")
+            mark = "X" if check.broken else "!" if check.advice else " "
+            typer.echo(f"{mark} {check.name:<18}  {check.value}" + (f"\n{'':<22}-> {check.advice}" if check.advice else ""))
         typer.echo(f"{broken} broken: runs would fail" if broken else "runs work here")
     raise typer.Exit(SOME_FAILED if broken else OK)
 
 
-def _test_device(device: str, only: str, *, as_json: bool) -> None:
-    """Test the laws of every oracle on a device, and print a line for each as it ends."""
+def _test_device(device: str, only: str, *, as_json: bool) -> int:
+    """Test the laws of every oracle on a device, print a line for each as it ends, and return the exit code."""
     from ...oracles import ORACLES, Subset
     from ...suites.audit.oracles import audit_oracle
     from ...suites.running.planning.plan import check_device
@@ -72,12 +80,10 @@ def _test_device(device: str, only: str, *, as_json: bool) -> None:
         failures = [f"{check.law}, {check.where}: {check.detail}" for check in audit.checks if check.status in ("violated", "crashed")]
         records.append({"oracle": name, "verdict": audit.verdict, "checks": len(audit.checks), "failures": failures})
         if not as_json:
-            typer.echo(f"{name:<22}  {audit.verdict:<9}  {len(audit.checks):>3} checks on {device}")
-            for failure in failures:
-                typer.echo(f"  {failure}")
+            typer.echo("\n  ".join([f"{name:<22}  {audit.verdict:<9}  {len(audit.checks):>3} checks on {device}", *failures]))
     wrong = sum(record["verdict"] != "right" for record in records)
     typer.echo(json.dumps(records, indent=2) if as_json else f"{wrong} of {len(records)} oracles are wrong on {device}")
-    raise typer.Exit(REGRESSED if wrong else OK)
+    return REGRESSED if wrong else OK
 
 
 def on_device(oracle: Any, device: str) -> Any:
@@ -87,19 +93,17 @@ def on_device(oracle: Any, device: str) -> Any:
     from ...oracles.active_set.solution import SparseSolution
     from ...suites.oracle_proxy import hooked
 
-    def moved(value: Any, place: str) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.to(place)
-        if isinstance(value, torch.Generator):
-            return torch.Generator(place).manual_seed(value.initial_seed())
-        return _OnCpu(value) if isinstance(value, SparseSolution) else value
-
-    class _OnCpu:
+    class OnCpu:
         def __init__(self, solution: SparseSolution) -> None:
             self._solution = solution
 
         def __getattr__(self, name: str) -> Any:
             return moved(getattr(self._solution, name), "cpu")
+
+    def moved(value: Any, place: str) -> Any:
+        if isinstance(value, torch.Generator):
+            return torch.Generator(place).manual_seed(value.initial_seed())
+        return value.to(place) if isinstance(value, torch.Tensor) else OnCpu(value) if isinstance(value, SparseSolution) else value
 
     depth = 0
 
@@ -114,97 +118,142 @@ def on_device(oracle: Any, device: str) -> Any:
             depth -= 1
         return moved(result, "cpu")
 
-    kind = type(oracle)
-    functions = [name for name, _ in inspect.getmembers_static(kind, inspect.isfunction) if not name.startswith("_")]
-    methods = [name for name in functions if not isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod)]
-    return hooked(oracle, methods, call)
+    members = inspect.getmembers_static(type(oracle), inspect.isfunction)
+    return hooked(oracle, [name for name, _ in members if not name.startswith("_")], call)
 
 
-class KernelRow(NamedTuple):
-    """One operation of one structure on one device.
-
-    Attributes:
-        device, structure, operation: the place in the table.
-        by: ``kernel`` or ``torch``; a kernel of a GPU is compared with plain PyTorch at its first use in a process.
-        why: reason for plain PyTorch.
-    """
-
-    device: str
-    structure: str
-    operation: str
-    by: str
-    why: str = ""
+def checks() -> list[MachineCheck]:
+    """Run all checks; a check that raises is broken."""
+    found: list[MachineCheck] = []
+    for look in CHECKS:
+        try:
+            found += look()
+        except Exception as error:  # any fault of the machine
+            advice = "this check failed; repair the named package"
+            found.append(MachineCheck(look.__name__.strip("_"), f"{type(error).__name__}: {error}", advice, broken=True))
+    return found
 
 
-def kernel_rows() -> list[KernelRow]:
-    """List kernels on the CPU and on every CUDA device; nothing if the oracles cannot be imported, which a check reports.
+def _versions() -> Iterator[MachineCheck]:
+    from ..results import version_of
 
-    Raises:
-        ValueError: an unknown value of STRUCTGRAD_KERNELS.
-    """
+    yield MachineCheck("python", platform.python_version())
+    yield MachineCheck("structgrad", version_of("structgrad") or "not installed")
+    for package in _dependencies():
+        try:
+            importlib.import_module(package)
+            yield MachineCheck(package, version_of(package) or "of unknown version")
+        except Exception as error:  # a broken installation may raise anything
+            yield MachineCheck(package, f"cannot be imported: {error}", f"pip install --force-reinstall {package}", broken=True)
+
+
+def _dependencies() -> list[str]:
+    """The required packages; optional ones, such as `ray`, are checked where they are used."""
+    required = importlib.metadata.requires("structgrad") or []
+    return [re.split(r"[^\w-]", one)[0] for one in required if "extra ==" not in one]
+
+
+def _gpu() -> Iterator[MachineCheck]:
+    import torch
+
+    from ...oracles.kernels import gpu
+
+    if not torch.cuda.is_available():
+        unused = shutil.which("nvidia-smi") is not None
+        advice = "install a torch that is built for this driver: https://pytorch.org/get-started/locally"
+        yield MachineCheck("gpu", "not used by torch" if unused else "none", advice if unused else "")
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        free, total = torch.cuda.mem_get_info(index)
+        why = gpu.unserved(index)
+        name = torch.cuda.get_device_name(index) + (f" without kernels ({why})" if why else "")
+        yield MachineCheck(f"cuda:{index}", f"{name}, {gibibytes(free)} of {gibibytes(total)} free")
+
+
+def _processors() -> Iterator[MachineCheck]:
+    from ...suites.running.planning.plan import CORES
+
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    yield MachineCheck("cores", f"{CORES} workers by default, of {os.cpu_count()}")
+    advice = "other programs use this machine: times will be noisy, other numbers are unaffected"
+    yield MachineCheck("load", number(load, 2), advice if load > 0.5 * CORES else "")
+
+
+def _memory() -> Iterator[MachineCheck]:
+    from ...suites.running.planning.plan import CORES
+    from .run.dry_run import WORKER_BYTES
+
+    available = _available_memory()
+    if available is not None:
+        fit = int(available / WORKER_BYTES)
+        advice = f"{CORES} workers take {gibibytes(CORES * WORKER_BYTES)}: run with --jobs {max(fit, 1)}"
+        yield MachineCheck("memory", f"{gibibytes(available)} free", advice if fit < CORES else "", broken=fit == 0)
+
+
+def _available_memory() -> int | None:
+    """Bytes that are free without swapping; None if the system does not report them."""
+    with suppress(OSError):
+        found = re.search(r"^MemAvailable: *(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"), re.MULTILINE)
+        return int(found[1]) * 1024 if found else None
+    return None
+
+
+def _disk() -> Iterator[MachineCheck]:
+    here = Path.cwd()
+    free = shutil.disk_usage(here).free
+    advice = "free some space, or run with --out on another disk" if free < MIN_DISK else ""
+    yield MachineCheck("disk", f"{gibibytes(free)} free", advice, broken=bool(advice))
+    advice = "" if _can_write(here) else "run elsewhere, or with --out DIR"
+    yield MachineCheck("folder", f"{here}{', not writable' if advice else ''}", advice, broken=bool(advice))
+
+
+def _can_write(folder: Path) -> bool:
+    with suppress(OSError), tempfile.NamedTemporaryFile(dir=folder):
+        return True
+    return False
+
+
+def _kernels() -> Iterator[MachineCheck]:
+    from ...user_cache import user_cache
+
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    folders = [Path(chosen)] if chosen else [Path(__file__).parents[2] / "oracles", user_cache().parent]
+    warm = sum(1 for folder in folders for _ in folder.rglob("*.nbi"))
+    writable = any(_can_write(folder if folder.is_dir() else folder.parent) for folder in folders)
+    value = f"{warm} in {folders[0]}" if warm else "none yet: the first run compiles for a few minutes"
+    advice = "" if writable else "they cannot be written, and every process compiles for minutes: set NUMBA_CACHE_DIR to a writable folder"
+    yield MachineCheck("compiled kernels", value, advice)
+
+
+def _oracles() -> Iterator[MachineCheck]:
+    import torch
+
+    from ...oracles import Categorical
+
+    right = abs(float(Categorical().marginals(torch.tensor([0.0, 1.0]).double())[1]) - 0.7310585786300049) < 1e-12
+    yield MachineCheck("oracles", "correct" if right else "wrong results", "" if right else "reinstall torch and numba", broken=not right)
+
+
+def _plugins() -> Iterator[MachineCheck]:
+    from ... import estimators  # noqa: F401 - registers its catalogue
+    from ...oracles.plugins import plugins
+
+    for one in plugins():
+        advice = f"update or remove {one.source}; everything else works without it" if one.problem else ""
+        yield MachineCheck(f"plugin {one.name}", one.problem or f"{one.kind} of {one.source}", advice)
+
+
+def _score_files() -> Iterator[MachineCheck]:
+    from ...suites.problems import available, default_data
+
     try:
-        import torch
-
-        devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
-        return [row for device in (None, *devices) for row in _rows_of(device)]
-    except ValueError:
-        raise
-    except Exception:  # any fault of the machine; a check names it
-        return []
+        folder = default_data()
+        value = f"{len(available(folder))} sets of trained models' scores in {folder}" if folder else "none found: built-in scores are used"
+        yield MachineCheck("score files", value)
+    except ValueError as error:
+        yield MachineCheck("score files", str(error), "or give the folder with --data", broken=True)
 
 
-def _rows_of(device: int | None) -> Iterator[KernelRow]:
-    """Rows of a CUDA device, or of the CPU."""
-    from ...oracles import ORACLES
-    from ...oracles.capabilities import EnumerableOracle, MarginalOracle, ProjectionOracle, SamplingOracle
-    from ...oracles.kernels import gpu, switch
-
-    needed = {"argmax": object, "sample": SamplingOracle, "project": ProjectionOracle, "enumerate": EnumerableOracle}
-    place = "cpu" if device is None else f"cuda:{device}"
-    why = f"{switch.VARIABLE}=off" if switch.CHOSEN == "off" else "" if device is None else gpu.unserved(device)
-    pairs = [(name, oracle, each) for name, oracle in ORACLES.items() for each in OPERATIONS]
-    for structure, oracle, operation in pairs:
-        if not issubclass(oracle, needed.get(operation, MarginalOracle)):
-            continue
-        served = not why and _has_kernel(structure, oracle, operation, cpu=device is None)
-        yield KernelRow(place, structure, operation, "kernel" if served else "torch", "" if served else why or NO_KERNEL)
-
-
-def _has_kernel(structure: str, oracle: Any, operation: str, *, cpu: bool) -> bool:
-    """Whether a kernel of the structure, or the executor of derivations, serves an operation."""
-    from ...oracles.capabilities import Oracle
-    from ...oracles.derivations import DerivedOracle, StatedOracle, device, executor
-    from ...oracles.kernels import modules
-
-    if not cpu:  # samples of chains take uniforms in another order
-        derived = issubclass(oracle, DerivedOracle) and oracle._kernel is not Oracle._kernel
-        return derived and operation in device.OPERATIONS and (structure, operation) != ("linear_chain", "sample")
-    module, function = oracle.kernel or structure, operation
-    if operation == "enumerate":
-        module, function = "unranking", structure
-    elif operation == "project" and structure in ("categorical", "categories", "subset"):
-        module = "simplex"
-    elif operation == "project" and structure == "assignment":
-        module, function = "birkhoff", "nearest"
-    name = modules.module_of(module)
-    own = name is not None and hasattr(importlib.import_module(name), function)
-    return own or (issubclass(oracle, StatedOracle) and operation in (*executor.OPERATIONS, "enumerate"))
-
-
-def kernel_table(rows: list[KernelRow]) -> Iterator[str]:
-    """Print one table for all devices with the same kernels."""
-    equal: dict[tuple[KernelRow, ...], list[str]] = {}
-    for device in dict.fromkeys(row.device for row in rows):
-        equal.setdefault(tuple(row._replace(device="") for row in rows if row.device == device), []).append(device)
-    for own, devices in equal.items():
-        title = ", ".join(devices)
-        if all(row.by == "torch" for row in own) and len({row.why for row in own}) == 1:
-            yield f"{title}: plain torch for everything, {own[0].why}"
-            continue
-        by = {(row.structure, row.operation): row.by for row in own}
-        structures = list(dict.fromkeys(row.structure for row in own))
-        width = max(map(len, [title, *structures]))
-        yield f"{title:<{width}}  {'  '.join(OPERATIONS.values())}"
-        for structure in structures:
-            cells = (f"{by.get((structure, operation), ''):<{len(heading)}}" for operation, heading in OPERATIONS.items())
-            yield f"{structure:<{width}}  {'  '.join(cells)}".rstrip()
+CHECKS: tuple[Callable[[], Iterator[MachineCheck]], ...] = (
+    *(_versions, _gpu, _processors, _memory, _disk, _kernels, _oracles, _plugins, _score_files),
+)
+"""Checks, in the order of the output."""

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
+from .options import option
 from .outcome import sentences
 
 if TYPE_CHECKING:
     import pandas as pd
 
+FORMATS = ("csv", "parquet", "jsonl", "json")
+"""The formats of a table; ``json`` is ``jsonl``."""
 
-def export(
-    run: Annotated[str, typer.Argument(help="Run: a folder, a results.parquet, or a URL.", metavar="RUN", show_default=False)],
-    to: Annotated[str, typer.Option("--to", help="csv, parquet, or jsonl (one JSON object per line).", metavar="FORMAT")] = "csv",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Output file, or - for standard output.",
-            metavar="FILE",
-            show_default="export.FORMAT in the run's folder, or here for a URL",
-        ),
-    ] = None,
-) -> None:
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Options of `export`."""
+
+    run: str = option(MISSING, None, "RUN", shown=False)
+    """Run: a folder, a results.parquet, or a URL."""
+    to: str = option("csv", "Options", "FORMAT")
+    """csv, parquet, or jsonl (one JSON object per line)."""
+    output: Path | None = option(None, "Options", "FILE", "--output", "-o", shown="export.FORMAT in the run's folder, or here for a URL")
+    """Output file, or - for standard output."""
+
+
+def export(options: ExportOptions) -> None:
     """Write all rows of a run as CSV, Parquet or JSON lines. An unfinished run exports its finished rows."""
+    run, to, output = options.run, options.to, options.output
     with sentences():
         from ...suites.running.remote import is_url, reading
         from .. import results
@@ -41,7 +43,7 @@ def export(
             raise ValueError(unknown(to, FORMATS, "format"))
         results.check_output("export", output, run)
         with reading(run) as found:
-            content = FORMATS[to](results.read(found)[0])
+            content = exported(results.read(found)[0], to)
         if str(output) == "-":
             typer.get_binary_stream("stdout").write(content)
             return
@@ -51,34 +53,20 @@ def export(
     typer.echo(f"export: {path.resolve()}")
 
 
-def to_csv(frame: pd.DataFrame) -> bytes:
-    """Comma-separated values, one row per line; the batches behind a number are numbers separated by semicolons."""
-    plain = frame.assign(batches=frame["batches"].map(lambda values: ";".join(repr(float(value)) for value in values)))
-    return plain.to_csv(index=False).encode()
+def exported(frame: pd.DataFrame, to: str) -> bytes:
+    """A table in a format of other programs.
 
-
-def to_parquet(frame: pd.DataFrame) -> bytes:
-    """Parquet with plain columns: names are texts and not dictionaries, for programs that know no categories."""
-    names = frame.select_dtypes("category")
-    return frame.assign(batches=frame["batches"].map(list)).astype(dict.fromkeys(names, "string")).to_parquet(index=False)
-
-
-def to_json(frame: pd.DataFrame) -> bytes:
-    """One strict JSON object per line; missing values are null, and infinity is the text ``inf``.
-
-    ``pandas.read_json(file, lines=True, dtype=False)`` reads it back.
+    CSV separates batches by semicolons; `frames.from_csv` restores the table. Parquet has texts for categories. JSON lines are strict: null
+    for no value, the text ``inf`` for infinity; ``pandas.read_json(file, lines=True, dtype=False)`` reads them.
     """
+    if to == "csv":
+        batches = frame["batches"].map(lambda values: ";".join(repr(float(value)) for value in values))
+        return frame.assign(batches=batches).to_csv(index=False).encode()
+    if to == "parquet":
+        names = frame.select_dtypes("category")
+        return frame.assign(batches=frame["batches"].map(list)).astype(dict.fromkeys(names, "string")).to_parquet(index=False)
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return [plain(item) for item in value]
-        if isinstance(value, float) and not math.isfinite(value):
-            return None if math.isnan(value) else str(value)
-        return value.item() if hasattr(value, "item") else value
+    from ..comparison.formats import json_text
 
     records = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return "".join(json.dumps({key: plain(value) for key, value in record.items()}, allow_nan=False) + "\n" for record in records).encode()
-
-
-FORMATS: dict[str, Callable[[pd.DataFrame], bytes]] = {"csv": to_csv, "parquet": to_parquet, "jsonl": to_json, "json": to_json}
-"""The formats of a table; ``json`` is ``jsonl``."""
+    return "".join(json_text(record, indent=None) for record in records).encode()

@@ -24,8 +24,6 @@ class GateOptions:
     """TOML file with level, margins and reactions."""
     strict: bool = option(False, "Options", None)
     """Exit with 4 if any number is inconclusive or incomparable."""
-    junit: Path | None = option(None, "Options", "FILE")
-    """Write a JUnit report for CI systems."""
     github: bool = option(False, "Options", None)
     """Annotate the GitHub job and add to its summary."""
     json: bool = option(False, "Options", None)
@@ -47,11 +45,9 @@ def gate(options: GateOptions) -> None:
         from ...suites.comparison.pairs import COLUMNS
         from ...suites.comparison.settings import load_settings
         from ...suites.running.store import OtherSchemaError
-        from .. import results
         from ..analysis.loading import load
         from ..comparison import formats
 
-        results.check_output("gate", options.junit, options.run, options.baseline)
         settings = load_settings(options.config)
         head = load(options.run, options.dir, COLUMNS)
         try:
@@ -67,8 +63,6 @@ def gate(options: GateOptions) -> None:
         for override in result.idle:
             typer.echo(f"warning: {override} matches no compared number", err=True)
         typer.echo(formats.gate_json(result, code) if options.json else formats.gate_text(result), nl=False)
-        if options.junit is not None:
-            results.write_whole(options.junit, formats.junit(result))
         if options.github:
             for line in formats.github_lines(result):
                 typer.echo(line)

@@ -24,7 +24,7 @@ PLAN, SCORES, PRECISION, MACHINE, OUTPUT = PANELS = ("Plan", "Your own scores", 
 RUNS = Path("structgrad-results")
 """Parent folder of runs without `--out`."""
 
-NOT_REPEATED = {"config", "dry_run", "fresh", "rerun", "json", "quiet", "verbose"}
+NOT_REPEATED = {"config", "dry_run", "fresh", "rerun", "json", "quiet"}
 """Options that the command that repeats a run leaves out."""
 
 PRESETS = "the preset's"
@@ -33,14 +33,7 @@ PRESETS = "the preset's"
 def option(default: Any, panel: str | None, metavar: str | None, *flags: str, shown: str | bool = True, kind: str = "", **more: Any) -> Any:
     """Declare an option as a field, whose docstring is the help.
 
-    Args:
-        default: value without the option.
-        panel: heading of the help; None for the argument of a command.
-        metavar: name of the value in the help; None for a switch.
-        flags: spellings; by default two dashes and the name of the field.
-        shown: default in the help; False shows none.
-        kind: names that complete the value.
-        more: arguments of `typer.Option`.
+    It has no panel if it is the argument of a command, and no metavar if it is a switch. Names of a kind of `list` complete its value.
     """
     more |= {"metavar": metavar, "show_default": shown, "autocompletion": complete(kind) if kind else None}
     info = typer.Argument(**more) if panel is None else typer.Option(..., *flags, rich_help_panel=panel, **more)
@@ -80,23 +73,23 @@ def read_options(context: typer.Context, path: Path | None) -> Path | None:
 
         known: dict[str, Any] = {}
         for parameter in context.command.params:
-            names = [flag[2:] for flag in parameter.opts if flag.startswith("--")] or [str(parameter.name)]
-            known |= dict.fromkeys(set(names) - {"config", "help"}, parameter)
+            names = {flag[2:] for flag in parameter.opts if flag.startswith("--")} or {str(parameter.name)}
+            known |= dict.fromkeys(names - {"config", "help"}, parameter)
         try:
             table = toml_of(path)
         except ValueError as error:
             raise ValueError(f"{path} is not a TOML file: {error}") from error
-        found = {}
+        found: dict[str, Any] = {}
         for name, value in table.items():
-            key = name.replace("_", "-")
-            if key not in known:
+            if (key := name.replace("_", "-")) not in known:
                 raise ValueError(f"{path}: {unknown(name, known, 'key')}")
-            switch, repeated = getattr(known[key], "is_flag", False), getattr(known[key], "multiple", False) or known[key].nargs != 1
+            repeated = getattr(known[key], "multiple", False) or known[key].nargs != 1
             items = value if isinstance(value, list) and repeated else [value]
+            switch = getattr(known[key], "is_flag", False)
             if not items or any(isinstance(item, dict | list) or isinstance(item, bool) != switch for item in items):
                 wanted = "true or false" if switch else "a list of texts" if repeated else "a text or a number"
                 raise ValueError(f"{path} got {name} = {value!r}; expected {wanted}")
-            found[str(known[key].name)] = value if switch else list(map(str, items)) if repeated else str(value)
+            found[str(known[key].name)] = list(map(str, items)) if repeated else value if switch else str(items[0])
         context.default_map = {**(context.default_map or {}), **found}
     return path
 
@@ -125,19 +118,13 @@ class Options:
     """Print one line of JSON at the end; everything else goes to standard error."""
     quiet: bool = option(False, OUTPUT, None, "--quiet", "-q")
     """Print only the last lines."""
-    verbose: bool = option(False, OUTPUT, None, "--verbose", "-v")
-    """Print a line per cell."""
     out: str | None = option(None, OUTPUT, "DIR", "--out", "-o", shown="structgrad-results/<hash of the plan>")
     """Folder, or URL such as s3://bucket/run, for the results."""
 
-    def check_together(self, *pairs: tuple[str, str]) -> None:
-        """Refuse options that exclude each other.
-
-        Raises:
-            ValueError: the first such pair.
-        """
-        for pair in (("quiet", "verbose"), *pairs):
-            given = [(name.replace("_", "-"), getattr(self, name)) for name in pair]
+    def check_exclusive(self, *pairs: tuple[str, str]) -> None:
+        """Raise ValueError for the first pair of options that are both given."""
+        for pair in pairs:
+            given = [(name, getattr(self, name)) for name in pair]
             if all(value for _, value in given):
                 shown = " and ".join(f"--{name} {value}" if isinstance(value, str) else f"--{name}" for name, value in given)
                 raise ValueError(f"`{self.verb}` got both {shown}; give one of them")
@@ -210,8 +197,6 @@ class RunOptions(Options):
     """Memory limit per worker, in GiB."""
     gpus_per_cell: float | None = option(None, MACHINE, "SHARE", shown="1 with --device cuda")
     """GPU share per Ray worker: 0.25 runs four workers on one GPU."""
-    longest_cell: float | None = option(None, MACHINE, "DURATION", shown="1h; none for the preset thorough", parser=seconds_of)
-    """Refuse a plan if one cell is estimated to take longer: 2h, 3d."""
     device: str = option("cpu", MACHINE, "NAME")
     """cpu, cuda, or one of several such as cuda:1. With `--engine ray`, cuda is all GPUs of the cluster."""
     shard: str | None = option(None, MACHINE, "K/N", shown=False)

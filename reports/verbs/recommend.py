@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from ..analysis.recommendation import Candidate, Recommendation, Recommended
 
 NEWEST = "your newest finished run on a score file with this structure in ./structgrad-results, else published"
-STATES = {"init": "before training", "early": "early in training", "final": "after training"}
-INDENT = "  "
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +56,7 @@ def recommend(options: RecommendOptions) -> None:
         if options.loss_gradients not in ("yes", "no"):
             raise ValueError(f"--loss-gradients got {options.loss_gradients!r}; expected yes or no")
         from ..analysis import recommendation
+        from ..comparison.formats import json_text
         from ..published import NAME
 
         found = recommendation.recommend(
@@ -71,7 +69,7 @@ def recommend(options: RecommendOptions) -> None:
             run=recommendation.newest_run(options.oracle) if options.run is None else None if options.run == NAME else options.run,
         )
         if options.json:
-            typer.echo(json.dumps(_plain(dataclasses.asdict(found)), indent=2, ensure_ascii=False, allow_nan=False))
+            typer.echo(json_text(dataclasses.asdict(found)), nl=False)
         else:
             typer.echo("\n".join(lines(found, whole=options.all)))
 
@@ -94,16 +92,20 @@ def lines(found: Recommendation, *, whole: bool = False) -> list[str]:
         for one in answer.order if whole else ():
             standing = "best" if one is answer.best else "tied" if one in answer.tied else ""
             cost = f"time × {number(one.cost)}" if answer.timed else ""
-            text.append(f"{INDENT}{one.estimator:<28} ρ {estimate(one.rho):<26} {cost:<16}{standing}".rstrip())
+            text.append(f"  {one.estimator:<28} ρ {estimate(one.rho):<26} {cost:<16}{standing}".rstrip())
     same = "all get the same time" if all(answer.timed for answer in found.answers) else "all do the same work"
-    definition = (
-        f"ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²) lies between −1 and 1, higher is better. g is the exact gradient, ĝ the average over a batch; {same}. "
-        "Brackets are 95 % intervals."
-    )
     environment, day = about.get("environment", {}), str(about.get("finished") or about.get("started") or "").partition("T")[0]
     commit = f"structgrad {environment['commit'][:9]}" if environment.get("commit") else ""
-    source = f"From {found.source}: {', '.join(str(fact) for fact in (day, environment.get('cpu'), commit) if fact)}."
-    return [*text, "", *_wrapped(definition), *_wrapped(predictive_value(found.predictors)), *_wrapped(source)]
+    known = found.predictors
+    used, held_out = (coefficient(Interval(*triple)) for triple in (known["used"]["correlation"], known["halves"]["held_out"]))
+    end = (
+        f"ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²) lies between −1 and 1, higher is better. g is the exact gradient, ĝ the average over a batch; {same}. "
+        "Brackets are 95 % intervals.",
+        f"The rank correlation of ρ with {known['outcome']} was {used} over {known['tasks']} trained tasks. "
+        f"Held-out tasks {'confirmed' if known['confirmed'] else 'did not confirm'} it, {held_out} ({known['page']}).",
+        f"From {found.source}: {', '.join(str(fact) for fact in (day, environment.get('cpu'), commit) if fact)}.",
+    )
+    return [*text, "", *(line for sentence in end for line in _wrapped(sentence))]
 
 
 def _sentences(answer: Recommended) -> Iterator[str]:
@@ -137,22 +139,20 @@ def _sentences(answer: Recommended) -> Iterator[str]:
 
 def _where(answer: Recommended) -> str:
     """The scores, sizes and entropy level of an answer."""
-    least, most = answer.structures
-    counted = " to ".join(dict.fromkeys(exponential(math.log(end)) for end in (least, most)))
+    counted = " to ".join(dict.fromkeys(exponential(math.log(end)) for end in answer.structures))
     state = answer.stage if answer.entropy is None or answer.stage.startswith("h=") else f"{answer.stage} (h={number(answer.entropy, 2)})"
     return ", ".join(filter(None, [answer.problem, answer.sizes, f"{counted} structures", state]))
 
 
 def evidence(found: Candidate, *, timed: bool = True) -> str:
-    """The evidence on an estimator, in words.
-
-    Example:
-        >>> from structgrad.reports.analysis.recommendation import Candidate
-        >>> known = Candidate("ste", Interval(0.5), 21.333, 0.2, 0.3, "unresolved", 4.0, 0.0, 2e-5, 1.5, 2.0, 4096)
-        >>> evidence(known)
-        'bias at most 0.300 (95 %), variance 4, never 0, 2e-5 s (REINFORCE × 1.50), 2 loss evaluations each, 21.3 averaged'
-    """
-    parts = [bias(found), f"variance {number(found.variance)}" if found.variance > 0 else "no variance"]
+    """The evidence on an estimator; its bias is a value only where it is not 0 within its error, and 0 only where that is proven."""
+    if found.verdict == "unbiased-exact":
+        bias = "bias 0, exactly"
+    elif found.verdict == "biased" and found.bias is not None and found.bias >= ZERO:
+        bias = f"bias {number(found.bias)}"
+    else:
+        bias = "bias not resolved" if found.bias_bound is None else f"bias at most {number(found.bias_bound)} (95 %)"
+    parts = [bias, f"variance {number(found.variance)}" if found.variance > 0 else "no variance"]
     if found.zero is not None:
         parts.append("never 0" if found.zero == 0 else f"0 in {percent(found.zero)} of estimates")
     if timed and found.seconds is not None:
@@ -162,49 +162,5 @@ def evidence(found: Candidate, *, timed: bool = True) -> str:
     return ", ".join([*parts, f"{number(found.averaged)} averaged"])
 
 
-def bias(found: Candidate) -> str:
-    """The relative bias: a value only where it is not 0 within its error, and 0 only where that is proven.
-
-    Example:
-        >>> from structgrad.reports.analysis.recommendation import Candidate
-        >>> known = Candidate("rloo", Interval(0.5), 32.0, 0.0, 0.02, "equivalent", 4.0, 0.0, 2e-5, 1.5, 2.0, 4096)
-        >>> bias(known), bias(dataclasses.replace(known, verdict="unbiased-exact"))
-        ('bias at most 0.0200 (95 %)', 'bias 0, exactly')
-        >>> bias(dataclasses.replace(known, verdict="biased", bias=0.5)), bias(dataclasses.replace(known, bias_bound=None))
-        ('bias 0.500', 'bias not resolved')
-    """
-    if found.verdict == "unbiased-exact":
-        return "bias 0, exactly"
-    if found.verdict == "biased" and found.bias is not None and found.bias >= ZERO:
-        return f"bias {number(found.bias)}"
-    return "bias not resolved" if found.bias_bound is None else f"bias at most {number(found.bias_bound)} (95 %)"
-
-
-def predictive_value(known: Mapping[str, Any]) -> str:
-    """The correlation between ρ and the accuracy of trained models, in sentences."""
-    used, halves = known["used"], known["halves"]
-    others = "; ".join(f"{one['predictor']} {STATES[one['stage']]} {_signed(one['correlation'])}" for one in known["others"])
-    held_out = f"{'confirmed' if known['confirmed'] else 'did not confirm'} it, {_signed(halves['held_out'])}"
-    return (
-        f"The rank correlation of ρ with {known['outcome']} was {_signed(used['correlation'])} over {known['tasks']} trained tasks "
-        f"({used['predictor']} per item {STATES[used['stage']]}). Held-out tasks {held_out}. Other predictors: {others} ({known['page']})."
-    )
-
-
-def _signed(triple: Sequence[float]) -> str:
-    value, low, high = triple
-    return coefficient(Interval(value, low, high))
-
-
-def _wrapped(text: str, indent: str = INDENT) -> list[str]:
-    return textwrap.wrap(
-        text, 120, initial_indent=indent, subsequent_indent=indent + INDENT, break_long_words=False, break_on_hyphens=False
-    )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _wrapped(text: str, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(text, 120, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False)

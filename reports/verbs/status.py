@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +15,7 @@ from ...suites.base import FAILED
 from .options import RUNS
 from .outcome import sentences
 
-_ERRORS = 3
+ERRORS_SHOWN = 3
 
 
 def status(
@@ -33,67 +32,44 @@ def status(
         found = []
         for given in runs or [str(RUNS)]:
             with reading(given) as place:
-                found += [state(folder, given if is_url(given) else folder) for folder in runs_below(place)]
+                found += [state(folder, given if is_url(given) else str(folder)) for folder in _runs_below(place)]
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
-    for one in found:
-        for line in _lines(one):
-            typer.echo(line)
+    for line in (line for one in found for line in _lines(one)):
+        typer.echo(line)
 
 
-def runs_below(folder: Path) -> list[Path]:
-    """The folder if it is a run, else the runs directly below it, the latest first.
-
-    Raises:
-        ValueError: there is none.
-    """
+def _runs_below(folder: Path) -> list[Path]:
+    """The folder if it is a run, else the runs directly below it, the latest first."""
     from ...suites.running.store import FILE
-    from ..results import TABLE
 
-    def changes(run: Path) -> list[float]:
-        return [path.stat().st_mtime for name in (FILE, TABLE) if (path := run / name).is_file()]
-
-    if changes(folder):
+    if (folder / FILE).is_file():
         return [folder]
-    found = {path: max(times) for path in folder.iterdir() if (times := changes(path))} if folder.is_dir() else {}
+    found = {path.parent: path.stat().st_mtime for path in folder.glob(f"*/{FILE}")}
     if not found:
         raise ValueError(f"`status` found no run in {folder}; expected a run folder, or a folder that contains runs")
-    return sorted(found, key=lambda path: found[path], reverse=True)
+    return sorted(found, key=lambda run: found[run], reverse=True)
 
 
-def state(folder: Path, place: Path | str) -> dict[str, Any]:
-    """The state of a run as JSON values.
+def state(folder: Path, place: str) -> dict[str, Any]:
+    """The state of a run in a folder, which may be a copy of the place that is shown.
 
     Its status is running, killed, interrupted, broken (nothing could be written any more), stopped (by a limit or failure) or finished.
     Numbers of cells that are done, failed and left are also those of each suite; ``skipped`` is the number of pairs that do not fit.
     ``errors`` are the reasons of some failed cells, the latest first, and ``command`` continues the run.
 
-    Args:
-        folder: of the run, or a copy of it.
-        place: the path or URL that is shown.
-
     Raises:
         ValueError: a plan that is damaged or of another version.
     """
-    from ...suites.running.store import Store, holds_run
+    from ...suites.running.store import Store
     from ...suites.running.work import FAILED_KIND
     from .. import results
 
     manifest = results.manifest_of(folder)
-    counts: Mapping[tuple[str, str | None], int]
-    if holds_run(folder) or not (folder / results.TABLE).is_file():
-        with Store(folder) as store:
-            counts, skipped = store.counts()
-            errors = [_error(row) for cell in store.failed(_ERRORS) for row in [row for row in cell.rows if row.status in FAILED][:1]]
-    else:
-        frame, _ = results.read(folder)
-        cells = frame[frame["cell"] != ""]
-        failed = cells[cells["status"].isin(FAILED)]
-        pairs = cells[["suite", "cell"]].drop_duplicates().assign(failed=lambda some: some["cell"].isin(failed["cell"]))
-        counts = Counter((suite, FAILED_KIND if broken else "done") for suite, _, broken in pairs.itertuples(index=False))
-        skipped = len(frame[(frame["cell"] == "") & (frame["status"] == "skipped")][["problem", "estimator"]].drop_duplicates())
-        errors = [_error(row) for row in failed.drop_duplicates("cell").tail(_ERRORS).itertuples()]
+    with Store(folder) as store:
+        counts, skipped = store.counts()
+        errors = [next(row for row in cell.rows if row.status in FAILED) for cell in store.failed(ERRORS_SHOWN)]
     suites: dict[str, dict[str, int]] = {}
     for (suite, kind), count in counts.items():
         name = "left" if kind is None else "failed" if kind == FAILED_KIND else "done"
@@ -101,18 +77,14 @@ def state(folder: Path, place: Path | str) -> dict[str, Any]:
     total = {name: sum(each[name] for each in suites.values()) for name in ("done", "failed", "left")}
     said = str(manifest.get("status", "killed" if total["left"] else "finished"))
     return {
-        "folder": str(place),
+        "folder": place,
         "status": "killed" if said == "running" and not _is_alive(manifest.get("process", {})) else said,
         **total,
         "skipped": skipped,
         "suites": suites,
-        "errors": errors,
+        "errors": [f"{row.status}: {row.estimator} on {row.problem}, {row.stage}: {row.reason}" for row in errors],
         **{name: manifest.get(name) for name in ("started", "finished", "command")},
     }
-
-
-def _error(row: Any) -> str:
-    return f"{row.status}: {row.estimator} on {row.problem}, {row.stage}: {row.reason}"
 
 
 def _is_alive(process: dict[str, Any]) -> bool:
@@ -129,7 +101,6 @@ def _is_alive(process: dict[str, Any]) -> bool:
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
-    """Lines that show a state."""
     running = found["status"] == "running"
     since, until = found["started"], found["finished"]
     yield f"{found['folder']}: {found['status']}" + (f", since {since}" if running and since else f", {until}" if until else "")

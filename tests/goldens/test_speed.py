@@ -1,4 +1,4 @@
-"""Statistics, names of benchmarks and checks of `doctor`, frozen from earlier code; run this file as a script to write them again."""
+"""Statistics, names of benchmarks, frozen from earlier code; run this file as a script to write them again."""
 
 from __future__ import annotations
 
@@ -149,18 +149,11 @@ def benchmarks() -> dict[str, Any]:
     return found
 
 
-def doctor() -> list[str]:
-    """Names of the checks of a machine."""
-    from structgrad.reports.verbs.machine import checks
-
-    return [check.name for check in checks() if not check.name.startswith(("plugin", "cuda"))]
-
-
 def _bounds(interval: Any) -> list[float | None]:
     return [interval.value, interval.low, interval.high]
 
 
-PARTS = (statistics_of_draws, exact_statistics, statistics_of_numbers, costs, benchmarks, doctor)
+PARTS = (statistics_of_draws, exact_statistics, statistics_of_numbers, costs, benchmarks)
 
 
 def differences(path: str, old: Any, new: Any) -> list[str]:

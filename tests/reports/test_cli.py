@@ -1,27 +1,22 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
-import os
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from rich.console import Console
 
-from structgrad.estimators import ESTIMATORS
 from structgrad.reports import page, results, terminal
 from structgrad.reports.analysis import answers
 from structgrad.reports.verbs.run import launch
 from structgrad.suites.measures.suite import EFFORTS
 from structgrad.suites.running import runner
 from structgrad.suites.running.planning.grid import Grid
-from structgrad.suites.running.planning.plan import CORES, Machine, Plan
+from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.planning.presets import plan_of
 from structgrad.suites.running.work import Busy, Snapshot
 from structgrad.suites.statistics.interval import Interval
@@ -53,12 +48,6 @@ def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Measured]:
         return measured
 
     return install
-
-
-def test_list_as_json_and_by_pattern() -> None:
-    found = json.loads(call("list", "estimators", "reinforce*", "--json").stdout)
-    assert [record["name"] for record in found] == [name for name in ESTIMATORS if name.startswith("reinforce")]
-    assert found[0]["unbiased"] is True
 
 
 def test_a_run_writes_results_and_report_and_resumes(tmp_path: Path) -> None:
@@ -120,15 +109,6 @@ def test_options_reach_the_plan_and_the_command_that_repeats_it(tmp_path: Path, 
     assert call(*shlex.split(repeated)[1:]).exit_code == 0
     assert measured == [(expected, Machine(2, 9.5, 4.0, "ray", "here:1", 0.5))] * 2
     assert results.manifest_of(tmp_path / "a b")["command"] == repeated
-
-
-def test_a_device_has_one_process_unless_more_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_run: Any) -> None:
-    measured = fake_run(examples.rows()[:4])
-    monkeypatch.setattr("structgrad.suites.running.planning.plan.check_device", lambda name: None)
-    asked = {("cuda",): 1, ("cuda:1",): 1, ("cuda", "-j", "5"): 5, ("cpu",): CORES}
-    for words in asked:
-        assert call("run", "--builtin", "--device", *words, "-o", tmp_path).exit_code == 0
-    assert [(plan.device, machine.jobs) for plan, machine in measured] == [(words[0], jobs) for words, jobs in asked.items()]
 
 
 def test_the_preset_is_quick_unless_told_otherwise(tmp_path: Path, fake_run: Any) -> None:
@@ -212,23 +192,6 @@ def test_compiling_is_said_when_it_begins_and_where_it_goes_on(capsys: pytest.Ca
     for busy in (idle, compiling, compiling, idle, compiling):
         told(Snapshot(0, 2, busy=(busy,)))
     assert capsys.readouterr().err == "0/2 cells\n0/2 cells, compiling kernels (once per machine)\n"
-    console = Console(width=100, file=io.StringIO())
-    console.print(terminal.display(Snapshot(0, 2, busy=(compiling,))))
-    assert console.file.getvalue().splitlines()[1].split(maxsplit=4)[4].rstrip() == "bias a: compiling kernels (once per machine)"
-
-
-def test_a_terminal_gets_a_bar_and_a_line_per_worker(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    busy = (Busy("worker 1", "bias a [cell]", 3.2), Busy("worker 2", "idle", 0.0))
-    snapshot = Snapshot(1, 2, 0, "a [cell]", 61.0, busy)
-    console = Console(width=100, file=io.StringIO())
-    console.print(terminal.display(snapshot))
-    lines = console.file.getvalue().splitlines()
-    assert "1/2 cells, about 1 min 1 s left" in lines[0]
-    assert [line.split() for line in lines[1:]] == [["worker", "1", "3.2", "s", "bias", "a", "[cell]"], ["worker", "2", "0", "s", "idle"]]
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with terminal.Verbosity().progress() as told:
-        told(snapshot)
-    assert os.linesep not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -246,13 +209,6 @@ def test_at_most_three_estimators_are_named_as_the_best(low: float | None, rival
     scores = {"rloo": Interval(0.9, low, 1.0), **{f"other {number}": Interval(0.5) for number in range(rivals)}}
     found = answers.Answer("toy", "init", "mlp", answers.QUESTIONS[0], 16, scores, tied, "", "", 2, True, (), ())
     assert terminal.leader(found)[0] == text
-
-
-def test_one_problem_at_one_entropy_level_has_an_answer() -> None:
-    frame = results.to_frame([row for row in examples.rows() if row.stage != "final"])
-    best = terminal.summary(frame)[0]
-    assert [row[0] for row in best["rows"]] == ["toy"]
-    assert best["rows"][0][1][0] == "none clearly best (3 instances)"
 
 
 @pytest.mark.parametrize(

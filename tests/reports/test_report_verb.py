@@ -12,7 +12,6 @@ from typer.testing import Result
 from structgrad.reports import results
 from structgrad.reports.analysis import tables
 from structgrad.reports.page import paper
-from structgrad.reports.verbs import report
 from tests.reports import calling, examples
 
 
@@ -42,12 +41,6 @@ def test_every_format_is_written(run: Path, tmp_path: Path) -> None:
     assert found["median"].tolist() == tables.aggregate(results.read(run)[0])["median"].tolist()
 
 
-def test_several_runs_are_sent_to_compare(run: Path) -> None:
-    result = call(run, run)
-    assert result.exit_code == 2
-    assert result.stderr == f"error: `report` got 2 runs; expected one. To compare them, type structgrad compare {run} {run}\n"
-
-
 def test_figures_alone_write_no_page(run: Path, tmp_path: Path) -> None:
     result = call(run, "--figures", tmp_path / "drawn")
     assert result.stdout == f"figures: 2 files (pdf, tex) in {tmp_path / 'drawn'}\n"
@@ -55,14 +48,6 @@ def test_figures_alone_write_no_page(run: Path, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "drawn").iterdir()} == names
     assert (tmp_path / "drawn" / "plane-toy.tex").read_text() == "On toy.\n"
     assert not (run / "report.html").exists()
-
-
-def test_figures_are_chosen_by_name(run: Path, tmp_path: Path) -> None:
-    result = call(run, "--figures", tmp_path / "drawn", "--only", "plane-*")
-    assert (result.stdout.split(" files")[0], result.stderr) == ("figures: 2", "drawing 1 figures\n")
-    message = "error: --only got ranking, which no figure of this run matches; expected names or patterns such as 'plane*'\n"
-    assert call(run, "--figures", tmp_path / "drawn", "--only", "ranking").stderr == message
-    assert "without --figures; name the folder" in call(run, "--only", "plane-*").stderr
 
 
 def test_figures_as_pdf_lie_beside_the_run(run: Path) -> None:
@@ -76,18 +61,10 @@ def test_figures_and_a_page_are_written_where_both_are_asked_for(run: Path, tmp_
     assert (tmp_path / "page.html").exists()
 
 
-@pytest.mark.parametrize("words", [("--format", "parquet"), ("--open",)])
-def test_standard_output_takes_text_only(run: Path, words: tuple[str, ...]) -> None:
-    result = call(run, "-o", "-", *words)
+def test_standard_output_takes_text_only(run: Path) -> None:
+    result = call(run, "-o", "-", "--format", "parquet")
     assert result.exit_code == 2
-    assert f"`report` got --output - with {' '.join(words)}, which needs a file; name one" in result.stderr
-
-
-def test_the_report_is_opened_when_asked(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(report.typer, "launch", opened.append)
-    assert call(run, "--open").exit_code == 0
-    assert opened == [(run / "report.html").as_uri()]
+    assert "`report` got --output - with --format parquet, which needs a file; name one" in result.stderr
 
 
 @pytest.mark.parametrize(("option", "kind"), [("--figures", "folder"), ("--output", "file")])

@@ -34,4 +34,4 @@ def advice_on(error: Exception) -> str:
         return "install a C compiler and the headers of Python (such as gcc and python3-dev), which Triton needs"
     if "ptxas" in str(error) and "is not defined" in str(error):  # Value 'sm_120' is not defined for option 'gpu-name'
         return "install a torch, with its Triton, that knows this card"
-    return "`structgrad doctor` lists what is served by what"
+    return "`structgrad doctor` shows the devices that kernels can use"

@@ -14,12 +14,6 @@ if TYPE_CHECKING:
     from ....suites.problems.score_files import ScoreFile
     from ....suites.running.planning.plan import Plan
 
-FILE_ORACLE = "linear_chain"
-"""Structure of a score file without --oracle."""
-
-EXCLUSIVE = (*(("file", name) for name in ("problem", "stage", "data", "builtin")), ("data", "builtin"), ("fresh", "rerun"))
-"""Pairs of options of `run` that exclude each other."""
-
 
 def run(options: RunOptions) -> None:
     """Measure bias, variance, time and memory of estimators against exact gradients, and write a report.
@@ -32,10 +26,10 @@ def run(options: RunOptions) -> None:
         from ....suites.running.planning.estimates import seconds_within
         from ....suites.running.planning.grid import grid
         from ....suites.running.planning.plan import Machine, Scope, Shard, default_jobs
-        from ....suites.running.planning.presets import PRESETS
         from . import launch
 
-        options.check_together(*EXCLUSIVE)
+        pairs = [("file", name) for name in ("problem", "stage", "data", "builtin")]
+        options.check_exclusive(*pairs, ("data", "builtin"), ("fresh", "rerun"))
         for needing, needed, missing in (
             ("field", "file FILE", options.field and not options.file),
             ("address", "engine ray", options.address and options.engine != "ray"),
@@ -56,8 +50,7 @@ def run(options: RunOptions) -> None:
             plan = dataclasses.replace(plan, effort=dataclasses.replace(plan.effort, seconds=seconds))
         builtin = options.builtin or (plan.data is None and plan.file is None)
         repeated = dataclasses.replace(options, preset=preset, quick=False, seconds=seconds, builtin=builtin)
-        longest = options.longest_cell or PRESETS[preset].longest
-        counts = launch.launched(plan, repeated, machine=machine, scope=scope, preset=preset, shard=shard, longest=longest)
+        counts = launch.launched(plan, repeated, machine=machine, scope=scope, preset=preset, shard=shard)
     raise typer.Exit(code_of(counts))
 
 
@@ -74,7 +67,7 @@ def learn(options: LearnOptions) -> None:
         from ....suites.running.planning.presets import learning_plan
         from . import launch
 
-        options.check_together(("quick", "study"))
+        options.check_exclusive(("quick", "study"))
         plan = learning_plan(
             options.task,
             estimators=options.estimator,
@@ -94,11 +87,7 @@ def learn(options: LearnOptions) -> None:
 
 
 def plan_from(options: RunOptions) -> tuple[str, Plan]:
-    """The name of the preset, and its plan with the options in it.
-
-    Raises:
-        ValueError: an unknown name or a value that cannot be.
-    """
+    """The name of the preset, and its plan with the options in it."""
     from ....oracles.registry import unknown
     from ....suites.measures import SUITES
     from ....suites.measures.suite import EFFORTS
@@ -109,11 +98,8 @@ def plan_from(options: RunOptions) -> tuple[str, Plan]:
     preset = options.preset or DEFAULT
     if preset not in PRESETS:
         raise ValueError(unknown(preset, PRESETS, "preset"))
-    own = score_file(options) if options.file else None
-    problems, data = options.problem, None
-    if own is None:
-        problems = named_problems(options)
-        data = str(options.data) if options.data else None if options.builtin else default_data()
+    own = _score_file(options) if options.file else None
+    data = str(options.data) if options.data else None if own or options.builtin else default_data()
     limits: dict[str, Any] = {"replicates": options.replicates, "most_replicates": options.max_replicates, "seconds": options.seconds}
     effort = dataclasses.replace(EFFORTS[preset], **{name: value for name, value in limits.items() if value is not None})
     if options.max_replicates is None:
@@ -121,7 +107,7 @@ def plan_from(options: RunOptions) -> tuple[str, Plan]:
     plan = plan_of(
         preset,
         suites=options.suite,
-        problems=problems,
+        problems=options.problem if own else _named_problems(options),
         stages=options.stage,
         estimators=options.estimator,
         losses=options.loss,
@@ -140,12 +126,8 @@ def plan_from(options: RunOptions) -> tuple[str, Plan]:
     return preset, dataclasses.replace(plan, suites=suites)
 
 
-def named_problems(options: RunOptions) -> tuple[str, ...]:
-    """The problems of --problem and --oracle, else those of --data.
-
-    Raises:
-        ValueError: a structure without a size, or a folder without score files.
-    """
+def _named_problems(options: RunOptions) -> tuple[str, ...]:
+    """The problems of --problem and --oracle, else those of --data."""
     from ....suites.problems import is_sized
     from ....suites.problems.named import REAL_PROBLEMS, available
 
@@ -158,21 +140,18 @@ def named_problems(options: RunOptions) -> tuple[str, ...]:
             )
         problems += (options.oracle,)
     if options.data:
-        if not any((options.data / f"{name}.npz").is_file() for name in REAL_PROBLEMS):
+        found = tuple(name for name in available(str(options.data)) if name in REAL_PROBLEMS)
+        if not found:
             raise ValueError(
                 f"--data got {str(options.data)!r}, which holds none of the {len(REAL_PROBLEMS)} score files "
                 f"({next(iter(REAL_PROBLEMS))}.npz and so on); expected their folder, or choose --builtin"
             )
-        problems = problems or tuple(name for name in available(str(options.data)) if name in REAL_PROBLEMS)
+        problems = problems or found
     return problems
 
 
-def score_file(options: RunOptions) -> ScoreFile:
-    """Your own score file, with the fields of --field.
-
-    Raises:
-        ValueError: a field without a value, or one that is unknown.
-    """
+def _score_file(options: RunOptions) -> ScoreFile:
+    """Your own score file, with the fields of --field."""
     from ....oracles.registry import hint
     from ....suites.problems.score_files import ARRAYS, ScoreFile
 
@@ -187,4 +166,4 @@ def score_file(options: RunOptions) -> ScoreFile:
             given[key] = float(value) if key == "temperature" else value
         except ValueError:
             raise ValueError(f"--field got temperature={value}; expected a number") from None
-    return ScoreFile(str(options.file), options.oracle or FILE_ORACLE, **given)
+    return ScoreFile(str(options.file), options.oracle or "linear_chain", **given)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from ....oracles.magnitudes import beyond_memory
 from ....suites.base import split_loss
 from ....suites.measures import SUITES
 from ....suites.problems import OWN_LOSS
@@ -24,22 +22,20 @@ COPIES = 40
 """Tensors of a launch that live at one time, as measured on the preset quick: samples, losses, gradients, in float64."""
 
 SKIPS_SHOWN = 20
-"""Reasons for skipped pairs that are printed."""
 
 Outline = dict[str, Any]
-"""Names, counts and estimates of a plan as JSON values.
-
-``suites`` holds the numbers of cells and instances of each suite, and ``skipped`` the number of pairs that do not fit. At most
-``structures`` are enumerated. ``seconds`` and ``bytes`` are those of the whole run, without the compilation of kernels in a first run.
-``command`` repeats the run.
-"""
+"""Names, counts and estimates of a plan as JSON values."""
 
 
 def outline(plan: Plan, work: Grid, machine: Machine, preset: str, command: str) -> Outline:
-    """Estimate a plan; nothing is measured."""
+    """Estimate a plan; nothing is measured, and time to compile kernels does not count.
+
+    ``skipped`` pairs do not fit. At most ``structures`` are enumerated. ``seconds`` and ``bytes`` are those of the whole run. ``command``
+    repeats the run.
+    """
     cells, costs = work.cells, CostModel(plan)
-    samples = {scores: sample(plan, *scores) for scores in dict.fromkeys(cell.scores for cell in cells)}
     instances = {cell.scores: cell.instances for cell in cells}
+    samples = {scores: sample(plan, *scores) for scores in instances}
     structures = 0
     for scores, problem in samples.items():  # of a few instances; larger spaces are not enumerated
         counts = [problem.oracle.count(tuple(item.scores.shape)) for item in problem.instances]
@@ -71,59 +67,34 @@ def outline(plan: Plan, work: Grid, machine: Machine, preset: str, command: str)
 def lines(found: Outline, plan: Plan, machine: Machine, *, skips: bool) -> Iterator[str]:
     """An outline for people, with the skipped pairs if they are asked for."""
     trained = all(SUITES[name].measures in ("tasks", "references") for name in found["suites"])
-    effort, quick = plan.effort, ": a first look, not for conclusions" if found["preset"] == "quick" else ""
-    precise = "" if trained else f"{effort.replicates} to {effort.most_replicates} replicates within {significant(effort.seconds)} s, "
-    precision = "" if trained else f", {plan.dtype} on {plan.device}"
-    count = plan.instances if plan.file is None else plan.file.instances or "all"
+    effort = plan.effort
+    replicates = f"{effort.replicates} to {effort.most_replicates} replicates within {significant(effort.seconds)} s, "
     parts = [split_loss(name) for name in found["problems"]]
     scores, losses = dict.fromkeys(name for name, _ in parts), dict.fromkeys(loss or OWN_LOSS for _, loss in parts)
     named = "" if list(losses) == [OWN_LOSS] else f"; losses: {', '.join(losses)}"
     workers = plural(machine.jobs, "worker") if machine.jobs else "this process alone"
     if plan.device_kind != "cpu" and machine.engine == "local":
         workers += " on one device"
-    yield f"preset {found['preset']}{quick}"
+    yield f"preset {found['preset']}" + (": a first look, not for conclusions" if found["preset"] == "quick" else "")
     yield f"{len(scores)} problems: {', '.join(scores)}{named}; entropy levels: {', '.join(found['stages'])}; scores from {found['source']}"
     yield f"{len(found['estimators'])} estimators: {', '.join(found['estimators'])}"
-    yield f"{count} instances each, {precise}seed {plan.seed}{precision}"
+    count = plan.instances if plan.file is None else plan.file.instances or "all"
+    yield f"{count} instances each, " + (f"seed {plan.seed}" if trained else f"{replicates}seed {plan.seed}, {plan.dtype} on {plan.device}")
     for name, counts in found["suites"].items():
         yield f"{name}: {counts['cells']} cells, {counts['instances']} instances"
     yield (
         f"{found['cells']} cells, {found['skipped']} pairs skipped; about {duration(found['seconds'])} with {workers}, "
         f"about {gibibytes(found['bytes'])} of memory"
     )
+    if found["cells"]:
+        yield f"longest cell: about {duration(found['longest']['seconds'])}, {found['longest']['cell']}"
     if skips:
         yield f"structures to enumerate: about {number(found['structures'])}"
-        yield from _skips(found)
-
-
-def _skips(found: Outline) -> Iterator[str]:
-    """One line per reason."""
-    reasons: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for row in found["skips"]:
-        place = " of ".join(filter(None, (row["suite"], row["problem"])))
-        reasons[row["reason"].removeprefix(row["estimator"]).strip()].append((row["estimator"], place))
-    for reason, pairs in list(reasons.items())[:SKIPS_SHOWN]:
-        yield f"skipped: {' on '.join(listed(list(dict.fromkeys(names))) for names in zip(*pairs, strict=True))}: {reason}"
-    if len(reasons) > SKIPS_SHOWN:
-        yield f"skipped: pairs for {len(reasons) - SKIPS_SHOWN} more reasons, each a row of the report"
-
-
-def check_affordable(found: Outline, plan: Plan, machine: Machine, most: float) -> None:
-    """Refuse a plan that needs more memory than this machine has, or whose longest cell takes more seconds than `most`.
-
-    Raises:
-        ValueError: with the figure, and the options to change.
-    """
-    beyond = beyond_memory(found["bytes"]) if machine.engine == "local" else ""
-    if beyond:
-        raise ValueError(
-            f"the plan takes about {beyond}; choose fewer rows by --batch-size (it is {plan.batch_size}, and numbers do not depend on it), "
-            f"fewer --jobs (they are {machine.jobs}), or smaller problems"
-        )
-    seconds = found["longest"]["seconds"]
-    if seconds > most:
-        raise ValueError(
-            f"the plan has a cell, {found['longest']['cell']}, that takes about {duration(seconds)}, longer than {duration(most)}; choose "
-            "smaller problems, fewer instances or other estimators, or ask for it by --longest-cell "
-            f"{math.ceil(seconds / 3600)}h"
-        )
+        pairs: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for row in found["skips"]:
+            place = " of ".join(filter(None, (row["suite"], row["problem"])))
+            pairs[row["reason"].removeprefix(row["estimator"]).strip()].append((row["estimator"], place))
+        for reason, some in list(pairs.items())[:SKIPS_SHOWN]:
+            yield f"skipped: {' on '.join(listed(list(dict.fromkeys(names))) for names in zip(*some, strict=True))}: {reason}"
+        if len(pairs) > SKIPS_SHOWN:
+            yield f"skipped: pairs for {len(pairs) - SKIPS_SHOWN} more reasons, each a row of the report"

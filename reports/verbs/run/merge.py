@@ -40,14 +40,11 @@ def merge(
             return place.rstrip("/") if is_url(place) else str(Path(place).resolve())
 
         sources = {shard: stack.enter_context(reading(shard)) for shard in shards}
-        manifests = {shard: _manifest(shard, folder) for shard, folder in sources.items()}
-        first = manifests[shards[0]]
-        for shard, manifest in manifests.items():
-            _check_same(shards[0], first, shard, manifest)
+        manifests = _manifests(sources)
+        first = manifests[0]
         place = out or str(RUNS / str(first["plan_hash"]))
         if absolute(place) in map(absolute, shards):
             raise ValueError(f"`merge` got {place} as a shard and as the folder of the whole run; name another one with --out")
-        _warn_of_differences(manifests.values())
         folder, mirror = stack.enter_context(launch.opened(place))
         with Store(folder, write=True) as store:
             store.freeze(Grid((), ()))
@@ -61,7 +58,7 @@ def merge(
         frame, _ = launch.publish(plan, folder, str(folder), whole, total - finished, shards=shards)
         if mirror is not None:
             mirror.write()
-    given = {manifest["shard"]["number"] for manifest in manifests.values()}
+    given = {manifest["shard"]["number"] for manifest in manifests}
     typer.echo(f"{plural(len(given), 'shard')} of {of} merged: {cells} cells of {total}")
     if cells < total:
         absent = ", ".join(str(number) for number in range(1, of + 1) if number not in given)
@@ -72,36 +69,27 @@ def merge(
     raise typer.Exit(code_of(tables.counts(frame)))
 
 
-def _manifest(shard: str, folder: Path) -> dict[str, Any]:
+def _manifests(sources: dict[str, Path]) -> list[dict[str, Any]]:
+    """The manifests of shards of one plan; versions that may change the last digits of numbers are a warning."""
     from ... import results
 
-    found = results.manifest_of(folder)
-    results.check_not_newer(folder)
-    part = found.get("shard")
-    right = isinstance(part, dict) and all(isinstance(part.get(name), int) for name in ("number", "of", "cells"))
-    if not right or not isinstance(found.get("plan"), dict):
-        raise ValueError(f"`merge` got {shard}, which is not a shard; expected folders written by `structgrad run --shard`")
+    found: list[dict[str, Any]] = []
+    versions: dict[str, set[str]] = defaultdict(set)
+    for shard, folder in sources.items():
+        manifest = {"plan_hash": None, "schema_version": None, **results.manifest_of(folder)}
+        results.check_not_newer(folder)
+        part = manifest.get("shard")
+        right = isinstance(part, dict) and all(isinstance(part.get(name), int) for name in ("number", "of", "cells"))
+        if not right or not isinstance(manifest.get("plan"), dict):
+            raise ValueError(f"`merge` got {shard}, which is not a shard; expected folders written by `structgrad run --shard`")
+        found.append(manifest)
+        for said in ("plan {plan_hash}", "schema version {schema_version}", "{shard[of]} shards of {shard[cells]} cells"):
+            here, there = said.format(**found[0]), said.format(**manifest)
+            if here != there:
+                raise ValueError(f"`merge` got {next(iter(sources))}, of {here}, and {shard}, of {there}; expected shards of one plan")
+        for name, version in manifest.get("environment", {}).get("packages", {}).items():
+            versions[name].add(str(version))
+    for name, several in versions.items():
+        if len(several) > 1:
+            typer.echo(f"warning: shards were measured with different versions of {name}: {', '.join(sorted(several))}", err=True)
     return found
-
-
-def _check_same(one: str, first: dict[str, Any], other: str, second: dict[str, Any]) -> None:
-    for key, said in (("plan_hash", "plan"), ("schema_version", "schema version")):
-        if first.get(key) != second.get(key):
-            raise ValueError(
-                f"`merge` got {one} of the {said} {first.get(key)} and {other} of {second.get(key)}; expected shards of one plan"
-            )
-    here, there = (f"{part['of']} shards of {part['cells']} cells" for part in (first["shard"], second["shard"]))
-    if here != there:
-        raise ValueError(f"`merge` got {one}, one of {here}, and {other}, one of {there}; expected shards of the same division")
-
-
-def _warn_of_differences(manifests: Any) -> None:
-    """Print the differences between the machines of shards that may change the last digits of numbers."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for manifest in manifests:
-        environment = manifest.get("environment", {})
-        for name, version in {**environment.get("packages", {}), "processor": environment.get("cpu")}.items():
-            found[name].add(str(version))
-    for name, values in found.items():
-        if len(values) > 1:
-            typer.echo(f"warning: shards were measured with different versions of {name}: {', '.join(sorted(values))}", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,13 +77,12 @@ SECOND = ("policy_regimes",)
 class Preset:
     """The plan of a run unless options change it; without problems, it has a built-in one of every structure.
 
-    With ``everything``, it also has `SECOND`, and real problems. A cell that is expected to take more than ``longest`` seconds is refused.
+    With ``everything``, it also has `SECOND`, and real problems.
     """
 
     summary: str
     plan: Plan
     everything: bool = False
-    longest: float = 3600.0
 
 
 ONCE, ONE_STAGE = Portion(instances=1, stages=1, losses=1), Portion(stages=1, losses=1)
@@ -127,7 +125,6 @@ PRESETS: dict[str, Preset] = {
             effort=EFFORTS["thorough"],
         ),
         everything=True,
-        longest=math.inf,
     ),
 }
 """By name."""

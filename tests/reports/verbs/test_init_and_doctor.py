@@ -3,14 +3,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 import torch
 
 from structgrad.oracles import Categorical, Constituency, Subset, make_oracle, plugins
-from structgrad.reports.verbs import doctor, machine
+from structgrad.reports.verbs import doctor
 from structgrad.reports.verbs.describe import facts
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.problems import load
@@ -107,50 +106,32 @@ def test_a_healthy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert result.exit_code == 0, result.stdout
     assert result.stdout.splitlines()[-1] == "runs work here"
     found = json.loads(call("doctor", "--json").stdout)
-    names = ["python", "structgrad", "torch", "cores", "load", "threads", "determinism", "clock", "memory", "disk", "folder", "oracles"]
-    names += ["source", "plugins"]
+    names = ["python", "structgrad", "torch", "cores", "load", "memory", "disk", "folder", "oracles"]
     assert {*names, "compiled kernels", "score files"} <= {check["name"] for check in found["checks"]}
-    assert all(check["advice"] for check in found["checks"] if check["verdict"] != "ok")
-
-
-def test_every_dependency_is_checked() -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    assert {re.split(r"[<>=]", one)[0] for one in project["dependencies"]} == set(machine.PACKAGES)
+    assert all(check["advice"] for check in found["checks"] if check["broken"])
 
 
 def test_what_would_fail_a_run_gives_exit_code_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine, "_can_write", lambda folder: folder != tmp_path)
-    monkeypatch.setattr(machine, "_available_memory", lambda: 2**20)
-    monkeypatch.setattr(machine, "PACKAGES", ("torch", "no_such_package"))
+    monkeypatch.setattr(doctor, "_can_write", lambda folder: False)
+    monkeypatch.setattr(doctor, "_available_memory", lambda: 2**20)
+    monkeypatch.setattr(doctor, "_dependencies", lambda: ["torch", "no_such_package"])
     monkeypatch.setenv("STRUCTGRAD_DATA", str(tmp_path / "nowhere"))
     result = call("doctor")
     assert result.exit_code == 3
-    said = (f"X folder            {tmp_path}, not writable", "X no_such_package", "pip install --force-reinstall no_such_package")
-    for text in (*said, "run with --jobs 1", "which is no folder"):
+    said = (f"X folder              {tmp_path}, not writable", "X no_such_package", "pip install --force-reinstall no_such_package")
+    for text in (*said, "run with --jobs 1", "which is no folder", "set NUMBA_CACHE_DIR to a writable folder"):
         assert text in result.stdout
     assert result.stdout.splitlines()[-1] == "4 broken: runs would fail"
 
 
-def test_what_is_worth_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(machine, "_can_write", lambda folder: False)
-    monkeypatch.setattr(machine, "_nvidia_driver", lambda: "999.9")
-    found = {check.name: check for check in machine.checks()}
-    assert found["threads"].advice.startswith("OMP_NUM_THREADS=8 is set; runs use 1 instead")
-    assert "set NUMBA_CACHE_DIR to a writable folder" in found["compiled kernels"].advice
-    assert found["gpu" if "gpu" in found else "cuda"].value
-
-
 def test_a_check_that_fails_itself_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    def _fans() -> list[machine.MachineCheck]:
+    def _fans() -> list[doctor.MachineCheck]:
         raise RuntimeError("no fans")
 
-    monkeypatch.setattr(machine, "CHECKS", (_fans,))
-    (found,) = machine.checks()
-    assert (found.name, found.value, found.verdict) == ("fans", "RuntimeError: no fans", "broken")
+    monkeypatch.setattr(doctor, "CHECKS", (_fans,))
+    (found,) = doctor.checks()
+    assert (found.name, found.value, found.broken) == ("fans", "RuntimeError: no fans", True)
 
 
 def test_oracles_are_tested_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:

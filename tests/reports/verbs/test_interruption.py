@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,30 +107,6 @@ def test_an_interrupted_run_says_what_is_kept_and_goes_on(tmp_path: Path) -> Non
     check_that_it_goes_on(tmp_path, told, *HELD)
 
 
-def workers_of(process: subprocess.Popen[str]) -> list[str]:
-    """The commands of the children that were spawned."""
-    lines = []
-    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-        with suppress(OSError):
-            lines.append(Path(f"/proc/{child}/cmdline").read_text())
-    return [line for line in lines if "spawn_main" in line]
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are found in /proc")
-@pytest.mark.parametrize("moment", [0.0, 1.0])
-def test_an_interruption_while_workers_start_is_one_sentence(tmp_path: Path, moment: float) -> None:
-    """Workers that still import modules receive Ctrl-C too."""
-    process = started(tmp_path, "rloo", "ste", jobs=2, until=workers_of)
-    time.sleep(moment)
-    os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=60)
-    assert "Traceback" not in told
-    assert "KeyboardInterrupt" not in told
-    if process.returncode != 0:  # where the machine was so fast that all was measured before
-        assert process.returncode == 130, told
-        assert told.splitlines()[-1].startswith("error: interrupted; ")
-
-
 def test_an_interruption_between_start_and_first_message_is_one_sentence(tmp_path: Path) -> None:
     process = started(tmp_path, "rloo", "ste", jobs=2, until=lambda _: True, main=INTERRUPTED_START)
     _, told = process.communicate(timeout=120)
@@ -185,7 +160,7 @@ def full_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return fill
 
 
-@pytest.mark.parametrize("files", [0, 1, 2, 4, 5, 6])
+@pytest.mark.parametrize("files", [0, 2, 5])
 def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(
     tmp_path: Path, full_after: Any, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
@@ -206,16 +181,6 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(
     assert results.manifest_of(tmp_path)["status"] == "finished"
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*given: object, **named: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(store.tempfile, "NamedTemporaryFile", refuse)
-    expected = f"error: cannot write results to {tmp_path} (Read-only file system); choose another folder with --out\n"
-    assert refused(*words(tmp_path, "rloo")) == expected
-    assert not any(tmp_path.iterdir())
-
-
 # Files that are damaged, or of a newer version.
 
 
@@ -234,7 +199,7 @@ def run_folder(finished: Path, tmp_path: Path) -> Path:
     return shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
 
 
-@pytest.mark.parametrize("length", [0, 4, 100, -100])
+@pytest.mark.parametrize("length", [0, -100])
 def test_a_truncated_table_is_derived_from_the_cells_again(run_folder: Path, length: int) -> None:
     table = run_folder / results.TABLE
     whole, _ = results.read(run_folder)
@@ -254,7 +219,8 @@ def test_a_truncated_table_is_derived_from_the_cells_again(run_folder: Path, len
 def test_damaged_cells_are_one_sentence_and_measured_again_where_that_is_asked_for(run_folder: Path, content: bytes) -> None:
     path = run_folder / store.FILE
     path.write_bytes(content)
-    assert f"{path} cannot be read" in refused("status", run_folder)
+    said = "cannot be read" if content else "has the schema version 0"
+    assert f"{path} {said}" in refused("status", run_folder)
     assert call(*words(run_folder, "rloo", "ste"), "--fresh").exit_code == 0
     assert len(kept(run_folder)) == 2
 

@@ -64,8 +64,8 @@ def test_shards_of_something_else_are_refused(tmp_path: Path) -> None:
     part = {"number": 2, "of": 4, "cells": 3}
     for manifest, message in (
         ({}, f"`merge` got {other}, which is not a shard; expected folders written by `structgrad run --shard`"),
-        ({**results.manifest_of(one), "plan_hash": "00000000"}, f"and {other} of 00000000; expected shards of one plan"),
-        ({**results.manifest_of(one), "shard": part}, f"one of 3 shards of 3 cells, and {other}, one of 4 shards of 3 cells; expected"),
+        ({**results.manifest_of(one), "plan_hash": "00000000"}, f"and {other}, of plan 00000000; expected shards of one plan"),
+        ({**results.manifest_of(one), "shard": part}, f"of 3 shards of 3 cells, and {other}, of 4 shards of 3 cells; expected"),
     ):
         (other / results.MANIFEST).write_text(json.dumps(manifest))
         assert message in refused("merge", one, other)

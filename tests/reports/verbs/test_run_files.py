@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from structgrad.reports import results
-from tests.reports.calling import FEW, call, refused, told, without_page
+from tests.reports.calling import FEW, call, refused, without_page
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +39,10 @@ def test_padding_is_warned_of_in_one_line(tmp_path: Path) -> None:
     words = ["run", "bias", "-e", "reinforce", "--dry-run", "--file", ragged(tmp_path / "trees.npz"), *TREES]
     result = call(*words)
     assert result.exit_code == 0
-    assert told(result).startswith(f"warning: {tmp_path}/trees.npz: 2 of 3 items, such as 1, end in parts of one value: ")
+    assert result.stderr.startswith(f"warning: {tmp_path}/trees.npz: 2 of 3 items, such as 1, end in parts of one value: ")
     assert "--field lengths=NAME" in result.stderr
-    assert told(result).count("\n") == 1
-    assert told(call(*words, "--field", "lengths=words")) == ""
+    assert result.stderr.count("\n") == 1
+    assert call(*words, "--field", "lengths=words").stderr == ""
 
 
 def test_items_of_several_sizes_are_counted_and_measured(tmp_path: Path) -> None:

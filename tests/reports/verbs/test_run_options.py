@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import sys
@@ -8,22 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import typer
 
 from structgrad.oracles import plugins
-from structgrad.oracles.kernels import notices
-from structgrad.reports import results, terminal
+from structgrad.reports import results
 from structgrad.reports.verbs.options import seconds_of
-from structgrad.reports.verbs.run import launch
-from structgrad.suites.running import runner
-from structgrad.suites.running.planning.estimates import CostModel, seconds_within
-from structgrad.suites.running.planning.grid import grid
-from structgrad.suites.running.planning.plan import Plan, Scope
-from structgrad.suites.running.planning.presets import plan_of
-from tests.reports.calling import FEW, SMALL, call, refused, told, without_page
-from tests.suites.running_cases import HERE, cells_of, forget, kept
-from tests.suites.running_cases import SMALL as PLAN
+from tests.reports.calling import FEW, SMALL, call, refused, without_page
+from tests.suites.running_cases import cells_of, kept
 
 FAILING = "tests.suites.broken_estimators:Failing"
 ONCE = ["--stage", "h=0.95", "--loss", "own", "--instances", "2"]
@@ -56,7 +46,7 @@ def dry(*words: object) -> dict[str, Any]:
 
 
 def planned(*words: object) -> dict[str, Any]:
-    """A plan without its estimates, which depend on the machine."""
+    """A plan without its estimate of time, which depends on the load of the machine."""
     return {name: value for name, value in dry(*words).items() if name != "seconds"}
 
 
@@ -86,12 +76,6 @@ def test_a_file_says_the_same_as_options(tmp_path: Path) -> None:
     assert other == planned(*options[:3], *options[7:], *more[:-2], "--seed", "8", "-e", "ste")
 
 
-def test_no_file_is_read_unless_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "structgrad.toml").write_text("nonsense = 1")
-    monkeypatch.chdir(tmp_path)
-    assert dry("bias", "--builtin", "-p", "subset_regimes")["seed"] == 0
-
-
 # Durations, budgets, threads.
 
 
@@ -99,18 +83,6 @@ def test_a_duration_has_a_positive_number_and_units() -> None:
     for text in ("", "0", "-3s", "2 parsecs", "1h 30", "s", "inf", "nan", "3s5"):
         with pytest.raises(typer.BadParameter, match="expected a positive duration such as 90s, 2m or 1h30m"):
             seconds_of(text)
-
-
-def test_a_budget_gives_every_answer_its_share() -> None:
-    plan = plan_of("standard")
-    work = grid(plan).cells
-    estimate = CostModel(plan).left(work, 2)
-    assert seconds_within(plan, work, 2, 2 * estimate) == plan.effort.seconds
-    share = seconds_within(plan, work, 2, estimate / 4)
-    assert 0.05 <= share < plan.effort.seconds
-    assert seconds_within(plan, work, 4, estimate / 4) >= share
-    answers = sum(cell.instances * len(cell.estimators) for cell in work)
-    assert share <= 1.05 * max(estimate / 4 * 2 / answers, 0.05)
 
 
 def test_the_command_of_a_budget_repeats_its_seconds() -> None:
@@ -127,16 +99,6 @@ def test_a_spent_budget_starts_no_cell_and_says_what_is_left(tmp_path: Path) -> 
     assert "2 cells left, continue with: structgrad run bias" in result.stdout
     assert results.read(tmp_path)[1]["status"] == "stopped"
     assert "2 cells ok" in call(*words, "--seconds", "0.05").stdout
-
-
-def test_threads_reach_the_measurement_and_change_no_number(tmp_path: Path) -> None:
-    plans = [Plan(**{**vars(PLAN), "threads": threads}) for threads in (1, 2)]
-    assert grid(plans[0]) == grid(plans[1])
-    assert results.plan_hash(dataclasses.asdict(plans[0])) == results.plan_hash(dataclasses.asdict(plans[1]))
-    threads = []
-    runner.run(plans[1], tmp_path, machine=HERE, progress=lambda snapshot: threads.append(torch.get_num_threads()))
-    torch.set_num_threads(1)
-    assert threads[-1] == 2
 
 
 # Classes and structures of one's own.
@@ -201,24 +163,6 @@ def test_cells_are_measured_again_by_name(tmp_path: Path) -> None:
     assert kept(tmp_path) == before
 
 
-def test_failed_cells_alone_are_measured_again(tmp_path: Path) -> None:
-    plan = Plan(**{**vars(PLAN), "estimators": ("ste", FAILING, "rloo")})
-    runner.run(plan, tmp_path, machine=HERE)
-    before, work = kept(tmp_path), grid(plan)
-    forget(tmp_path, work.cells[2].identity)
-    runner.run(plan, tmp_path, machine=HERE, scope=Scope(rerun="failed"))
-    after = kept(tmp_path)
-    assert {identity for identity in after if after[identity] != before[identity]} == {work.cells[1].identity}
-    assert len(after) == 2
-
-
-def test_the_first_failure_ends_a_run_that_is_to_fail_fast(tmp_path: Path) -> None:
-    result = call(*SMALL, *FEW, "--fail-fast", "-e", FAILING, "-e", "rloo", "-e", "ste", "-o", tmp_path)
-    assert result.exit_code == 3
-    assert "0 cells ok, 1 failed, 0 skipped." in result.stdout
-    assert "2 cells left, continue with: structgrad run bias" in result.stdout
-
-
 def test_the_first_failure_of_a_worker_ends_a_run_that_is_to_fail_fast(by_workers: Any) -> None:
     _, result = by_workers
     assert result.exit_code == 3, result.output
@@ -240,36 +184,13 @@ def test_a_program_gets_one_line(tmp_path: Path) -> None:
     assert "1 cell ok" in result.stderr
 
 
-def test_quiet_and_loud(tmp_path: Path) -> None:
+def test_a_quiet_run_prints_four_lines(tmp_path: Path) -> None:
     words = [*SMALL, *FEW, "-e", "rloo", "-e", "ste", "-o", tmp_path]
     quiet = call(*words, "-q")
     assert quiet.stdout.splitlines()[0] == "2 cells ok, 0 failed, 0 skipped."
     assert quiet.stdout.splitlines()[-1].startswith("repeat: structgrad run bias --preset quick")
     assert len(quiet.stdout.splitlines()) == 4
     assert quiet.stderr == ""
-    loud = call(*words, "-v", "--fresh")
-    assert [line.rpartition(" ")[2] for line in told(loud).splitlines()] == ["rloo", "ste"]
-
-
-def test_a_dry_run_estimates_time_and_memory() -> None:
-    found = dry("--builtin", "-j", "2")
-    assert found["cells"] == sum(suite["cells"] for suite in found["suites"].values())
-    assert 30 < found["seconds"] < 1000
-    assert 2 * 0.4 < found["bytes"] / 2**30 < 2 * 2
-
-
-def test_compiling_while_planning_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    ordinary = launch.grid
-
-    def compiling_twice(*given: Any) -> Any:
-        for _ in range(2):
-            notices.begin()
-            notices.end()
-        return ordinary(*given)
-
-    monkeypatch.setattr(launch, "grid", compiling_twice)
-    result = call("run", "--dry-run", "--json", *SMALL[1:])
-    assert result.stderr == f"{terminal.COMPILING} ...\n"
 
 
 def test_a_plan_beyond_memory_is_refused_with_the_figure(tmp_path: Path) -> None:
@@ -281,22 +202,3 @@ def test_a_plan_beyond_memory_is_refused_with_the_figure(tmp_path: Path) -> None
             said.stderr,
         )
     assert not (tmp_path / "out" / "run.json").exists()
-
-
-def test_a_plan_with_a_cell_that_takes_too_long_is_refused_unless_asked_for() -> None:
-    words = ["run", "bias", "-p", "subset[n=30,k=15]", "--loss", "own", "-e", "exact[limit=200000000]", "--builtin", "--dry-run"]
-    result = call(*words)
-    assert result.exit_code == 2
-    said = re.search(
-        r"error: the plan has a cell, bias subset\[n=30,k=15] h=0\.95 exact\[limit=200000000], that takes about (\d+) h .*, longer than "
-        r"1 h 0 min; choose .*, or ask for it by --longest-cell (\d+)h",
-        result.stderr,
-    )
-    assert said
-    assert int(said[2]) == int(said[1]) + 1
-    assert call(*words, "--longest-cell", f"{said[2]}h").exit_code == 0
-    asked = dry(*words[1:-1], "--longest-cell", "20h")
-    assert "--longest-cell 72000.0" in asked["command"]
-    assert asked["longest"]["cell"].startswith("bias subset[n=30,k=15]")
-    assert asked["seconds"] > asked["longest"]["seconds"]
-    assert "got 'soon': Invalid value for '--longest-cell'" in refused(*words, "--longest-cell", "soon")

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from structgrad.reports.comparison.groups import grouped
 from structgrad.suites.base import Row, to_frame
-from structgrad.suites.comparison import MEANING, compare, read_settings
+from structgrad.suites.comparison import compare, read_settings
 from structgrad.suites.comparison.verdicts import holm_with
 from tests.suites.comparison.rows import batch_means, compared, exact, failed, sampled
 
@@ -68,16 +67,6 @@ def test_p_values_are_uniform_and_intervals_cover_if_nothing_changed() -> None:
     assert 8 <= (found["p_value"] < 0.01).sum() <= 33
     center = 1.0 if found["scale"].eq("ratio").all() else 0.0
     assert 0.93 <= ((found["low"] <= center) & (center <= found["high"])).mean() <= 0.97
-    groups = grouped(found.assign(instance="", problem=[f"p{n // 4}" for n in range(2000)]), list(MEANING))
-    assert 0.92 <= ((groups["low"] <= center) & (center <= groups["high"])).mean() <= 0.98
-
-
-def test_the_mean_change_of_a_group_is_that_of_its_instances() -> None:
-    base, head = [exact(1.0, instance="a"), exact(4.0, instance="b")], [exact(2.0, instance="a"), exact(2.0, instance="b")]
-    group = grouped(compare(base, head), list(MEANING)).iloc[0]
-    assert (group["verdict"], group["sharing"], group["instances"], group["change"]) == ("regressed", 1, 2, pytest.approx(1.0))
-    group = grouped(compare([replace(base[0], value=0.0), base[1]], head), list(MEANING)).iloc[0]
-    assert (group["scale"], group["change"]) == ("difference", pytest.approx(0.0))
 
 
 @pytest.mark.parametrize(
