@@ -42,7 +42,6 @@ def compare(options: CompareOptions) -> None:
     To get a verdict as exit code, use gate.
     """
     with sentences():
-        from ...oracles.registry import hint
         from ...suites.comparison import compare as compare_tables
         from ...suites.comparison.pairs import COLUMNS
         from ...suites.comparison.settings import load_settings, selects
@@ -56,6 +55,8 @@ def compare(options: CompareOptions) -> None:
         kind = options.format or ("text" if suffix in ("", "txt") else suffix)
         for flag, value, known in (("format", kind, COMPARISONS), ("only", options.only, ("all", "changed"))):
             if value not in known:
+                from ...oracles.registry import hint
+
                 raise ValueError(f"--{flag} got {value!r}; {hint(value, known)}")
         settings = load_settings(options.config)
         base, others = options.base, options.heads
