@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ class ReportOptions:
     """html, md (for a comment), csv or parquet (medians and quartiles)."""
     figures: Path | None = option(None, "Options", "DIR", shown=False)
     """Write figures for a paper (PDF, captions in TeX) to this folder; pdf means the folder `figures` next to the results."""
+    only: tuple[str, ...] = option((), "Options", "NAME", shown="all")
+    """With --figures: a figure name or pattern, such as 'plane*'. Repeatable."""
 
 
 def report(options: ReportOptions) -> None:
@@ -52,13 +55,15 @@ def report(options: ReportOptions) -> None:
         if str(output) == "-" and kind == "parquet":
             raise ValueError("`report` got --output - with --format parquet, which needs a file; name one")
         results.check_output("report", output, run)
+        if options.only and figures is None:
+            raise ValueError(f"`report` got --only {options.only[0]} without --figures; name the folder of the figures: --figures DIR")
         if is_url(run) and str(figures) == "pdf":
             raise ValueError(f"`report` got --figures pdf for {run}; name a local folder")
         with reading(run) as found:
             folder = found if found.is_dir() else found.parent
             frame, manifest = results.read(found)
         if figures is not None:
-            _draw(frame, manifest, folder / "figures" if str(figures) == "pdf" else figures)
+            _draw(frame, manifest, folder / "figures" if str(figures) == "pdf" else figures, options.only)
             if output is None and options.format is None:
                 return
         content = _rendered(frame, {**manifest, "folder": run if is_url(run) else str(folder)}, kind)
@@ -85,7 +90,10 @@ def _rendered(frame: pd.DataFrame, manifest: Manifest, kind: str) -> bytes:
     return (page.to_html if kind == "html" else page.to_markdown)(frame, manifest).encode()
 
 
-def _draw(frame: pd.DataFrame, manifest: Manifest, folder: Path) -> None:
+def _draw(frame: pd.DataFrame, manifest: Manifest, folder: Path, only: tuple[str, ...]) -> None:
+    from rich.console import Console
+    from rich.progress import track
+
     from .. import results
     from ..page import of_gradients, paper
 
@@ -93,10 +101,15 @@ def _draw(frame: pd.DataFrame, manifest: Manifest, folder: Path) -> None:
     if not figures:
         typer.echo("figures: there is nothing to draw")
         return
-    typer.echo(f"drawing {len(figures)} figures", err=True)
+    chosen = [figure for figure in figures if not only or any(fnmatch.fnmatchcase(figure.name, pattern) for pattern in only)]
+    if not chosen:
+        names = ", ".join(figure.name for figure in figures[:4])
+        raise ValueError(f"--only got {', '.join(only)}, which no figure of this run matches; expected names or patterns such as {names}")
+    console, written = Console(stderr=True), 0
+    if not console.is_terminal:
+        typer.echo(f"drawing {len(chosen)} figures", err=True)
     try:
-        written = 0
-        for figure in figures:
+        for figure in track(chosen, "drawing figures", console=console, transient=True, disable=not console.is_terminal):
             files = figure.draw()
             for name, content in files.items():
                 results.write_whole(folder / name, content)

@@ -48,6 +48,10 @@ def test_figures_alone_write_no_page(run: Path, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "drawn").iterdir()} == names
     assert (tmp_path / "drawn" / "plane-toy.tex").read_text() == "On toy.\n"
     assert not (run / "report.html").exists()
+    assert call(run, "--figures", tmp_path / "some", "--only", "plane-*").stdout.startswith("figures: 2 files")
+    message = "error: --only got rank, which no figure of this run matches; expected names or patterns such as plane-toy\n"
+    assert call(run, "--figures", tmp_path / "some", "--only", "rank").stderr == message
+    assert "without --figures; name the folder" in call(run, "--only", "plane-*").stderr
 
 
 def test_figures_as_pdf_lie_beside_the_run(run: Path) -> None:
