@@ -20,7 +20,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from ...oracles import kernels, make_oracle
-from ...oracles.capabilities import EnumerableOracle, KBestOracle, MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
+from ...oracles.capabilities import EnumerableOracle, KBestOracle, MarginalOracle, Oracle, ProjectionOracle, RelaxedOracle, SamplingOracle
 from ...oracles.derivations import Derivations, StatedOracle, walked
 from ..problems.sized import size_names, sized_structure
 from ..truth.laws import derivations_of
@@ -309,7 +309,7 @@ def _batches(scene: Scene) -> Iterator[Comparison]:
 
 
 def _lengths(scene: Scene) -> Iterator[Comparison]:
-    """Whole lengths change nothing; padding is not read, and 0 in results."""
+    """Whole lengths change nothing; a shorter item equals one of a smaller event; padding is not read, and 0 in results."""
     oracle, scores = scene.oracle, scene.scores
     limits = torch.tensor(oracle.length_limits(scene.event))
     whole = limits.expand(len(scores), -1) if len(limits) > 1 else limits.expand(len(scores))
@@ -326,10 +326,26 @@ def _lengths(scene: Scene) -> Iterator[Comparison]:
         padded = oracle.log_partition(oracle.pad(scores, shorter))
         yield "`log_partition` of padded scores", padded, oracle.log_partition(scores, lengths=shorter), 1e-9 * scene.size
 
+    def item(values: Tensor) -> Tensor:
+        """The lines of every axis that hold a part of the shorter item."""
+        for axis, places in enumerate(inside[0].nonzero().unbind(1), start=1):
+            values = values.index_select(axis, places.unique())
+        return values
+
+    try:
+        oracle.argmax(item(scores))
+    except ValueError:  # an event that small has no structure
+        return
     spoilt = torch.where(inside, scores, math.nan)
     for name, call in calls.items():
         found = call(scores, lengths=shorter)
         yield f"`{name}` with NaN beyond the length", call(spoilt, lengths=shorter), found, 0.0
+        alone, cut = call(item(scores)), item(found) if found.ndim > 1 else found
+        if name == "argmax":  # of structures that tie, either; if all are forbidden, any
+            allowed = item(scores).clamp(min=-1e100)
+            alone, cut = ((best * allowed).flatten(1).sum(1) for best in (alone, cut))
+            alone, cut = alone[alone > -1e90], cut[alone > -1e90]
+        yield f"`{name}` of a shorter item", cut, alone, 1e-9 * scene.size
         if found.ndim > 1:
             yield f"`{name}` beyond the length", found.masked_fill(inside, 0), torch.zeros_like(found), 0.0
 
@@ -447,6 +463,24 @@ def _samples(scene: Scene) -> Iterator[Comparison | Check]:
     yield Check("samples", str(scene), "holds", detail, p_value=p_value)
 
 
+def _relaxation(scene: Scene) -> Iterator[Comparison]:
+    """`relax` with entropy equals the marginals; a sparse one is a point of the hull."""
+    yield "`relax`", scene.oracle.relax(scene.scores), scene.oracle.marginals(scene.scores), 1e-12
+    sparse = scene.oracle.relax(scene.scores, "l2")[scene.oracle.feasible(scene.scores)].flatten(1)
+    directions = torch.randn(100, scene.structures.shape[1], generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    beyond = (sparse @ directions.mT - (scene.structures @ directions.mT).amax(0)).clamp(min=0)
+    yield "how far `relax` with l2 lies outside of the hull", beyond, torch.zeros_like(beyond), 1e-8
+
+
+def _single_precision(scene: Scene) -> Iterator[Comparison]:
+    """Marginals of float32 scores, up to single precision."""
+    scores = scene.scores.float()
+    found = scene.oracle.marginals(scores)
+    if found.dtype != torch.float32:
+        raise DisagreementError(f"`marginals` of float32 scores are {found.dtype}; expected torch.float32")
+    yield "`marginals` in float32", found, scene.oracle.marginals(scores.double()), 1e-5
+
+
 LAWS: tuple[tuple[Any, str, Law], ...] = (
     (Oracle, "argmax", _argmax),
     (Oracle, "ignored entries", _ignored),
@@ -456,9 +490,11 @@ LAWS: tuple[tuple[Any, str, Law], ...] = (
     (MarginalOracle, "derivatives", _derivatives),
     (MarginalOracle, "log-probability", _log_probability),
     (MarginalOracle, "kernels", _compiled),
+    (MarginalOracle, "float32", _single_precision),
     (KBestOracle, "k best", _k_best),
     (EnumerableOracle, "enumeration", _enumeration),
     (ProjectionOracle, "projection", _projection),
+    (RelaxedOracle, "relaxation", _relaxation),
     (SamplingOracle, "samples", _samples),
 )
 """Capability, name, and law."""

@@ -254,6 +254,8 @@ class _Task:
             budget=Budget(self.effort.replicates, self.effort.most_replicates, self.effort.seconds),
             checkpoint=None if self.scratch is None else self.scratch / f"moments-{self._identity}.pt",
         )
+        if sampled.moments.total not in found:  # replicates of a folder that are already more than asked for
+            estimated(sampled.moments)
         return *sampled, found[sampled.moments.total]
 
     @property

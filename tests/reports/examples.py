@@ -141,10 +141,6 @@ def swept_rows() -> list[Row]:
         for metric, axis, power in (("total_time", "length", 2.0), ("relative_variance", "samples", -1.0))
         for size in (4.0, 8.0, 16.0)
     ]
-    found += [
-        Row(**common, suite="descent", metric="kl_decrease", instance="0", value=0.8, setting=f"kl={size:g},samples=16", size=size)
-        for size in (0.001, 0.3)
-    ]
     found += [Row(**common, suite="descent", metric="rho", instance="0", value=h, setting=f"h={h:g}", size=h) for h in (0.9, 0.4)]
     return [*found, Row(**common, suite="descent", metric="regret", instance="0", value=0.1, low=0.05, high=0.2)]
 

@@ -25,6 +25,7 @@ from ...statistics.interval import Interval
 from ...statistics.intervals import median_interval
 from ...statistics.moments import BATCHES
 from ...text import reason_of
+from ...truth.closed_form import UnknownTruthError
 from ..bias import Sampling, measure
 from ..memory import load_kernels, peak_memory
 from ..suite import Context, Finding, Suite
@@ -209,13 +210,17 @@ def _points(name: str, reached: Reached, seconds: Mapping[int, Any], device: tor
 
 def _variances(name: str, estimator: Any, problem: Problem, context: Context) -> Iterator[Finding]:
     """Relative variance and ρ of an estimate at every number of samples that the estimator takes; nothing if it takes none."""
-    if not hasattr(estimator, "num_samples"):
+    if not dataclasses.is_dataclass(estimator) or all(field.name != "num_samples" for field in dataclasses.fields(estimator)):
         return
     instance, replicates = problem.instances[0], max(min(context.effort.replicates, MAX_REPLICATES), 2 * BATCHES)
     key = ("scaling", problem.name, problem.stage, instance.name)
     sampling = Sampling(replicates, context.seed, key, context.batch_size, dtype=context.dtype)
     try:
         truth = context.truth(problem, instance)
+    except UnknownTruthError as error:
+        yield Finding(name, "relative_variance", None, setting="axis=samples", status="skipped", reason=str(error))
+        return
+    try:
         for samples in SAMPLES:
             try:
                 changed = dataclasses.replace(estimator, num_samples=samples)
@@ -227,5 +232,5 @@ def _variances(name: str, estimator: Any, problem: Problem, context: Context) ->
             for metric in ("relative_variance", "rho"):
                 if metric in found.metrics:
                     yield Finding.of(name, metric, found.metrics[metric], replicates=found.replicates, **at)
-    except Exception as error:  # any user-supplied code may run here; no truth, no scale
+    except Exception as error:  # any user-supplied code may run here
         yield Finding.failed(name, "relative_variance", error, setting="axis=samples")

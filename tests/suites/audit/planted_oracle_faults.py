@@ -132,6 +132,20 @@ FAULTS: dict[type[Apart], tuple[str, str]] = {
         "projection",
         "the duality gap",
     ),
+    fault(
+        "EndForgotten",
+        argmax=lambda self, scores, lengths=None: Apart.argmax(
+            self, scores, **({} if lengths is None else {"lengths": (lengths - 1).clamp(min=1)})
+        ),
+    ): ("lengths", "expected"),
+    fault(
+        "Single",
+        marginals=lambda self, scores, **given: Apart.marginals(self, scores, **given) * (0.5 if scores.dtype == torch.float32 else 1),
+    ): ("float32", "`marginals` in float32"),
+    fault(
+        "Outside",
+        relax=lambda self, scores, kind="entropy", **given: Apart.relax(self, scores, kind, **given) * (1 if kind == "entropy" else 1.5),
+    ): ("relaxation", "outside of the hull"),
     in_torch("LengthsForgotten", _inside=lambda self, event, lengths: torch.ones((*lengths.shape, *event), dtype=torch.bool)): (
         "lengths",
         "length",

@@ -328,3 +328,14 @@ def test_a_constant_that_is_wrong_is_found_where_structures_are_many():
     rows = {row.metric: row for row in Bias().findings(found, {"ste": make_estimator("ste_sample")}, Context(effort=EFFORTS["quick"]))}
     assert rows["relative_bias"].verdict == "biased"
     assert rows["relative_variance"].value == pytest.approx(0, abs=1e-12)
+
+
+def test_a_folder_with_more_replicates_than_the_effort_allows_is_used_whole(tmp_path: Path) -> None:
+    loss, scores = (lambda z: (z[..., 0] - z[..., 1]) ** 2), torch.linspace(-1, 1, 5).double()
+
+    def found(most: int) -> Measurement:
+        effort = dataclasses.replace(Effort.of("quick"), replicates=512, most_replicates=most)
+        return measure("perturb_and_map", Subset(2), loss, scores, effort=effort, scratch=tmp_path)
+
+    assert found(512) == found(512)
+    assert found(4096).replicates == found(512).replicates
