@@ -20,13 +20,12 @@ COMMENT_LIMIT = 60_000
 def to_markdown(frame: pd.DataFrame, manifest: Manifest) -> str:
     """The tables of the page as Markdown, short enough for a comment; parts that do not fit are named."""
     found = report(frame, manifest)
-    text, left_out = "\n".join(_opening(found)) + "\n", list[str]()
+    text, last, left_out = "\n".join(_opening(found)) + "\n", f"Reproduce: `{found.command}`\n\n", list[str]()
     for title, body in _parts(found):
-        fits = len(text) + len(body) <= COMMENT_LIMIT
+        fits = len(text) + len(body) + len(last) <= COMMENT_LIMIT
         text += body + "\n" if fits else ""
         left_out += [] if fits else [title]
-    text += f"Reproduce: `{found.command}`\n\n"
-    return text + (f"\nLeft out, since a comment has a limit: {', '.join(left_out)}.\n" if left_out else "")
+    return text + last + (f"\nLeft out, since a comment has a limit: {', '.join(left_out)}.\n" if left_out else "")
 
 
 def _opening(found: Report) -> Iterator[str]:
@@ -43,7 +42,7 @@ def _parts(found: Report) -> Iterator[tuple[str, str]]:
     """Title and text of everything that is folded."""
     budget = plural(MAIN_BUDGET, "estimate")  # a comment has room for one
     every = [replace(found.answers, rows=[row for row in found.answers.rows if row[2].text == budget]), found.comparison, *found.overview]
-    for position, table in enumerate([*every, found.cost, found.skipped, *found.problems.values(), *found.further]):
+    for position, table in enumerate([*every, *found.problems.values(), found.cost, found.skipped, *found.further]):
         if table.rows:
             yield _folded(table.title, f"{table.note}\n\n{markdown_table(table)}", opened=position == 0)
     lists: dict[str, Iterable[str]] = {

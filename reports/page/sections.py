@@ -170,7 +170,8 @@ def _sparsity(frame: pd.DataFrame) -> Table:
 
 def _exponents(frame: pd.DataFrame) -> Table:
     """Fitted exponents of time and memory, with their intervals."""
-    names, rows = ["time_exponent", "memory_exponent"], tables.swept(frame)
+    rows = tables.swept(frame)
+    names = [name for name in ("time_exponent", "memory_exponent") if (rows["metric"] == name).any()]
     rows = rows[(rows["suite"] == "scaling") & rows["metric"].isin(names)]
     found = [
         (

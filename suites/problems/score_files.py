@@ -318,12 +318,12 @@ class ScoreTables(FileItems):
         named = {getattr(self.file, option) for option in ARRAYS}
         limits = self.oracle.length_limits(self._event)
         unnamed: dict[str, str] = {}
-        for key, other in self.arrays.items():
+        for key, other in sorted(self.arrays.items(), key=lambda item: item[1].ndim):  # lengths before masks
             lengths = other.shape == self.lengths.shape and other.dtype.kind in "iu"
             mask = not lengths and other.ndim > 1 and len(other) == len(array) and other.dtype.kind in "iub" and not other.all()
             # Rows of ones with zeros behind them.
             mask = mask and bool((other <= 1).all() and (np.diff(other.astype(np.int64), axis=-1) <= 0).all())
-            if key not in named and LENGTH_NAME.fullmatch(key) and ((lengths and (other < limits).any()) or mask):
+            if key not in named and LENGTH_NAME.fullmatch(key) and ((lengths and ((other >= 1) & (other < limits)).any()) or mask):
                 unnamed[key] = key if lengths else "NAME"
         values = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
         scores = values.unsqueeze(-1).expand(-1, *self._event) if self._unary else values

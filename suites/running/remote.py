@@ -14,7 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .store import FILE, Store, check_writable, holds_run, locked
+from ..base import SCHEMA_VERSION
+from ..trust import json_of
+from .store import FILE, NewerSchemaError, Store, check_writable, holds_run, locked
 
 COPY_SECONDS = 60.0
 """Seconds between two copies of a run."""
@@ -144,6 +146,11 @@ def writing(place: Path | str) -> Iterator[tuple[Path, Mirror | None]]:
             return
         mirror, copy = Mirror(str(place), folder), Path(name)
         mirror.remote.fetch(copy)
+        version = 0
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            version = int(json_of((copy / MANIFEST).read_bytes())["schema_version"])
+        if version > SCHEMA_VERSION:
+            raise NewerSchemaError(Path(f"{place}/{MANIFEST}"), version)
         if holds_run(copy):
             with Store(folder, write=True) as cells:
                 try:

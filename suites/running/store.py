@@ -55,6 +55,10 @@ class DamagedError(ValueError):
     """The database of a run cannot be read."""
 
 
+class EarlierFormatWarning(UserWarning):
+    """A folder holds a run in an earlier format."""
+
+
 class OtherSchemaError(ValueError):
     """A file was written by another version of the package."""
 
@@ -133,7 +137,7 @@ class Store:
                 said = f"{directory} holds a run in an earlier format; "
                 if not write:
                     raise ValueError(f"{said}run its command again, which measures all cells again")
-                warnings.warn(f"{said}its cells are measured again", stacklevel=2)
+                warnings.warn(f"{said}its cells are measured again", EarlierFormatWarning, stacklevel=2)
             if not write:
                 raise FileNotFoundError(f"found no {self.path}; expected the folder of a run, finished or not")
         # A reader may have to roll back the transaction of a killed writer, which needs write access.

@@ -68,6 +68,7 @@ def _faults(task: Task, trained: bool) -> Iterator[str]:
     yield from _of_loss(loss, structures)
     yield from _of_padding(task, model)
     yield from _of_results(task, model, batch, structures[0])
+    yield from _of_precision(task, batch)
     if trained and not (ceiling := task.ceiling(0)) > (floor := task.floor(0)):
         yield f"the ceiling is {ceiling:.3g} and the floor {floor:.3g}; expected a task on which structures help"
 
@@ -78,12 +79,13 @@ def _of_items(task: Task) -> Iterator[str]:
         if (size := task.size(split)) < ITEMS:
             yield f"the split {split} has {size} items; expected at least {ITEMS}"
             return
-    parts, again = (_tensors(task.batch("train", torch.arange(ITEMS))) for _ in range(2))
-    for name, part in parts.items():
-        if len(part) != ITEMS:
-            yield f"{name} of {ITEMS} items has shape {tuple(part.shape)}; expected {ITEMS} rows"
-        if not torch.equal(part, again[name]):
-            yield f"{name} of a batch is another one when it is asked for again; expected items that follow from their numbers"
+    for split in get_args(Split):
+        parts, again = (_tensors(task.batch(split, torch.arange(ITEMS))) for _ in range(2))
+        for name, part in parts.items():
+            if len(part) != ITEMS:
+                yield f"{name} of {ITEMS} items of the split {split} has shape {tuple(part.shape)}; expected {ITEMS} rows"
+            if not torch.equal(part, again[name]):
+                yield f"{name} of a batch is another one when it is asked for again; expected items that follow from their numbers"
 
 
 def _of_loss(loss: TaskLoss, structures: Tensor) -> Iterator[str]:
@@ -134,6 +136,8 @@ def _of_results(task: Task, model: LatentModel, batch: Batch, structure: Tensor)
     wanted = [id(parameter) for parameter in model.parameters() if parameter.requires_grad]
     if sorted(given) != sorted(wanted):
         yield f"`parameter_groups` has {len(given)} parameters; expected the {len(wanted)} that require gradients, each once"
+    if not any(parameter.requires_grad for parameter in model.encoder.parameters()):
+        yield "no parameter of the encoder requires a gradient; expected one that learns"
     for metric, values in task.judge(model, batch, structure).items():
         if tuple(values.shape) != (ITEMS,):
             yield f"`judge` gives {metric} of shape {tuple(values.shape)} for {ITEMS} items; expected one number per item"
@@ -143,11 +147,16 @@ def _of_results(task: Task, model: LatentModel, batch: Batch, structure: Tensor)
     if bool(task.structured) != ("structure_accuracy" in found):
         yield f"structured is {task.structured!r}, and `evaluate` gives {', '.join(found)}; expected structure_accuracy where it has a name"
 
+
+def _of_precision(task: Task, batch: Batch) -> Iterator[str]:
+    """Scores and losses also exist in double precision, in which gradients are measured."""
     double, exact = batch.double(), task.model(0).double()
     scores = task.scores(exact, double)
     values = task.loss(exact, double)(task.oracle.argmax(scores))
     if scores.dtype != torch.float64 or values.dtype != torch.float64:
         yield f"a model in double precision gives scores of {scores.dtype} and losses of {values.dtype}; expected float64 of both"
+    elif not torch.allclose(task.scores(task.model(0), batch).detach(), scores.detach().float(), rtol=1e-3, atol=1e-3):
+        yield "scores in double precision are others; expected the same up to rounding"
 
 
 def _structures(task: Task, scores: Tensor) -> Tensor:

@@ -55,6 +55,7 @@ class Clusters(Task):
     batch_size: Count = 128
 
     name: ClassVar[str] = "clusters"
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = "latent clusters with a linear classifier each"
     references: ClassVar[tuple[str, ...]] = ("mihaylova2020understanding",)
     structured: ClassVar[str] = "V-measure"

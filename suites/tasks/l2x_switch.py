@@ -47,6 +47,7 @@ class L2XSwitch(Task):
     batch_size: Count = 128
 
     name: ClassVar[str] = "l2x_switch"
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = "labels explained by five of ten features, which a switch exchanges"
     references: ClassVar[tuple[str, ...]] = ("chen2018learning",)
     structured: ClassVar[str] = "precision"

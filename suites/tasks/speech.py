@@ -120,6 +120,7 @@ class AutoEncoder(Task):
     batch_size: Count = 64
 
     name: ClassVar[str] = "vae"
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = "moments of spoken digits coded by four categories, by the evidence lower bound"
     scored: ClassVar[str] = "explained share of the variance"
     files: ClassVar[tuple[str, ...]] = (FILE,)

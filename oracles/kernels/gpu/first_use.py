@@ -90,6 +90,10 @@ def judge(use: Use, launch: Callable[..., None], inputs: tuple[Tensor, ...], roo
                 f"the kernel `{use.name}` got its first call inside the capture of a CUDA graph; expected one before, in which it is "
                 "compiled and compared with plain torch; call the operation once before the capture, with scores of the same shape"
             )
+        mode = torch.cuda.get_sync_debug_mode() if use.device >= 0 else 0
+        if use.device >= 0:
+            torch.cuda.set_sync_debug_mode(0)  # the comparison waits for the device, also where the caller forbids that
+            torch.cuda.synchronize(use.device)  # an error of earlier launches is not the kernel's
         try:
             # In a thread of its own, free of what the caller has set for torch: modes, transforms, streams, gradients, autocasting.
             with ThreadPoolExecutor(1) as pool:
@@ -100,13 +104,16 @@ def judge(use: Use, launch: Callable[..., None], inputs: tuple[Tensor, ...], roo
                 f"the kernel `{use.name}` broke CUDA when it was compared with plain torch ({said}), and nothing more can be computed in "
                 f"this process; start it again with {switch.VARIABLE}=off"
             ) from error
+        finally:
+            if use.device >= 0:
+                torch.cuda.set_sync_debug_mode(mode)
 
 
 def _compare(use: Use, launch: Callable[..., None], inputs: tuple[Tensor, ...], rooms: tuple[Room, ...], reference: Reference) -> None:
     from .. import disabled  # imported here, because it imports this
 
     # Where nothing is feasible, the kernel's best structure is any.
-    given = _problem(inputs, forbidding=".argmax " not in use.name)
+    given = _problem(inputs, forbidding=".argmax " not in use.name, uniforms=".sample " in use.name)
     with disabled():
         expected = reference(*(value.double() for value in given))
     found = tuple(
@@ -126,7 +133,7 @@ def _compare(use: Use, launch: Callable[..., None], inputs: tuple[Tensor, ...], 
     use.proven = not wrong
 
 
-def _problem(inputs: tuple[Tensor, ...], *, forbidding: bool) -> tuple[Tensor, ...]:
+def _problem(inputs: tuple[Tensor, ...], *, forbidding: bool, uniforms: bool) -> tuple[Tensor, ...]:
     """Inputs like those of a call, on the CPU: a few rows of several scales, with directions or uniforms."""
     generator, (rows, *others) = torch.Generator().manual_seed(1), inputs
     shape, scale = (len(SCALES), *rows.shape[1:]), torch.tensor(SCALES).reshape(-1, *[1] * (rows.ndim - 1))
@@ -136,7 +143,7 @@ def _problem(inputs: tuple[Tensor, ...], *, forbidding: bool) -> tuple[Tensor, .
         made[0][1][torch.rand(shape[1:], generator=generator) < 1 / 16] = -math.inf
     for other in others:
         size = (len(SCALES), min(other.shape[1], SAMPLES), *other.shape[2:])
-        made.append(steps[1] / 4 if other.shape[1:] == shape[1:] else torch.rand(size, generator=generator, dtype=torch.float64))
+        made.append(torch.rand(size, generator=generator, dtype=torch.float64) if uniforms else steps[1] / 4)
     return tuple(value.to(given.dtype) for value, given in zip(made, inputs, strict=True))
 
 

@@ -210,7 +210,7 @@ def _points(name: str, reached: Reached, seconds: Mapping[int, Any], device: tor
 
 def _variances(name: str, estimator: Any, problem: Problem, context: Context) -> Iterator[Finding]:
     """Relative variance and ρ of an estimate at every number of samples that the estimator takes; nothing if it takes none."""
-    if not dataclasses.is_dataclass(estimator) or all(field.name != "num_samples" for field in dataclasses.fields(estimator)):
+    if "num_samples" not in getattr(estimator, "__dataclass_fields__", ()):
         return
     instance, replicates = problem.instances[0], max(min(context.effort.replicates, MAX_REPLICATES), 2 * BATCHES)
     key = ("scaling", problem.name, problem.stage, instance.name)

@@ -112,7 +112,7 @@ class LocalWorker(Worker):
             self.failed_starts += 1
             self.close()
             if self.failed_starts >= MAX_FAILED_STARTS:
-                raise OSError("no worker could be started: several died before they were ready") from None
+                raise OSError(f"no worker could be started: several died before they were ready; see {self.config.log}") from None
             return {}
         except (Exception, SystemExit) as error:
             return {cell.identity: failed(self.config.plan, cell, self._failure(error, self.limit(cell)), seconds)}
@@ -131,7 +131,8 @@ class LocalWorker(Worker):
             return Failure("timeout", f"took longer than {limit:g} s; raise --timeout", traceback=tail)
         if not isinstance(error, ProcessExpired | SystemExit):  # such as a disk that is full
             return Failure("crash", f"the worker failed with {type(error).__name__}: {error}", type(error).__name__, tail)
-        if not isinstance(code, int) or code >= 0:
+        code = code if isinstance(code, int) else int(code is not None)  # as Python exits for a text
+        if code >= 0:
             return Failure("crash", f"the worker died with exit code {code}", traceback=tail)
         name = signal.Signals(-code).name
         if name == "SIGPROF":

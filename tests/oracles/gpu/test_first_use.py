@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import DERIVED, LinearChain, kernels, make_oracle
+from structgrad.oracles import DERIVED, Alignment, LinearChain, kernels, make_oracle
 from structgrad.oracles.kernels import gpu, notices, switch
 from structgrad.oracles.kernels.gpu import errors, first_use
 from structgrad.oracles.kernels.notices import KernelWarning
@@ -116,6 +116,10 @@ def test_the_first_use_may_be_of_an_empty_batch(first: torch.device, monkeypatch
     kernel = Replaced(monkeypatch, "argmax")
     assert LinearChain().argmax(scores(first, 2, 2, 2, batch=0)).shape == (0, 2, 2, 2)
     assert kernel.launches == 2
+
+
+def test_uniforms_of_the_shape_of_an_event_are_no_directions(first: torch.device) -> None:
+    assert Alignment().sample(torch.randn(1, 1, 3).to(first), 1, generator=torch.Generator(first)).shape == (1, 1, 1, 3)
 
 
 def test_a_wrong_kernel_never_serves(first: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,3 +249,11 @@ def test_a_table_of_an_earlier_run_does_not_stand_for_one_that_goes_on(tmp_path:
     results.write_manifest(tmp_path, {"status": "running"})
     forget(tmp_path, *(cell.identity for cell in grid(PLAN).cells[1:]))
     assert len(results.read(tmp_path)[0]["estimator"].unique()) < len(PLAN.estimators)
+
+
+@pytest.mark.filterwarnings("default::structgrad.suites.running.store.EarlierFormatWarning")
+def test_a_run_in_an_earlier_format_is_measured_again_and_said(tmp_path: Path) -> None:
+    (tmp_path / store.EARLIER_PLAN).touch()
+    result = call(*words(tmp_path, "rloo"))
+    assert result.exit_code == 0
+    assert f"warning: {tmp_path} holds a run in an earlier format; its cells are measured again\n" in result.stderr

@@ -47,7 +47,7 @@ def failing(*_: Any) -> None:
     [
         (
             changed("batch", lambda batch, *_: batch._replace(labels=batch.labels[:1])),
-            r"labels of 4 items has shape \(1,\); expected 4 rows",
+            r"labels of 4 items of the split train has shape \(1,\); expected 4 rows",
         ),
         (
             with_loss(lambda plain, z: plain(z).mean(-1)),
@@ -77,6 +77,18 @@ def failing(*_: Any) -> None:
         (
             changed("scores", lambda scores, *_: scores.float()),
             "gives scores of torch.float32 and losses of torch.float64; expected float64 of both",
+        ),
+        (
+            changed("scores", lambda scores, *_: scores + 1.0 * (scores.dtype == torch.float64)),
+            "scores in double precision are others",
+        ),
+        (
+            changed("model", lambda model, seed: (model.encoder.requires_grad_(False), model)[1]),
+            "no parameter of the encoder requires a gradient",
+        ),
+        (
+            changed("batch", lambda batch, split, items: batch._replace(labels=batch.labels[:1]) if split == "test" else batch),
+            "labels of 4 items of the split test has shape",
         ),
         ({"ceiling": Clusters.floor}, "expected a task on which structures help"),
         ({"judge": failing}, "failed with KeyError: 'nothing'"),
