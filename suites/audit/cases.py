@@ -42,6 +42,7 @@ class Structure:
 
     @property
     def ndim(self) -> int:
+        """The number of event dimensions."""
         return len(self.event)
 
 

@@ -195,6 +195,7 @@ class Dissection:
         return weights if same(weights.unsqueeze(-1) * self.s, self.responses) else None
 
     def is_linear(self, responses: Tensor) -> bool:
+        """Whether responses are linear in the changes of the losses."""
         return same((self.losses.unsqueeze(-1) * responses).sum(0) + self.constant, self.estimate)
 
     @cached_property
@@ -213,6 +214,7 @@ class Dissection:
 
     @cached_property
     def chances(self) -> Tensor:
+        """The probability of each structure."""
         structures = all_structures(self.structure)
         found: Tensor = self.structure.oracle.log_prob(structures, self.scores.expand(structures.shape)).exp()
         return found
@@ -231,9 +233,11 @@ class Dissection:
 
     @cached_property
     def all_follow_p(self) -> bool:
+        """Whether every sample has the distribution p."""
         return self.follow_p(self.varies)
 
     def depend(self, first: int, second: int) -> bool:
+        """Whether two samples of an estimate depend on each other."""
         count = len(self.chances)
         joint = torch.bincount(self.kinds[first] * count + self.kinds[second], minlength=count**2).reshape(count, count).double()
         due = joint.sum(1, keepdim=True) * joint.sum(0) / ROWS

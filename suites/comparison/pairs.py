@@ -167,10 +167,12 @@ class Estimates:
 
     @property
     def known(self) -> np.ndarray:
+        """Whether each estimate has a value."""
         return np.asarray(np.isfinite(self.error) & ~np.isnan(self.value))
 
     @property
     def count(self) -> np.ndarray:
+        """The number of batches of each estimate."""
         return np.asarray((~np.isnan(self.batches)).sum(1))
 
     def __getitem__(self, rows: np.ndarray) -> Estimates:

@@ -90,6 +90,7 @@ class StructureLoss(abc.ABC):
 
     @property
     def event_ndim(self) -> int:
+        """The number of event dimensions."""
         return int(getattr(self, self.event_of).ndim)
 
     @abc.abstractmethod
@@ -273,6 +274,7 @@ class MLP(Classifier):
 
     @property
     def event_ndim(self) -> int:
+        """The number of event dimensions."""
         return self.first.ndim - 1
 
     def logits(self, structure: Tensor) -> Tensor:
@@ -312,6 +314,7 @@ class BlackBox(StructureLoss):
 
     @property
     def event_ndim(self) -> int:
+        """The number of event dimensions."""
         return self.inner.event_ndim
 
     def __call__(self, structure: Tensor) -> Tensor:
@@ -329,6 +332,7 @@ class Offset:
 
     @property
     def form(self) -> LossForm | None:
+        """The form of the loss without the constant, if it has one."""
         form: LossForm | None = getattr(self.inner, "form", None)
         if isinstance(form, PointForm):
             return replace(form, here=form.here + self.constant, elsewhere=form.elsewhere + self.constant)

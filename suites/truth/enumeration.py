@@ -191,6 +191,7 @@ class Enumeration:
         return (found for _, found in launches.over(0, self.count, launch))
 
     def truth(self, *, kurtosis: bool) -> Truth:
+        """The exact gradient, value and moments."""
         p, errors = self.probabilities, self.errors
         variance = float(checked(torch.stack([(p @ errors.square()).sqrt()]))[0].square())
         doubt = p * (self._slack + min(self.chunk, self.count) + self.count / self.chunk + 3)
@@ -306,14 +307,15 @@ def geometry(oracle: Any, scores: Tensor, truth: Truth) -> Geometry | None:
 
     It is computed once for a truth: all estimators of an instance share it.
     """
-    if "geometry" not in truth.memo:
+    known = truth.memo.get("geometry")
+    if known is None or known[0] is not oracle:
         found = None
         if isinstance(oracle, MarginalOracle) and scores.numel() <= MAX_PARTS and oracle.sums_in_reach(tuple(scores.shape)):
             theta = scores.double()
             flat = torch.where(theta == -math.inf, theta, 0)
             found = Geometry.of(fisher_information(oracle, theta), fisher_information(oracle, flat), truth.gradient)
-        truth.memo["geometry"] = found
-    return cast("Geometry | None", truth.memo["geometry"])
+        known = truth.memo["geometry"] = (oracle, found)
+    return cast("Geometry | None", known[1])
 
 
 def fisher_information(oracle: MarginalOracle, scores: Tensor) -> Tensor:

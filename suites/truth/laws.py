@@ -211,6 +211,7 @@ class Deviations:
 
     @classmethod
     def of(cls, heads: Tensor, *, single_root: bool) -> Deviations:
+        """Deviations from a tree that is given by its heads."""
         size = len(heads) + 1
         parents = one_hot(pad(heads, (1, 0)), size).double()
         parents[0] = 0

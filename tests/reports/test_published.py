@@ -163,6 +163,6 @@ def test_a_folder_or_a_baseline_of_that_name_comes_first(own: Path, tmp_path: Pa
 
 
 def test_bad_comparisons(own: Path, run: Path) -> None:
-    assert "got only published; expected a second run" in refused("compare", "published")
+    assert "Missing argument 'RUN'" in refused("compare", "published")
     assert "have no estimator on an instance in common" in refused("compare", "published", run)
     assert "whose numbers are rounded" in refused("gate", own, "--baseline", "published")

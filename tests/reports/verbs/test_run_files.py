@@ -87,7 +87,7 @@ def test_what_is_skipped_is_foretold_with_its_reason(tmp_path: Path) -> None:
     assert "1 cells, 2 pairs skipped" in result.stdout
     assert "structures to enumerate: about 0\n" in result.stdout
     assert "skipped: exact on large@mlp: enumerates at most limit=" in result.stdout
-    assert "skipped: reinforce on descent of large@mlp: `StructureTable` got a space of 6.86e+42 structures" in result.stdout
+    assert "skipped: reinforce on descent of large@mlp: `descent` got a space of 6.86e+42 structures" in result.stdout
     found = json.loads(call(*words, "--dry-run", "--json").stdout)
     assert [(row["suite"], row["estimator"]) for row in found["skips"]] == [("", "exact"), ("descent", "reinforce")]
     measured = call(*words, *FEW, "-j", "0", "--out", tmp_path / "out")

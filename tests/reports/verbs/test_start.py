@@ -32,11 +32,11 @@ LOADS: dict[str, set[str]] = {
     "init NEW": set(),
     "status RUN": set(),
     "export RUN -o NEW/rows.csv": TABLES,
-    "report RUN": {*TABLES, "scipy", "scipy.stats", "jinja2"},
+    "report RUN": {*TABLES, "scipy", "scipy.stats", "jinja2", "matplotlib", "torch", "structgrad.oracles", "structgrad.estimators"},
     "report RUN --format csv -o NEW/report.csv": {*TABLES, "scipy", "jinja2"},
     "compare RUN RUN": {*TABLES, "scipy"},
     "gate RUN --baseline RUN": {*TABLES, "scipy"},
-    "describe relative_bias": MEASURING,
+    "describe relative_bias": {*MEASURING, "scipy.stats"},
 }
 """What each command may load of all that takes long. RUN is a finished run, NEW is a new folder."""
 

@@ -135,7 +135,9 @@ FAULTS: dict[type[Apart], tuple[str, str]] = {
     fault(
         "EndForgotten",
         argmax=lambda self, scores, lengths=None: Apart.argmax(
-            self, scores, **({} if lengths is None else {"lengths": (lengths - 1).clamp(min=1)})
+            self,
+            scores,
+            lengths=None if lengths is None else torch.where(lengths < scores.shape[-1] - 1, (lengths - 1).clamp(min=1), lengths),
         ),
     ): ("lengths", "expected"),
     fault(
