@@ -42,7 +42,7 @@ class Far(Tensor):
 
 
 def computed(function: Any, args: Any, named: dict[str, Any]) -> Any:
-    """What a function of torch gives, on the device that its arguments are on or name."""
+    """The result of a torch function, on the device that its arguments are on or name."""
     name = function.overloadpacket.__name__
     tensors = [value for value in tree_iter((args, named)) if isinstance(value, Tensor)]
     far, near = ([value for value in tensors if isinstance(value, Far) == kind] for kind in (True, False))
@@ -62,7 +62,7 @@ def computed(function: Any, args: Any, named: dict[str, Any]) -> Any:
 
 
 def held(value: Any) -> Any:
-    """What is on the host, or a tensor as it is there."""
+    """The host copy of a tensor on the pretended device; other values unchanged."""
     return value.held if isinstance(value, Far) else value
 
 

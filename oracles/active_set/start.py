@@ -40,5 +40,5 @@ class Start:
 
 
 def nothing(count: int) -> Lists:
-    """`Start.lists` of rows that begin anew."""
+    """`Start.lists` of rows that begin again."""
     return torch.zeros(count, 3, dtype=torch.int64), (np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0))

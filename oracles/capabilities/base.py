@@ -216,11 +216,6 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         """The best structure ``[b, *event]`` of natural parameters η of that shape, in their dtype; `argmax` makes them of scores."""
         return self._best(at_least_single(parameters)).to(parameters.dtype)
 
-    @final
-    def reference_argmax(self, rows: Tensor) -> Tensor:
-        """The best structure ``[b, *event]`` of natural parameters, always in plain torch, which can be compiled and transformed."""
-        return self._reference_argmax(at_least_single(rows))[0].to(rows.dtype)
-
     # What a subclass implements: rows are [b, *event], valid, floating, with ignored entries set to 0 (only kernels get them as they are).
 
     @abc.abstractmethod

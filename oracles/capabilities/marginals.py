@@ -85,11 +85,6 @@ class MarginalOracle(Oracle):
         """Raise ValueError where the log-partition of scores of such a shape is out of reach."""
 
     @final
-    def reference_log_partition(self, rows: Tensor) -> Tensor:
-        """``A``: [b] of scores ``[b, *event]``, always in plain torch, which can be compiled and transformed."""
-        return self._reference_log_partition(self.natural_parameters(rows))
-
-    @final
     def sums_in_reach(self, event_shape: tuple[int, ...]) -> bool:
         """Whether log-partition, marginals and samples of scores of such a shape can be had."""
         try:

@@ -51,7 +51,7 @@ class ProjectionOracle(Oracle):
 
         The active set begins with the atoms of ``start``, which saves it the way there where scores differ little from those of that
         solution, as between training steps. Mean, gap and gradients are those without it, up to rounding; where the mean lies on a face
-        that is no simplex, the atoms may be others. Closed forms begin anew. `WarmStart` keeps solutions for this.
+        that is no simplex, the atoms may be others. Closed forms begin again. `WarmStart` keeps solutions for this.
         For steps of a hundredth of the scores the search takes a quarter to a half of the time, for chains of 32 × 16 up to .6; for steps
         of a tenth it saves a third at best, and nothing where most atoms are new, as in long chains.
 

@@ -116,13 +116,6 @@ class Kernel(NamedTuple):
         """Write results, of contiguous inputs; the reference is not asked."""
         self(*inputs, *results)
 
-    def run_certified(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
-        """Write results by a kernel that certifies rows; the others get theirs from the reference, in float64."""
-        if self.complete:
-            self(*inputs, *results)
-        elif (failed := self.certify(inputs, results)) is not None:
-            self._redo(failed, inputs, results, reference)
-
     @staticmethod
     def _redo(failed: Tensor, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
         for result, redone in zip(results, reference(*(given[failed].double() for given in inputs)), strict=True):
@@ -131,7 +124,7 @@ class Kernel(NamedTuple):
     def computed(
         self, inputs: tuple[Tensor, ...], rooms: tuple[Room, ...], reference: Reference, *, certified: bool = True
     ) -> tuple[Tensor, ...]:
-        """Results, of contiguous inputs: what `run_certified` writes, or `run`; their memory is an array before it is a tensor."""
+        """Results of contiguous inputs. Rows that a certifying kernel refuses are computed by the reference, in float64."""
         made = [_made(shape, dtype) for shape, dtype in rooms]
         arrays, results = [array for array, _ in made], tuple([result for _, result in made])
         if self.complete or not certified:
@@ -141,7 +134,7 @@ class Kernel(NamedTuple):
         return results
 
     def certify(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], arrays: Sequence[np.ndarray] = ()) -> Tensor | None:
-        """Call a kernel that says for every row whether its range sufficed; the results may be at hand as arrays too.
+        """Call a kernel that reports for every row whether its range sufficed; the arrays share the memory of the results.
 
         Where there is a scalar one beside it, which takes rows one by one, that gets the rows which failed, or all where they are few.
 

@@ -1,6 +1,6 @@
-"""Modules of kernels on the CPU: which one holds those of a structure.
+"""Modules of kernels on the CPU: the one of each structure.
 
-They lie in the folder of their structure, in ``cpu.py`` and files beside it; what several structures share lies here.
+Kernels of a structure are in its folder, in ``cpu*.py``. Kernels that several structures share are in this folder.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 _ROOM = __name__.rpartition(".kernels.")[0]
 
 _PARTS = {"birkhoff": ("assignment", "_birkhoff")}
-"""Kernels beside those of a structure: the folder, and what their file is called behind ``cpu``."""
+"""Further kernels of a structure: its folder, and the end of the file name after ``cpu``."""
 
 _SHARED = ("bounds", "philox", "unranking")
 """Kernels of no structure alone."""

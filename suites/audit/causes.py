@@ -263,7 +263,7 @@ def multiples_of_marginals(points: Sequence[Point]) -> Iterator[Hypothesis]:
 
 
 def _symptoms(points: Sequence[Point], wrong: Sequence[Point], factor: float | None) -> str:
-    """Where the mean is wrong and its gain; or the factor on everything, and its usual reasons."""
+    """The places where the mean is wrong with its gain, or the factor on everything with its usual reasons."""
     if not wrong:
         return ""
     where = f"all {len(points)}" if len(wrong) == len(points) else f"{len(wrong)} of {len(points)}"

@@ -23,7 +23,7 @@ from .training import fit_decoder
 FILE = "timeseries/fsdd_mfcc13.npz"
 
 TEST_RECORDING, VALIDATED = 0, 6
-"""Of the autoencoder the recordings of this number are the test set, and every sixth of the others is for validation."""
+"""The autoencoder is tested on the recordings of this number, and validated on every sixth of the others."""
 
 
 @dataclass(frozen=True)

@@ -79,13 +79,13 @@ def test_what_waits_is_seen() -> None:
 
 
 NOT_UNIQUE = frozenset({"project_weights", "project_support"})
-"""Of Birkhoff's polytope, where a mean has several decompositions."""
+"""Results that are not unique in Birkhoff's polytope, where a mean has several decompositions."""
 
 
 @pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
 @pytest.mark.parametrize("ragged", [True, pytest.param(False, marks=pytest.mark.sweep)])
 def test_plain_torch_on_a_device_finds_what_the_cpu_finds(case: OracleCase, ragged: bool) -> None:
-    """Of normal scores, forbidden parts and ties; with gradients."""
+    """Rows have normal scores, forbidden parts, ties, or no structure; gradients are compared too."""
     event = case.event
     scores = torch.randn(4, *event, dtype=torch.float64)
     scores[1], scores[2], scores[3] = make_scores(case, "masked")[0], scores[2].round(), -math.inf

@@ -29,7 +29,7 @@ def in_short(error: Exception) -> str:
 
 
 def advice_on(error: Exception) -> str:
-    """What to do about a kernel that cannot be launched."""
+    """Advice on a kernel that cannot be launched."""
     if isinstance(error, subprocess.CalledProcessError) or "C compiler" in str(error):
         return "install a C compiler and the headers of Python (such as gcc and python3-dev), which Triton needs"
     if "ptxas" in str(error) and "is not defined" in str(error):  # Value 'sm_120' is not defined for option 'gpu-name'

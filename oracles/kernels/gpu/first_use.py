@@ -27,7 +27,7 @@ Room = tuple[tuple[int, ...], torch.dtype]
 """The shape and the dtype of a result."""
 
 SCALES = (1.0, 0.25, 4.0)
-"""Of the rows that are compared; those of the second have forbidden parts, one in 16."""
+"""Scales of the compared rows. In those of the second, one part in 16 is forbidden."""
 
 STEPS = 1024
 """Scores are multiples of 1 / STEPS up to 4, which float32 adds without rounding: both find the same best structure."""
@@ -42,7 +42,7 @@ _judging = threading.Lock()
 
 
 class Use:
-    """What this process knows of a kernel on a device, for sizes of one kind: errors of a trusted one are what a test wants to see."""
+    """The verdict of this process on a kernel of a device. Errors of a trusted kernel are raised, for tests."""
 
     __slots__ = ("device", "name", "proven", "refused", "trusted")
 

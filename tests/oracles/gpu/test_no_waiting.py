@@ -1,4 +1,4 @@
-"""What the executor serves reads no value on the host, so that it fits into a CUDA graph; and the same input gives the same bits."""
+"""Operations of the executor read no value on the host, so they fit into a CUDA graph. Equal inputs give equal bits."""
 
 from __future__ import annotations
 
