@@ -154,7 +154,7 @@ class Row:
     schema_version: Small = SCHEMA_VERSION
 
 
-TYPES: dict[str, str] = {
+TYPES: dict[str, str] = {  # the pandas type of each annotation in `Row`
     "Label": "category",
     "Status": "category",
     "str": "string",
@@ -167,7 +167,6 @@ TYPES: dict[str, str] = {
     "float | None": "Float64",
     "tuple[float, ...]": "object",
 }
-"""The pandas type of each annotation in `Row`."""
 
 COLUMNS: dict[str, str] = {field.name: TYPES[str(field.type)] for field in fields(Row)}
 """The columns of the table in their order, with their pandas types."""

@@ -12,8 +12,7 @@ import torch
 
 from ..oracles.magnitudes import GIB
 
-SHARE = 0.5
-"""Share of the free memory that launches use. Later launches may take more than the first one, and free memory is fragmented."""
+SHARE = 0.5  # Share of the free memory that launches use. Later launches may take more than the first one, and free memory is fragmented.
 
 T = TypeVar("T")
 
@@ -35,19 +34,12 @@ def available(device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class Launches:
-    """A range of rows, cut into launches. Their sizes depend on memory only if it is scarce.
+    """A range of rows, cut into launches. Their sizes depend on memory only if it is scarce."""
 
-    Attributes:
-        name: the name of the computation, for messages.
-        rows: rows of a launch.
-        device: the device.
-        block: rows that are never split; ``rows`` is a multiple of it.
-    """
-
-    name: str
-    rows: int
-    device: torch.device
-    block: int = 1
+    name: str  # the name of the computation, for messages
+    rows: int  # rows of a launch
+    device: torch.device  # the device
+    block: int = 1  # rows that are never split; ``rows`` is a multiple of it
 
     def over(self, start: int, stop: int, compute: Callable[[int, int], T]) -> Iterator[tuple[int, T]]:
         """Yield the first row and ``compute(first, count)`` of every launch; without enough memory, again with half its rows.

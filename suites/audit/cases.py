@@ -27,8 +27,7 @@ from .subject import Subject
 FLAT, USUAL, PEAKED, EXTREME = 0.3, 1.0, 3.0, 50.0
 """Standard deviations of scores. Tests need flat ones, where no structure is rare; exact means are compared at peaked ones too."""
 
-MAX_STRUCTURES = 100
-"""Largest number of structures if a structure is named with its size."""
+MAX_STRUCTURES = 100  # largest number of structures if a structure is named with its size
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,10 @@ import torch
 from scipy import optimize, special
 from torch import Tensor
 
-EXACT = 1e-6
-"""Relative distance below which two exact numbers are equal."""
-
-REJECTED = 0.01
-"""p-value below which a prediction is rejected, after Bonferroni's correction over the points."""
-
-OTHER = 1e-3
-"""p-value below which two means differ."""
-
-MARGIN = 10.0
-"""Least distance of −2 log-likelihood + penalty to the second best: odds of 150 to 1."""
+EXACT = 1e-6  # relative distance below which two exact numbers are equal
+REJECTED = 0.01  # p-value below which a prediction is rejected, after Bonferroni's correction over the points
+OTHER = 1e-3  # p-value below which two means differ
+MARGIN = 10.0  # least distance of −2 log-likelihood + penalty to the second best: odds of 150 to 1
 
 SIGN = "the estimate has the wrong sign: is the loss treated as a reward?"
 NO_NORMALISER = "the mean is off by a multiple of μ: the score of a sample is z − μ; is its log-probability ⟨θ, z⟩ without the normaliser?"
@@ -34,8 +27,7 @@ MASKS = "with forbidden parts alone; they are counted, or a normaliser includes 
 _DECAYS = ("decay", "momentum", "ema", "beta", "alpha", "smoothing")
 _MAX_DIRECTIONS = 16
 
-Factor = tuple[str, str, Callable[..., float]]
-"""Formula, meaning, and value."""
+Factor = tuple[str, str, Callable[..., float]]  # formula, meaning, and value
 
 OF_COUNT: tuple[Factor, ...] = (
     ("(N − 1)/N", "the baseline of a sample includes the sample itself", lambda n: (n - 1) / n),

@@ -23,7 +23,7 @@ from ...oracles.capabilities import (
 )
 from ..oracle_proxy import hooked
 
-OPERATIONS: tuple[tuple[type[Oracle], str, str], ...] = (
+OPERATIONS: tuple[tuple[type[Oracle], str, str], ...] = (  # capability, operation, and the field of `Evaluations` that counts it
     (Oracle, "argmax", "argmax"),
     (MarginalOracle, "marginals", "marginals"),
     (MarginalOracle, "log_partition", "marginals"),
@@ -37,7 +37,6 @@ OPERATIONS: tuple[tuple[type[Oracle], str, str], ...] = (
     (ProjectionOracle, "project", "projections"),
     (EnumerableOracle, "enumerate", "enumerated"),
 )
-"""Capability, operation, and the field of `Evaluations` that counts it."""
 
 COUNTED: dict[str, str] = {
     "losses": "structures that the loss is shown",

@@ -23,11 +23,8 @@ from .means import compare, mean_checks, same_mean_checks, twin_of
 from .result import SPOILING, Audit, Check, FlatComparison, check_limits, checked, settled
 from .subject import FunctionEstimator, Subject, numbers, subject_of, with_neutral_options, with_other_value
 
-QUICK: dict[str, Any] = {"first": 4096, "most": 16_384, "seconds": 1.5, "structures": 2}
-"""Changes of ``quick``."""
-
-MANY_ZEROS = 0.5
-"""Share of estimates of exactly 0 from which a warning is given."""
+QUICK: dict[str, Any] = {"first": 4096, "most": 16_384, "seconds": 1.5, "structures": 2}  # changes of ``quick``
+MANY_ZEROS = 0.5  # share of estimates of exactly 0 from which a warning is given
 
 NO_CLAIM = "biased by declaration: its mean is held to nothing; compare it with that of another estimator (mean_of)"
 

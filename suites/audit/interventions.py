@@ -21,20 +21,11 @@ from ...estimators.score_function.reinforce import scores_of
 from ...oracles.capabilities import MarginalOracle, SamplingOracle
 from .cases import FLAT, PEAKED, USUAL, AuditLoss, Structure, all_structures, off_structures, random_scores, seeded
 
-ROWS = 2048
-"""Estimates at the same scores."""
-
-MAX_SAMPLES = 32
-"""Losses of one estimate that are changed one by one."""
-
-TOLERANCE = 1e-6
-"""Relative distance below which rows of estimates are equal."""
-
-DEVIATIONS = 6.0
-"""Standard errors by which a frequency or a mean must be off."""
-
-MIN_ESTIMATE = 1e-5
-"""Share of loss times score below which an estimate is rounding, also in single precision."""
+ROWS = 2048  # estimates at the same scores
+MAX_SAMPLES = 32  # losses of one estimate that are changed one by one
+TOLERANCE = 1e-6  # relative distance below which rows of estimates are equal
+DEVIATIONS = 6.0  # standard errors by which a frequency or a mean must be off
+MIN_ESTIMATE = 1e-5  # share of loss times score below which an estimate is rounding, also in single precision
 
 NOTHING = "the estimate is 0 whatever the losses are: the loss is detached, or nothing that depends on the scores multiplies it"
 OTHER_LAW = "the samples have another distribution than p: importance weights p/q are missing, or the scores are not those of the samples"

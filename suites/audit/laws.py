@@ -25,11 +25,8 @@ from .result import Check, confirmed
 from .subject import FunctionEstimator, to_change
 
 ROWS = 6
-DISTRIBUTION_ROWS = 160
-"""Rows whose distribution is compared, if their numbers cannot be."""
-
-SIGN_ROWS = 512
-"""Random scores of the test of the sign."""
+DISTRIBUTION_ROWS = 160  # rows whose distribution is compared, if their numbers cannot be
+SIGN_ROWS = 512  # random scores of the test of the sign
 
 _TOLERANCE: dict[str, Any] = {"rtol": 1e-8, "atol": 1e-10, "equal_nan": True}
 _SHRUNK = "the loss is averaged over the batch inside, so that its gradient shrinks as 1/B: differentiate the sum of the losses"

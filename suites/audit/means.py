@@ -31,23 +31,17 @@ from .laws import world_state
 from .result import Check, FlatComparison, Status, confirmed
 from .subject import FunctionEstimator
 
-REPLAY_CAP = 20_000
-"""Largest number of tuples of samples that are dealt."""
+REPLAY_CAP = 20_000  # largest number of tuples of samples that are dealt
+REPLICATES = 8192  # replicates of an estimated metric of a comparison
+TOLERANCE = 1e-9  # relative distance below which an exact mean is the target: the rest is rounding
 
-REPLICATES = 8192
-"""Replicates of an estimated metric of a comparison."""
-
-TOLERANCE = 1e-9
-"""Relative distance below which an exact mean is the target: the rest is rounding."""
-
-REGIMES: dict[str, Callable[[Structure], Tensor]] = {
+REGIMES: dict[str, Callable[[Structure], Tensor]] = {  # kinds of scores; exact means are compared at all of them
     "flat": lambda structure: random_scores(structure, FLAT, 1)[0],
     "usual": lambda structure: random_scores(structure, USUAL, 1)[0],
     "peaked": lambda structure: random_scores(structure, PEAKED, 1)[0],
     "masked": lambda structure: masked_scores(structure, 1)[0],
     "equal": lambda structure: torch.zeros(structure.event, dtype=torch.float64),
 }
-"""Kinds of scores; exact means are compared at all of them."""
 
 TESTED = ("flat", "usual", "peaked")
 """Scores at which means are tested. Errors at unlikely structures, such as clipped weights, do not show at flat scores."""
@@ -64,11 +58,8 @@ def exact_mean(estimator: Estimator[Any], target: Target, sampling: Sampling) ->
     return finite(replay(sampling.draws(target).warmed(estimator), target, slots), estimator, target, sampling)
 
 
-MIN_COSINE = 0.98
-"""Cosine of two means from which estimators resemble each other."""
-
-Sampler = Callable[[str, int], Moments]
-"""Moments of fresh replicates, by the name of their stream and their number."""
+MIN_COSINE = 0.98  # cosine of two means from which estimators resemble each other
+Sampler = Callable[[str, int], Moments]  # moments of fresh replicates, by the name of their stream and their number
 
 
 def sampler(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Sampler:

@@ -28,18 +28,14 @@ from .result import Check, DisagreementError, Judged, check_limits, checked, set
 
 __all__ = ["OracleAudit", "audit_oracle"]
 
-MAX_STRUCTURES = 400
-"""Structures of one event shape; brute force over them is quick."""
-
-MAX_PARTS = 150
-"""Most entries of an event if no size is given."""
+MAX_STRUCTURES = 400  # structures of one event shape; brute force over them is quick
+MAX_PARTS = 150  # most entries of an event if no size is given
 
 SCALES = (0.05, 1.0, 10.0, 50.0)
 ROWS = 6
 DRAWS = 20_000
 
-Comparison = tuple[str, Tensor, Tensor, float]
-"""Name, found, expected, and the absolute tolerance."""
+Comparison = tuple[str, Tensor, Tensor, float]  # name, found, expected, and the absolute tolerance
 
 
 @dataclass(frozen=True)
@@ -249,8 +245,7 @@ def _wrong_derivations(scene: Scene, ways: Sequence[Sequence[int]], binary: Tens
             yield f"{{{named(min(found))}}} {said}, as {len(found) - 1} more"
 
 
-Law = Callable[[Scene], Iterator[Any]]
-"""Comparisons, or one check if it is a test."""
+Law = Callable[[Scene], Iterator[Any]]  # comparisons, or one check if it is a test
 
 
 def _compared(scene: Scene, name: str, law: Law) -> Iterator[Check]:
@@ -481,7 +476,7 @@ def _single_precision(scene: Scene) -> Iterator[Comparison]:
     yield "`marginals` in float32", found, scene.oracle.marginals(scores.double()), 1e-5
 
 
-LAWS: tuple[tuple[Any, str, Law], ...] = (
+LAWS: tuple[tuple[Any, str, Law], ...] = (  # capability, name, and law
     (Oracle, "argmax", _argmax),
     (Oracle, "ignored entries", _ignored),
     (Oracle, "batches", _batches),
@@ -497,4 +492,3 @@ LAWS: tuple[tuple[Any, str, Law], ...] = (
     (RelaxedOracle, "relaxation", _relaxation),
     (SamplingOracle, "samples", _samples),
 )
-"""Capability, name, and law."""

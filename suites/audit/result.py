@@ -18,11 +18,8 @@ Status = Literal["holds", "violated", "undecided", "crashed", "skipped"]
 
 Verdict = Literal["right", "wrong", "misdeclared", "crashed", "undecided", "consistent"]
 
-DECLARATIONS = ("evaluations", "needs", "hull", "deterministic")
-"""Laws of declarations: estimates may be right if these are violated."""
-
-SPOILING = ("global_random", "inputs", "state", "rows", "batch", "jacobian")
-"""Laws whose violation makes others fail too, in this order."""
+DECLARATIONS = ("evaluations", "needs", "hull", "deterministic")  # laws of declarations: estimates may be right if these are violated
+SPOILING = ("global_random", "inputs", "state", "rows", "batch", "jacobian")  # laws whose violation makes others fail too, in this order
 
 
 @dataclass(frozen=True)
@@ -54,8 +51,7 @@ class Check:
         return f"{self.law}{place}: {self.detail}{more}"
 
 
-Bounded = tuple[float | None, float | None, float | None]
-"""A value and its interval; the bounds are None if the value is exact."""
+Bounded = tuple[float | None, float | None, float | None]  # a value and its interval; the bounds are None if the value is exact
 
 
 @dataclass(frozen=True)

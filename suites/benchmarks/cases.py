@@ -12,8 +12,7 @@ from pathlib import Path
 
 Cases = dict[str, tuple[str, tuple[int, ...]]]
 
-ROOMS = Path(__file__).parents[2]
-"""The folder of the package of this file: asv reads today's version of both for every measured commit."""
+ROOMS = Path(__file__).parents[2]  # the folder of the package of this file: asv reads today's version of both for every measured commit
 
 _SMALL: Cases = {
     "subset 10/5": ("subset[k=5]", (10,)),
@@ -77,8 +76,7 @@ def declared(folder: Path = ROOMS / "oracles" / "derived") -> tuple[Cases, Cases
 
 
 _DECLARED_SMALL, _DECLARED_MIDDLE = declared()
-SIZED = _DECLARED_SMALL.keys() | _DECLARED_MIDDLE.keys()
-"""Cases of a size, not of a shape."""
+SIZED = _DECLARED_SMALL.keys() | _DECLARED_MIDDLE.keys()  # cases of a size, not of a shape
 
 CASES = _SMALL | _DECLARED_SMALL | _MIDDLE | _DECLARED_MIDDLE | _BETWEEN | _LARGE
 """An oracle with options, and the shape of one score tensor, or its size if the case is `SIZED`."""
@@ -86,20 +84,17 @@ CASES = _SMALL | _DECLARED_SMALL | _MIDDLE | _DECLARED_MIDDLE | _BETWEEN | _LARG
 SMALL, MIDDLE, LARGE = (*_SMALL, *_DECLARED_SMALL), (*_MIDDLE, *_DECLARED_MIDDLE), tuple(_LARGE)
 """The cases of asv: by default the middle ones, in the full grid all three."""
 
-BETWEEN = tuple(_BETWEEN)
-"""Cases that only `tests/benchmarks` times."""
+BETWEEN = tuple(_BETWEEN)  # cases that only `tests/benchmarks` times
 
 _REGISTRY = ast.parse((ROOMS / "estimators" / "__init__.py").read_text(encoding="utf-8"))
-ESTIMATORS: tuple[str, ...] = tuple(
+ESTIMATORS: tuple[str, ...] = tuple(  # the estimators of the registry that is written out in today's file
     ast.literal_eval(key)
     for node in _REGISTRY.body
     if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ESTIMATORS" and isinstance(node.value, ast.Dict)
     for key in filter(None, node.value.keys)
 )
-"""The estimators of the registry that is written out in today's file."""
 
-HOME = "home"
-"""A case of estimators: each on the first of the `HOMES` that it supports."""
+HOME = "home"  # a case of estimators: each on the first of the `HOMES` that it supports
 
 HOMES = SMALL[:4]
 

@@ -10,12 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MAX_NUMBERS = 2**26
-"""The most numbers of one tensor; larger cases are left out to save memory."""
+MAX_NUMBERS = 2**26  # the most numbers of one tensor; larger cases are left out to save memory
 
 MAX_RANK = 2**62
-MAX_PERMUTATION = 8
-"""Beyond it a sum over permutations takes minutes."""
+MAX_PERMUTATION = 8  # beyond it a sum over permutations takes minutes
 
 MAX_LISTED = 4096
 
@@ -46,7 +44,7 @@ def backward(function: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
     return gradient
 
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, Operation] = {  # by name: the name of the method with a suffix for the kind of call
     "argmax": lambda oracle, given: oracle.argmax(given.scores),
     "score": lambda oracle, given: oracle.score(given.structures, given.scores),
     "log_partition": lambda oracle, given: oracle.log_partition(given.scores),
@@ -69,7 +67,6 @@ OPERATIONS: dict[str, Operation] = {
     "relaxed_sample": lambda oracle, given: oracle.relaxed_sample(given.scores, generator=given.generator),
     "step_log_probs": lambda oracle, given: oracle.step_log_probs(given.scores),
 }
-"""By name: the name of the method with a suffix for the kind of call."""
 
 SUMS = frozenset(
     {"log_partition", "marginals", "marginals_backward", "log_prob", "entropy", "kl", "sample", "sample_64", "sample_distinct_8"}

@@ -21,8 +21,7 @@ from structgrad.suites.tasks.training import Job, Training, event_shape
 from .cases import CASES, HOME, HOMES, SIZED
 from .operations import OPERATIONS, Inputs, left_out
 
-STEP = 0.01
-"""The change of scores since the solution that a warm start begins with: about a step of training."""
+STEP = 0.01  # the change of scores since the solution that a warm start begins with: about a step of training
 
 
 @dataclass(frozen=True)

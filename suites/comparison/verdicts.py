@@ -16,7 +16,7 @@ from ..statistics.multiplicity import holm_values
 from .pairs import AT_GAIN, KEY, SCORES, VERSIONS, Estimates, Pairs, contrast, is_close, is_exact, matched, p_above, prepared
 from .settings import Settings
 
-MEANING: dict[str, str] = {
+MEANING: dict[str, str] = {  # the verdicts, gravest first
     "regressed": "worse by more than the smallest change that counts, and that is proven",
     "changed": "different, for a metric that must stay the same; proven",
     "broken": "the base has a number, and the head failed, or has NaN or infinity",
@@ -29,7 +29,6 @@ MEANING: dict[str, str] = {
     "equivalent": "a change that matters is ruled out",
     "identical": "the same up to rounding",
 }
-"""The verdicts, gravest first."""
 
 VERDICTS = pd.CategoricalDtype(list(MEANING), ordered=True)
 

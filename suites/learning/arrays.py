@@ -18,8 +18,7 @@ Array = np.ndarray
 K = TypeVar("K")
 
 STAGES = ("init", "early", "final")
-REFERENCES = ("exact", "frozen")
-"""Families that others are compared with: the exact gradient, and no gradient at all."""
+REFERENCES = ("exact", "frozen")  # families that others are compared with: the exact gradient, and no gradient at all
 
 STEPS, SECONDS, STEP_TIME = "steps_to_target", "seconds_to_target", "step_time"
 """Seconds are steps × the time of a step. Steps of all estimators are timed in turn, not during training."""
@@ -27,10 +26,9 @@ STEPS, SECONDS, STEP_TIME = "steps_to_target", "seconds_to_target", "step_time"
 _SEED = re.compile(r"seed[-=](\d+)")
 
 
-OWN = "own"
-"""Prefix of the idea of a user's own estimator; its name follows."""
+OWN = "own"  # prefix of the idea of a user's own estimator; its name follows
 
-IDEAS = {
+IDEAS = {  # Ideas by module, or by folder for the other modules in it. Resamples draw ideas, because numbers of one idea are dependent.
     module: idea
     for idea, modules in {
         "exact": ("exact",),
@@ -51,7 +49,6 @@ IDEAS = {
     }.items()
     for module in modules
 }
-"""Ideas by module, or by folder for the other modules in it. Resamples draw ideas, because numbers of one idea are dependent."""
 
 HALVES = ("choice", "confirmation")
 """Halves of tasks, estimators and seeds, settled before anything is measured: predictors are chosen on one, confirmed on the other.

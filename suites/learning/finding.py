@@ -23,11 +23,10 @@ from .arrays import HALVES, STAGES, Learner, Study, half_of_estimator, half_of_t
 
 Array = np.ndarray
 
-PREDICTORS = (
+PREDICTORS = (  # Metrics that may predict. Those with the prefix ``parameter_`` are of the gradient of a batch.
     *("relative_bias", "relative_variance", "relative_mse", "cosine", "gain", "rho", "rho_16"),
     *(f"parameter_{name}" for name in ("bias", "variance", "mse", "cosine", "gain", "rho")),
 )
-"""Metrics that may predict. Those with the prefix ``parameter_`` are of the gradient of a batch."""
 
 OUTCOMES = ("accuracy", "curve_mean", "steps_to_target")
 """Metrics that are predicted. A run that misses the target counts with its number of steps."""
@@ -40,11 +39,8 @@ KINDS: dict[str, Callable[[Learner], bool]] = {
 """Kinds are correlated separately: deterministic estimators have no variance, and together with others they turn its sign."""
 
 RESAMPLES = 400
-FEWEST = 4
-"""Least number of estimators of a rank correlation, and of ideas of an interval."""
-
-_LARGEST = 0.995
-"""Correlations are clipped here, because Fisher's z of 1 is infinite."""
+FEWEST = 4  # least number of estimators of a rank correlation, and of ideas of an interval
+_LARGEST = 0.995  # correlations are clipped here, because Fisher's z of 1 is infinite
 
 
 @dataclass(frozen=True)

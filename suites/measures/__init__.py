@@ -12,7 +12,7 @@ from .parameter_bias import ParameterBias
 from .sparsity import Sparsity
 from .suite import Suite
 
-SUITES: dict[str, type[Suite]] = {
+SUITES: dict[str, type[Suite]] = {  # by name
     "bias": Bias,
     "sparsity": Sparsity,
     "memory": Memory,
@@ -24,4 +24,3 @@ SUITES: dict[str, type[Suite]] = {
     "step_time": StepTime,
     "parameter_bias": ParameterBias,
 }
-"""By name."""

@@ -55,11 +55,8 @@ from .suite import Context, Effort, Finding, Suite
 
 __all__ = ["Bias", "Measurement", "Sampling", "Tier", "draw_moments", "measure"]
 
-REFERENCE_WORK = 4
-"""Draws of noise of a reference without a closed form, as a multiple of the replicates of the first look."""
-
-VANISHING = 1e-6
-"""A gradient below this share of the standard deviation of the loss is flagged: metrics that compare with it are left out."""
+REFERENCE_WORK = 4  # draws of noise of a reference without a closed form, as a multiple of the replicates of the first look
+VANISHING = 1e-6  # a gradient below this share of the standard deviation of the loss is flagged: metrics that compare with it are left out
 
 
 def measure(  # noqa: PLR0913

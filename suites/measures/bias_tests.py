@@ -29,29 +29,14 @@ if TYPE_CHECKING:
 
 Verdict = Literal["unbiased-exact", "equivalent", "biased", "unresolved", "unresolved: rare events", "broken"]
 
-ALPHA = 1e-3
-"""Level of the test for bias of one cell; a hit of an estimator that claims to be unbiased must repeat on fresh seeds."""
-
-EQUIVALENCE = 0.05
-"""A bias whose upper bound is below this share of ‖g‖ is called equivalent to none."""
-
-FILTER = 200
-"""A direction is tested only if replicates / exact kurtosis reach this: else too few samples carry the variance for a t-test."""
-
-FLAT = 1000
-"""All directions are tested together only if replicates / the greatest exact kurtosis reach this."""
-
-CONSTANT = 1e-5
-"""A direction with less than this share of the greatest spread is constant: it is compared, not tested."""
-
-CONFIRMATION = 4
-"""A rejection must repeat with so many times the replicates, on fresh seeds."""
-
-ERROR = 0.05
-"""Chance of calling a bias of ε or more equivalent to none."""
-
-EXACT_TOLERANCE = 1e-9
-"""Relative bias below which the mean of estimates in double precision is the gradient: the rest is rounding."""
+ALPHA = 1e-3  # level of the test for bias of one cell; a hit of an estimator that claims to be unbiased must repeat on fresh seeds
+EQUIVALENCE = 0.05  # a bias whose upper bound is below this share of ‖g‖ is called equivalent to none
+FILTER = 200  # a direction is tested only if replicates / exact kurtosis reach this: else too few samples carry the variance for a t-test
+FLAT = 1000  # all directions are tested together only if replicates / the greatest exact kurtosis reach this
+CONSTANT = 1e-5  # a direction with less than this share of the greatest spread is constant: it is compared, not tested
+CONFIRMATION = 4  # a rejection must repeat with so many times the replicates, on fresh seeds
+ERROR = 0.05  # chance of calling a bias of ε or more equivalent to none
+EXACT_TOLERANCE = 1e-9  # relative bias below which the mean of estimates in double precision is the gradient: the rest is rounding
 
 
 def rounding_floor(size: float, truth: Truth, dtype: torch.dtype = torch.float64) -> float:
@@ -103,11 +88,8 @@ def resolved(moments: Moments, truth: Truth, dtype: torch.dtype, *, deterministi
     return deterministic or exact or (not varies_with_loss and moments.total * most >= EVENTS and size > rounding)
 
 
-LOSSES_SEEN = 6
-"""Changes of the loss by rare structures, of the usual size, that an interval of an unbiased estimator needs to contain."""
-
-PEAKED = 0.05
-"""The greatest variance of a part below which a law is peaked."""
+LOSSES_SEEN = 6  # changes of the loss by rare structures, of the usual size, that an interval of an unbiased estimator needs to contain
+PEAKED = 0.05  # the greatest variance of a part below which a law is peaked
 
 SPREAD_SEEN = 400
 """Estimates with the spread of the loss that the replicates of an unbiased estimator need to be worth, for an interval.

@@ -21,37 +21,22 @@ from ..truth.loss_checks import checked, examine_loss, values
 from .draws import Draws, estimates
 from .suite import Context, Finding, Suite
 
-CAP = 20_000
-"""The largest space that is tabled: steps are many, and each takes the whole table."""
-
-CHUNK = 2**21
-"""Entries of one block of log-probabilities."""
-
-STEP_LENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Step sizes, as root mean square length of the first step: estimators differ in scale."""
-
-NUM_PROBES = 128
-"""Estimates whose scale sets the step sizes."""
-
-MAX_ABS_SCORE = 1e12
-"""The greatest score in training; a run beyond it has diverged."""
+CAP = 20_000  # the largest space that is tabled: steps are many, and each takes the whole table
+CHUNK = 2**21  # entries of one block of log-probabilities
+STEP_LENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # step sizes, as root mean square length of the first step: estimators differ in scale
+NUM_PROBES = 128  # estimates whose scale sets the step sizes
+MAX_ABS_SCORE = 1e12  # the greatest score in training; a run beyond it has diverged
 
 
 @dataclass(frozen=True, eq=False)
 class StructureTable:
-    """The feasible structures of an instance, with their losses; all in float64.
+    """The feasible structures of an instance, with their losses; all in float64."""
 
-    Attributes:
-        oracle: whose structures they are.
-        structures: ``[s, parts]``. ``losses``: ``[s]``.
-        scores: ``[*event]``, the instance's own. ``free``: ``[*event]`` bool, the parts that may move: read, and not forbidden.
-    """
-
-    oracle: Any
-    structures: Tensor
-    losses: Tensor
-    scores: Tensor
-    free: Tensor
+    oracle: Any  # whose structures they are
+    structures: Tensor  # ``[s, parts]``
+    losses: Tensor  # ``[s]``
+    scores: Tensor  # ``[*event]``, the instance's own
+    free: Tensor  # ``[*event]`` bool, the parts that may move: read, and not forbidden
 
     @classmethod
     def of(cls, oracle: Any, loss: Loss, scores: Tensor) -> StructureTable:

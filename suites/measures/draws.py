@@ -21,31 +21,22 @@ from ..truth import Target
 if TYPE_CHECKING:
     from .suite import Context
 
-COPIES = 64
-"""Copies of the scores that an estimator is assumed to hold, to choose the rows of a launch."""
-
-Range = tuple[int, int]
-"""Rows from the first, which begins a block, up to the last (exclusive)."""
+COPIES = 64  # copies of the scores that an estimator is assumed to hold, to choose the rows of a launch
+Range = tuple[int, int]  # rows from the first, which begins a block, up to the last (exclusive)
 
 Tier = Literal["auto", "exact", "mc"]
 
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """The point at which estimates are taken, and their random numbers.
+    """The point at which estimates are taken, and their random numbers."""
 
-    Attributes:
-        oracle: the structures. ``loss``: ``[..., *event] -> [...]``. ``scores``: ``[*event]``, in the dtype that estimators run in.
-        context: has the root seed and the rows per launch. ``key``: stable names, such as suite, problem, stage and instance.
-        lengths: of the items of a batch, whose scores are padded; None if all have one size.
-    """
-
-    oracle: Any
-    loss: Loss
-    scores: Tensor
-    context: Context | Sampling
-    key: tuple[str, ...]
-    lengths: Tensor | None = None
+    oracle: Any  # the structures
+    loss: Loss  # ``[..., *event] -> [...]``
+    scores: Tensor  # ``[*event]``, in the dtype that estimators run in
+    context: Context | Sampling  # has the root seed and the rows per launch
+    key: tuple[str, ...]  # stable names, such as suite, problem, stage and instance
+    lengths: Tensor | None = None  # of the items of a batch, whose scores are padded; None if all have one size
 
     def of_rows(self, rows: Tensor) -> Any:
         """The oracle, as training uses it on the scores or on copies of them."""

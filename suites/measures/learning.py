@@ -16,21 +16,15 @@ from ..tasks.training import Job, TrainingRun, train_all
 from .parameter_bias import ModelBatch
 from .suite import Context, Finding, Suite
 
-TARGET = 0.95
-"""Share of the ceiling that is the target accuracy of `steps_to_target`."""
+TARGET = 0.95  # share of the ceiling that is the target accuracy of `steps_to_target`
 
 
 @dataclass(frozen=True)
 class LearningAmount:
-    """The training of an effort.
+    """The training of an effort."""
 
-    Attributes:
-        share: of the task's steps that a test takes; half of them choose rate and option, with the same ranking.
-        tuning: seeds that choose.
-    """
-
-    share: float
-    tuning: int
+    share: float  # of the task's steps that a test takes; half of them choose rate and option, with the same ranking
+    tuning: int  # seeds that choose
 
     @classmethod
     def of(cls, context: Context) -> LearningAmount:

@@ -16,11 +16,10 @@ from .bias_tests import Verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-FRAME_COLUMNS = (
+FRAME_COLUMNS = (  # the columns of `Measurement.frame`, a subset of those of the result table of a run, with its types
     *("estimator", "oracle", "loss", "log_count", "metric", "unit", "value", "low", "high", "interval"),
     *("reference", "tier", "replicates", "sampling", "verdict", "p_value", "seed"),
 )
-"""The columns of `Measurement.frame`, a subset of those of the result table of a run, with its types."""
 
 
 @dataclass(frozen=True, repr=False)

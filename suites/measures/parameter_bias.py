@@ -25,7 +25,7 @@ from ..tasks.training import BatchOrder
 from .draws import Draws, estimates
 from .suite import Context, Finding, Suite
 
-METRIC = {
+METRIC = {  # the names of metrics of a batch in parameters, by those of single items
     "relative_bias": "parameter_bias",
     "relative_variance": "parameter_variance",
     "relative_mse": "parameter_mse",
@@ -33,10 +33,8 @@ METRIC = {
     "gain": "parameter_gain",
     "rho": "parameter_rho",
 }
-"""The names of metrics of a batch in parameters, by those of single items."""
 
-REFERENCE_WORK = 4
-"""Replicates of a reference without an exact gradient, as a multiple of those of an estimator."""
+REFERENCE_WORK = 4  # replicates of a reference without an exact gradient, as a multiple of those of an estimator
 
 
 class ParameterBias(Suite):
@@ -80,22 +78,15 @@ class Gradient:
 
 @dataclass(frozen=True, eq=False)
 class ModelBatch:
-    """The first batch of a seed with the model of that seed at a stage.
+    """The first batch of a seed with the model of that seed at a stage."""
 
-    Attributes:
-        draws: of estimates in scores. ``theta``: scores ``[b, *event]`` as functions of ``parameters``.
-        common: ``[b, *event]``, added to every estimate by the regulariser.
-        reference: the estimator that gives the truth. ``replicates``: of an estimator.
-        task: as the seed sees it.
-    """
-
-    draws: Draws
-    theta: Tensor
+    draws: Draws  # of estimates in scores
+    theta: Tensor  # scores ``[b, *event]`` as functions of ``parameters``
     parameters: tuple[Tensor, ...]
-    common: Tensor
-    reference: Estimator[Any]
-    replicates: int
-    task: Task
+    common: Tensor  # ``[b, *event]``, added to every estimate by the regulariser
+    reference: Estimator[Any]  # the estimator that gives the truth
+    replicates: int  # of an estimator
+    task: Task  # as the seed sees it
 
     @classmethod
     def of(cls, problem: TaskProblem, seed: int, context: Context) -> ModelBatch:

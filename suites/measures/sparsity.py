@@ -17,8 +17,7 @@ from ..truth import Truth
 from .draws import Draws, estimates
 from .suite import Context, Finding, Suite
 
-MAX_REPLICATES = 1024
-"""Counts of non-zeros need no more."""
+MAX_REPLICATES = 1024  # counts of non-zeros need no more
 
 
 def forward_sparsity(estimator: Estimator[Any], oracle: Any, scores: Tensor, *, truth: Truth) -> dict[str, float]:

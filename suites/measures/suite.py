@@ -21,8 +21,7 @@ from ..text import reason_of
 from ..truth import Truth
 from ..truth.closed_form import UnknownTruthError, known_truth, law_alone, unknown_because
 
-Reference = Literal["expected", "perturbed", "relaxed", "argmax"]
-"""The objective whose gradient an estimate was compared with."""
+Reference = Literal["expected", "perturbed", "relaxed", "argmax"]  # the objective whose gradient an estimate was compared with
 
 
 @dataclass(frozen=True)
@@ -94,12 +93,11 @@ class Effort:
     rounds: int = 40
 
 
-EFFORTS: dict[str, Effort] = {
+EFFORTS: dict[str, Effort] = {  # the presets by name
     "quick": Effort(replicates=512, most_replicates=512, seconds=5.0, cap=200_000, replay_cap=4_000, equivalence=0.05, rounds=10),
     "standard": Effort(most_replicates=8192, seconds=10.0),
     "thorough": Effort(most_replicates=1_048_576, seconds=300.0, cap=10_000_000, equivalence=0.01, rounds=160),
 }
-"""The presets by name."""
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,8 @@ from ..tasks import TASKS, make_task
 from ..tasks.references import LEARNT_STAGES, learnt_model, reference_estimator
 from ..tasks.task import Batch, LatentModel, Split, Task, TaskLoss
 
-TRAINING = "training"
-"""The only stage of a task."""
-
-SEEDS = 1000
-"""Seeds of a block: a plan with another seed trains with others."""
+TRAINING = "training"  # the only stage of a task
+SEEDS = 1000  # seeds of a block: a plan with another seed trains with others
 
 TASK_PROBLEMS: dict[str, str] = {f"{TASK}{name}": f"learning the task {name}, seed by seed" for name in TASKS} | {
     f"{LEARNT}{name}": f"items of the task {name} along a run of the exact gradient; @ESTIMATOR for another run" for name in TASKS
@@ -32,14 +29,10 @@ TASK_PROBLEMS: dict[str, str] = {f"{TASK}{name}": f"learning the task {name}, se
 
 @dataclass(frozen=True, eq=False)
 class TaskProblem(Problem):
-    """A problem that comes from a task.
-
-    Attributes:
-        seeds: as many as instances; for a task they are its instances.
-    """
+    """A problem that comes from a task."""
 
     task: Task
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # as many as instances; for a task they are its instances
 
 
 def is_task(name: str) -> bool:

@@ -149,7 +149,7 @@ class SpeechAlignment(RealItems):
         return self.sampled(index, self.scores(index, self.stages[-1]))
 
 
-REAL: dict[str, tuple[str, str, type[RealItems]]] = {
+REAL: dict[str, tuple[str, str, type[RealItems]]] = {  # by name: the file without its suffix, one line, and the class that reads it
     name: (name.removesuffix("_projective"), summary, kind)
     for name, summary, kind in (
         ("tagging_coarse5", "English sentences of 2 to 6 words, 5 coarse tags: scores of a linear-chain CRF", Tagging),
@@ -165,4 +165,3 @@ REAL: dict[str, tuple[str, str, type[RealItems]]] = {
         ("dtw_speech", "two recordings of a digit, 4 to 8 segments each: costs of alignments at two temperatures", SpeechAlignment),
     )
 }
-"""By name: the file without its suffix, one line, and the class that reads it."""

@@ -212,13 +212,12 @@ _BUILT_IN: tuple[tuple[str, str, str, MarginalOracle, tuple[tuple[int, ...], ...
 
 _LOSSES = {"categorical": "mlp", "categories": "mlp", "subset": Downstream.name}
 
-REGIMES: dict[str, Regime] = {
+REGIMES: dict[str, Regime] = {  # regimes by name
     f"{name}_regimes": Regime(
         f"random scores of {kind}, as peaked as those of {like}", oracle, events, entropies, _LOSSES.get(name, "quadratic")
     )
     for name, kind, like, oracle, events, entropies in _BUILT_IN
 }
-"""Regimes by name."""
 
 REGIMES["policy_regimes"] = Regime(f"the same with a policy: {_LEAVES} at every state", ShiftReduce("local"), _SHAPES, _DERIVATIONS)
 

@@ -105,7 +105,7 @@ def _refuse_repeated(keys: Sequence[str]) -> None:
         raise _RefusedFileError(f"has the key {twice[0]!r} twice; expected each key once, save it again")
 
 
-COUNTED = {
+COUNTED = {  # the units of lengths of items, for oracles that do not declare them
     "linear_chain": "positions",
     "spanning_tree": "words (the root is none)",
     "projective_tree": "words (the root is none)",
@@ -115,7 +115,6 @@ COUNTED = {
     "assignment": "rows",
     "categories": "categories",
 }
-"""The units of lengths of items, for oracles that do not declare them."""
 
 LENGTH_NAME = re.compile(r"((seq|sequence)_)?len(gth)?s?|sizes?|n|num_words|masks?", re.IGNORECASE)
 """Usual names of arrays of lengths or masks."""

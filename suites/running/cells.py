@@ -30,8 +30,7 @@ from .planning.plan import Plan
 from .work import Cell, encode
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "cannot allocate memory")
-_TRACEBACK = 8000
-"""Characters of a traceback that are kept, from its end."""
+_TRACEBACK = 8000  # characters of a traceback that are kept, from its end
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from ..statistics.budgets import loss_evaluations
 from ..statistics.interval import Interval
 from ..statistics.multiplicity import holm
 
-WORK = "work"
-"""The suite of derived rows."""
+WORK = "work"  # the suite of derived rows
 
 
 def derive(rows: Iterable[Row]) -> list[Row]:

@@ -18,8 +18,7 @@ from ..base import SCHEMA_VERSION
 from ..trust import json_of
 from .store import FILE, NewerSchemaError, Store, check_writable, holds_run, locked
 
-COPY_SECONDS = 60.0
-"""Seconds between two copies of a run."""
+COPY_SECONDS = 60.0  # seconds between two copies of a run
 
 MANIFEST, TABLE = "run.json", "results.parquet"
 

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Machine", "Plan", "Results", "Scope", "collect", "learn", "measure", "run"]
 
-ESTIMATE_VALIDITY = 100.0
-"""An estimate of the remaining time is used for 100 times the time that it took."""
+ESTIMATE_VALIDITY = 100.0  # an estimate of the remaining time is used for 100 times the time that it took
 
 _SHOWN = ["problem", "stage", "estimator", "instance", "metric", "setting", "value", "low", "high", "unit", "verdict", "status"]
 

@@ -24,14 +24,9 @@ from ..base import SCHEMA_VERSION, Row
 from ..trust import LARGEST_TEXT, check_identity, json_of
 from .work import FAILED_KIND, ROW, Cell, Grid, StoredCell, as_json, decode, first_error, packed
 
-FILE = "cells.sqlite"
-"""The name of the database in the folder of a run."""
-
-EARLIER_PLAN = "plan.jsonl"
-"""The plan of a run in the format of earlier versions, whose finished tables are still read."""
-
-DURABLE_SECONDS = 0.1
-"""Cells that took more seconds are written to the disk at once, so that they survive a power failure."""
+FILE = "cells.sqlite"  # the name of the database in the folder of a run
+EARLIER_PLAN = "plan.jsonl"  # the plan of a run in the format of earlier versions, whose finished tables are still read
+DURABLE_SECONDS = 0.1  # cells that took more seconds are written to the disk at once, so that they survive a power failure
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "beegfs", "gpfs", "ceph", "afs", "9p", "fuse.sshfs", "fuse.s3fs")
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from ..measures.suite import Suite
 
 
-DONE, FAILED_KIND, NONFINITE = "done", "failed", "nonfinite"
-"""Kinds of finished cells."""
+DONE, FAILED_KIND, NONFINITE = "done", "failed", "nonfinite"  # kinds of finished cells
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,7 @@ class Snapshot:
     busy: tuple[Busy, ...] = ()
 
 
-Progress = Callable[[Snapshot], None]
-"""Called about once a second, and when a cell is finished."""
+Progress = Callable[[Snapshot], None]  # called about once a second, and when a cell is finished
 
 
 def progress_text(snapshot: Snapshot, seconds: float | None = None) -> str:

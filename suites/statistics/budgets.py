@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 
-GRADIENT_WORK = 2
-"""Loss evaluations that the backward of one counts as."""
+GRADIENT_WORK = 2  # loss evaluations that the backward of one counts as
 
 MAX_RATIO_ERROR = 0.2
 """A ratio of times whose 95 % interval is wider than ± this share buys no budget: it is timed again, or work is counted instead."""

@@ -12,23 +12,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-RANK_TOLERANCE = 1e-10
-"""Eigenvalues below this share of the largest count as 0."""
+RANK_TOLERANCE = 1e-10  # eigenvalues below this share of the largest count as 0
 
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """The metric at one instance.
+    """The metric at one instance."""
 
-    Attributes:
-        information: F, [d, d]: the Hessian of the divergence in the scores.
-        natural: ``g'F⁺g``, the square of the decrease of the loss by the best step of divergence 1/2.
-        null: [d, r], an orthonormal basis of the directions that change no probability.
-    """
-
-    information: Tensor
-    natural: float
-    null: Tensor
+    information: Tensor  # F, [d, d]: the Hessian of the divergence in the scores
+    natural: float  # ``g'F⁺g``, the square of the decrease of the loss by the best step of divergence 1/2
+    null: Tensor  # [d, r], an orthonormal basis of the directions that change no probability
 
     @classmethod
     def of(cls, information: Tensor, flat: Tensor, gradient: Tensor) -> Geometry:

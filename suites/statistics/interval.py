@@ -12,18 +12,14 @@ BATCHES = 32
 RARE, RARE_ORTHOGONAL = "rare events", "rare events orthogonal to the gradient"
 """Methods of an absent value and interval: too few replicates carry the spread, or that of the direction."""
 
-EVENTS = 30
-"""Events that an interval needs: with 30, intervals of 95 % cover at least 93 %, see `docs/results/simulations.md`."""
+EVENTS = 30  # events that an interval needs: with 30, intervals of 95 % cover at least 93 %, see `docs/results/simulations.md`
+NO_MEAN = "no direction"  # the method of an absent cosine: the mean of the estimates is not significantly different from 0
 
-NO_MEAN = "no direction"
-"""The method of an absent cosine: the mean of the estimates is not significantly different from 0."""
-
-ABSENT = {
+ABSENT = {  # the reason why a number is absent, by method
     RARE: f"{RARE}: fewer than {EVENTS} replicates carry the variance, or it is too small compared with that of the loss",
     RARE_ORTHOGONAL: f"{RARE_ORTHOGONAL}: fewer than {EVENTS} replicates carry the variance",
     NO_MEAN: f"{NO_MEAN}: the mean of the estimates is not significantly different from 0",
 }
-"""The reason why a number is absent, by method."""
 
 
 @dataclass(frozen=True)

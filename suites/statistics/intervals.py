@@ -24,11 +24,8 @@ from .interval import LEVEL as LEVEL
 from .interval import Interval as Interval
 from .moments import Moments
 
-COMMON = 8
-"""With few replicates one event in this many is enough: then the events are not rare."""
-
-NO_VARIANCE = 1e-14
-"""A trace below this share of the squared mean is rounding."""
+COMMON = 8  # with few replicates one event in this many is enough: then the events are not rare
+NO_VARIANCE = 1e-14  # a trace below this share of the squared mean is rounding
 
 UNRESOLVED, NO_ANGLE, UNDIRECTED_MEAN = (Interval(None, method=method) for method in (RARE, RARE_ORTHOGONAL, NO_MEAN))
 

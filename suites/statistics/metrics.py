@@ -34,8 +34,7 @@ from .intervals import (
 )
 from .moments import BATCHES, Moments
 
-SAMPLES = 16
-"""Estimates in an average, for the metrics of averages."""
+SAMPLES = 16  # estimates in an average, for the metrics of averages
 
 UNDIRECTED = tuple(name for name, metric in METRICS.items() if metric.undirected)
 """Metrics that do not compare with the exact gradient: they are defined even if it vanishes."""
@@ -46,62 +45,42 @@ LINEAR = tuple(name for name, metric in METRICS.items() if metric.mean)
 COMPARED = tuple(name for name, metric in METRICS.items() if metric.paired)
 """Metrics whose values without each batch are kept, so that runs with the same random numbers can be compared pair by pair."""
 
-U_STATISTIC = "u-statistic"
-"""The method of exact numbers that come from single structures and not from tuples."""
+U_STATISTIC = "u-statistic"  # the method of exact numbers that come from single structures and not from tuples
 
 TUPLE_METRICS = ("mean_cosine", "descent_probability", "sign_agreement", "kurtosis", "zero_gradient_rate", "gradient_nonzeros")
 """Metrics that exist for tuples of samples only."""
 
-SHARES = ("zero_gradient_rate", "descent_probability")
-"""Shares of independent replicates, whose intervals need no spread."""
-
-NEAR_ONE = 0.99
-"""A cosine beyond it hardly depends on the gain: the bias orthogonal to the gradient decides."""
+SHARES = ("zero_gradient_rate", "descent_probability")  # shares of independent replicates, whose intervals need no spread
+NEAR_ONE = 0.99  # a cosine beyond it hardly depends on the gain: the bias orthogonal to the gradient decides
 
 _ABSOLUTE = "absolute_variance"
 
-_DIGITS = 10
-"""Significant digits of a kept value: digits beyond them are rounding on another machine."""
+_DIGITS = 10  # significant digits of a kept value: digits beyond them are rounding on another machine
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """Means of properties of single estimates, ``[...]``.
+    """Means of properties of single estimates, ``[...]``."""
 
-    Attributes:
-        descent: share with ``⟨ĝ, g⟩ > 0``. ``cosine``: with g, 0 for an estimate of 0. ``quartic``: of ``‖ĝ‖⁴``.
-        agreeing: of the number of parts whose sign is that of g. ``signed``: of active parts that are not 0.
-        informed: of ``ĝ'Fĝ``; None without Fisher information.
-    """
-
-    descent: Tensor
-    cosine: Tensor
-    quartic: Tensor
-    agreeing: Tensor
-    signed: Tensor
-    informed: Tensor | None = None
+    descent: Tensor  # share with ``⟨ĝ, g⟩ > 0``
+    cosine: Tensor  # with g, 0 for an estimate of 0
+    quartic: Tensor  # of ``‖ĝ‖⁴``
+    agreeing: Tensor  # of the number of parts whose sign is that of g
+    signed: Tensor  # of active parts that are not 0
+    informed: Tensor | None = None  # of ``ĝ'Fĝ``; None without Fisher information
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The moments that metrics are functions of; every field but the gradient may have leading dimensions.
+    """The moments that metrics are functions of; every field but the gradient may have leading dimensions."""
 
-    Attributes:
-        gradient: [d], exact.
-        error: [..., d], mean of ``ĝ − g``.
-        trace: [...], trace of the covariance of one estimate.
-        replicates: [...], number of estimates in the mean; ``inf`` for an exact mean.
-        zero: [...], share of estimates that are 0. ``nonzero``: [...], mean number of non-zero parts.
-        estimates: moments that need more than mean and trace; None if unknown.
-    """
-
-    gradient: Tensor
-    error: Tensor
-    trace: Tensor
-    replicates: Tensor
-    zero: Tensor
-    nonzero: Tensor
-    estimates: Estimates | None = None
+    gradient: Tensor  # [d], exact
+    error: Tensor  # [..., d], mean of ``ĝ − g``
+    trace: Tensor  # [...], trace of the covariance of one estimate
+    replicates: Tensor  # [...], number of estimates in the mean; ``inf`` for an exact mean
+    zero: Tensor  # [...], share of estimates that are 0
+    nonzero: Tensor  # [...], mean number of non-zero parts
+    estimates: Estimates | None = None  # moments that need more than mean and trace; None if unknown
 
 
 class NoisyGradient(Protocol):

@@ -13,13 +13,11 @@ from torch import Tensor
 
 from .interval import BATCHES as BATCHES
 
-CACHED_NUMBERS = 2**15
-"""Numbers that are added at a time on a CPU: larger tensors leave its cache."""
+CACHED_NUMBERS = 2**15  # numbers that are added at a time on a CPU: larger tensors leave its cache
 
 _SUMS = ("square", "along", "zero", "nonzero", "signs", "descents", "cosines", "quartics", "informed")
 
-FULL_COVARIANCE = 256
-"""Up to this many parts the whole covariance is accumulated; above, batch means replace it."""
+FULL_COVARIANCE = 256  # up to this many parts the whole covariance is accumulated; above, batch means replace it
 
 
 @dataclass
@@ -29,17 +27,6 @@ class Moments:
     Errors, not estimates, are accumulated: their mean is small, so no digits cancel. Batches are merged by Chan's formula, in any order.
     Replicates have weight 1. The outcomes of an exact law have their probabilities as weights, and one batch.
 
-    Attributes:
-        gradient: [d], exact. ``information``: Fisher's, [d, d], or None.
-        count: [batches] weights. ``mean``: [batches, d] mean error. ``square``: [batches, d] centred sums of squares.
-        along: [batches] centred sums of squares of the error along the gradient.
-        zero: [batches] estimates that are exactly 0. ``nonzero``: [batches, d] number of estimates with a part that is not 0.
-        signs: [batches, d] sum of the signs of a part.
-        descents: [batches] estimates with ``⟨ĝ, g⟩ > 0``. ``cosines``: [batches] sum of their cosines with g, 0 for an estimate of 0.
-        quartics: [batches] sum of ``‖ĝ‖⁴``.
-        informed: [batches] sum of ``ĝ'Fĝ``; 0 without F.
-        products: [d, d] sums of products, centred within batches; None above `FULL_COVARIANCE` parts.
-
     Example:
         >>> moments = Moments.empty(torch.tensor([1.0, 0.0]))
         >>> moments.add(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), batch=0)
@@ -47,20 +34,20 @@ class Moments:
         (tensor([0., 0.], dtype=torch.float64), 1)
     """
 
-    gradient: Tensor
-    information: Tensor | None
-    count: Tensor
-    mean: Tensor
-    square: Tensor
-    along: Tensor
-    zero: Tensor
-    nonzero: Tensor
-    signs: Tensor
-    descents: Tensor
-    cosines: Tensor
-    quartics: Tensor
-    informed: Tensor
-    products: Tensor | None
+    gradient: Tensor  # [d], exact
+    information: Tensor | None  # Fisher's, [d, d], or None
+    count: Tensor  # [batches] weights
+    mean: Tensor  # [batches, d] mean error
+    square: Tensor  # [batches, d] centred sums of squares
+    along: Tensor  # [batches] centred sums of squares of the error along the gradient
+    zero: Tensor  # [batches] estimates that are exactly 0
+    nonzero: Tensor  # [batches, d] number of estimates with a part that is not 0
+    signs: Tensor  # [batches, d] sum of the signs of a part
+    descents: Tensor  # [batches] estimates with ``⟨ĝ, g⟩ > 0``
+    cosines: Tensor  # [batches] sum of their cosines with g, 0 for an estimate of 0
+    quartics: Tensor  # [batches] sum of ``‖ĝ‖⁴``
+    informed: Tensor  # [batches] sum of ``ĝ'Fĝ``; 0 without F
+    products: Tensor | None  # [d, d] sums of products, centred within batches; None above `FULL_COVARIANCE` parts
 
     @classmethod
     def empty(cls, gradient: Tensor, information: Tensor | None = None, *, batches: int = BATCHES) -> Moments:

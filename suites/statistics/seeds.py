@@ -13,8 +13,7 @@ import torch
 
 from ...oracles.random_streams import SeedBlocks
 
-BLOCK = 128
-"""Replicates per stream. Part of the protocol: another value gives other random numbers."""
+BLOCK = 128  # Replicates per stream. Part of the protocol: another value gives other random numbers.
 
 
 def seed_sequence(entropy: int, *names: str) -> np.random.SeedSequence:

@@ -14,17 +14,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Selection:
-    """The best of several contenders.
+    """The best of several contenders."""
 
-    Attributes:
-        winner: its position.
-        score: its mean score over instances, with a 95 % interval.
-        tied: positions of all others that are not significantly different from it, best first.
-    """
-
-    winner: int
-    score: Interval
-    tied: tuple[int, ...]
+    winner: int  # its position
+    score: Interval  # its mean score over instances, with a 95 % interval
+    tied: tuple[int, ...]  # positions of all others that are not significantly different from it, best first
 
 
 def best(scores: Array, common: Array | None = None, *, fewest: int = 2) -> Selection:

@@ -10,11 +10,8 @@ from torch import Tensor
 
 from .task import Batch, LatentModel, Split, Task, TaskLoss
 
-ITEMS = 4
-"""Items of the batches that are checked."""
-
-NEAR = 1e-4
-"""Distance from a structure at which a loss is tested."""
+ITEMS = 4  # items of the batches that are checked
+NEAR = 1e-4  # distance from a structure at which a loss is tested
 
 
 def check_task(task: Task, *, trained: bool = True) -> list[str]:

@@ -11,8 +11,7 @@ from .references import remembered
 from .task import Task
 from .training import Job, train_all
 
-FIRST_TUNING_SEED = 1_000_000
-"""Seeds that choose start here, so that no test uses them."""
+FIRST_TUNING_SEED = 1_000_000  # seeds that choose start here, so that no test uses them
 
 OPTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
     name: (option, values)

@@ -17,8 +17,7 @@ from ...oracles.options import Count, NonNegative
 from .task import EVALUATED, Batch, LatentModel, Rates, Split, Task, label_loss, right, seeded
 from .training import descend, fit
 
-PRETRAINED = 200
-"""Steps over all labelled points."""
+PRETRAINED = 200  # steps over all labelled points
 
 
 @dataclass(frozen=True)

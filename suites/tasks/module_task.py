@@ -20,8 +20,7 @@ from ...oracles.sources import digest_of, source_of
 from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss, seeded
 from .training import fit_decoder
 
-PerItem = Callable[[Tensor, Tensor], Tensor]
-"""Of predictions ``[n, ...]`` and labels ``[n, ...]``: ``[n]``."""
+PerItem = Callable[[Tensor, Tensor], Tensor]  # of predictions ``[n, ...]`` and labels ``[n, ...]``: ``[n]``
 
 _SHARES: dict[Split, tuple[float, float]] = {"train": (0.0, 0.6), "validation": (0.6, 0.8), "test": (0.8, 1.0)}
 

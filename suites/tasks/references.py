@@ -27,11 +27,8 @@ try:
 except ImportError:  # no lock: two processes may compute the same
     fcntl = None  # type: ignore[assignment]
 
-LEARNT_STAGES: dict[str, float] = {"init": 0.0, "early": 0.1, "final": 1.0}
-"""Stages of a run, each with the share of the steps before it."""
-
-LONGEST_LIST = 1000
-"""Most structures that an exact gradient sums over; with more, a mean over many samples replaces it."""
+LEARNT_STAGES: dict[str, float] = {"init": 0.0, "early": 0.1, "final": 1.0}  # stages of a run, each with the share of the steps before it
+LONGEST_LIST = 1000  # most structures that an exact gradient sums over; with more, a mean over many samples replaces it
 
 LONGEST_TRAINING_LIST = 256
 """Most structures for the exact gradient of every training step: a run over the 429 trees of `listops` takes 500 s."""

@@ -22,8 +22,7 @@ from .training import fit_decoder
 
 FILE = "timeseries/fsdd_mfcc13.npz"
 
-TEST_RECORDING, VALIDATED = 0, 6
-"""The autoencoder is tested on the recordings of this number, and validated on every sixth of the others."""
+TEST_RECORDING, VALIDATED = 0, 6  # the autoencoder is tested on the recordings of this number, and validated on every sixth of the others
 
 
 @dataclass(frozen=True)

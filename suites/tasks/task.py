@@ -20,11 +20,8 @@ from ..score_folders import TASK_FOLDERS, TASK_VARIABLE, task_file
 Split = Literal["train", "validation", "test"]
 """A part of the items of a task."""
 
-Rates = tuple[Positive, ...]
-"""Learning rates."""
-
-Steps = Annotated[int, Within(least=0)]
-"""Steps of pretraining; 0 keeps the initial weights."""
+Rates = tuple[Positive, ...]  # learning rates
+Steps = Annotated[int, Within(least=0)]  # steps of pretraining; 0 keeps the initial weights
 
 
 class Batch(NamedTuple):
@@ -245,8 +242,7 @@ class Task(Configured, abc.ABC):
         return {metric: float(torch.cat(values).mean()) for metric, values in found.items()}
 
 
-EVALUATED = 500
-"""Items that are evaluated together."""
+EVALUATED = 500  # items that are evaluated together
 
 
 @contextlib.contextmanager

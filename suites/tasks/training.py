@@ -20,17 +20,10 @@ from ..base import check_finite
 from ..statistics.adaptive import write_whole
 from .task import Batch, LatentModel, Split, Task, TaskLoss
 
-EVALUATIONS = 20
-"""Evaluations of a run, evenly spread over its steps, after the one at its start."""
-
-CHECKPOINT_SECONDS = 3.0
-"""Time between two checkpoints."""
-
-MAX_SCORE = 1e12
-"""A run with larger scores is ended as diverged."""
-
-MODERATE_SCORE = 1e3
-"""Below it scores and losses have not diverged: NaN of the estimate is then a fault of the estimator."""
+EVALUATIONS = 20  # evaluations of a run, evenly spread over its steps, after the one at its start
+CHECKPOINT_SECONDS = 3.0  # time between two checkpoints
+MAX_SCORE = 1e12  # a run with larger scores is ended as diverged
+MODERATE_SCORE = 1e3  # below it scores and losses have not diverged: NaN of the estimate is then a fault of the estimator
 
 
 class BatchOrder:
@@ -325,8 +318,7 @@ def fit(module: nn.Module, loss: Callable[[Tensor], Tensor], task: Task, *, rate
     descend(module, lambda: loss(draw()), steps=task.steps, rate=rate, clip=task.clip)
 
 
-Structures = Callable[[Batch], Tensor]
-"""Structures ``[..., b, *event]`` for the items of a batch."""
+Structures = Callable[[Batch], Tensor]  # structures ``[..., b, *event]`` for the items of a batch
 
 
 def fit_decoder(  # noqa: PLR0913

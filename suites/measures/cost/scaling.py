@@ -31,19 +31,13 @@ from ..memory import load_kernels, peak_memory
 from ..suite import Context, Finding, Suite
 from .timer import BATCH, MIN_ROUNDS, interleave, probe, single_thread, time_once, timed, timing_batch
 
-LENGTHS = tuple(2**power for power in range(2, 11))
-"""Sizes of an event, by the name that the oracle gives its length."""
+LENGTHS = tuple(2**power for power in range(2, 11))  # sizes of an event, by the name that the oracle gives its length
 
 SAMPLES = (1, 2, 4, 8, 16)
 
-MAX_REPLICATES = 1024
-"""The most replicates of the variance at one number of samples."""
-
-FEWEST_POINTS = 3
-"""Two points fit any exponent."""
-
-MAX_OVERRUN = 2.0
-"""The most time of a point, as a multiple of the rest of its budget: growth is measured, not known."""
+MAX_REPLICATES = 1024  # the most replicates of the variance at one number of samples
+FEWEST_POINTS = 3  # two points fit any exponent
+MAX_OVERRUN = 2.0  # the most time of a point, as a multiple of the rest of its budget: growth is measured, not known
 
 Call = Callable[[], object]
 

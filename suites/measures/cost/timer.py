@@ -20,20 +20,11 @@ from torch import Tensor
 from ....estimators.base import Estimator, Loss, PathwiseEstimator
 from ...text import reason_of
 
-BATCH = 32
-"""Rows of a timed step; every row has scores of its own."""
-
-WARM_UP = 2
-"""Untimed rounds."""
-
-MIN_ROUNDS = 7
-"""Rounds of a slow contender; a median of fewer than 6 has no 95 % interval."""
-
-PATIENCE = 4
-"""A contender that has taken this many times its budget is timed once, and gets no interval."""
-
-MIN_SECONDS = 1e-3
-"""Seconds: a shorter call is repeated up to this, and counts as the mean."""
+BATCH = 32  # rows of a timed step; every row has scores of its own
+WARM_UP = 2  # untimed rounds
+MIN_ROUNDS = 7  # rounds of a slow contender; a median of fewer than 6 has no 95 % interval
+PATIENCE = 4  # a contender that has taken this many times its budget is timed once, and gets no interval
+MIN_SECONDS = 1e-3  # seconds: a shorter call is repeated up to this, and counts as the mean
 
 MAX_REPEATS = 64
 

@@ -28,23 +28,12 @@ from ..learning import on_cpu
 from ..suite import Context, Finding, Suite
 from .timer import BATCH, PATIENCE, clock, interleave, probe, single_thread, time_once, timed, timing_batch
 
-ROUNDS = 30
-"""Timed calls of each estimator, unless its budget ends earlier."""
-
-BUDGET = 0.5
-"""Seconds of each contender, after which it makes the fewest rounds and no more."""
-
-MAX_ROWS = 1024
-"""The largest launch of which `seconds_per_estimate` is taken."""
-
-LAUNCH_SECONDS = 8e-3
-"""Seconds that such a launch takes of most estimators, unless `BATCH` rows take more."""
-
-SLOW_FACTOR = 8
-"""Estimators that take so many times as long as most of the others are launched with fewer rows."""
-
-MAX_RETRIES = 3
-"""The most retries of an uncertain `time_ratio`, each with as many rounds as at first."""
+ROUNDS = 30  # timed calls of each estimator, unless its budget ends earlier
+BUDGET = 0.5  # seconds of each contender, after which it makes the fewest rounds and no more
+MAX_ROWS = 1024  # the largest launch of which `seconds_per_estimate` is taken
+LAUNCH_SECONDS = 8e-3  # seconds that such a launch takes of most estimators, unless `BATCH` rows take more
+SLOW_FACTOR = 8  # estimators that take so many times as long as most of the others are launched with fewer rows
+MAX_RETRIES = 3  # the most retries of an uncertain `time_ratio`, each with as many rounds as at first
 
 
 @dataclass(frozen=True)

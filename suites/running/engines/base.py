@@ -14,18 +14,12 @@ from pathlib import Path
 from ..planning.plan import Machine, Plan
 from ..work import Busy, Cell
 
-TICK = 1.0
-"""Seconds between two reports of progress."""
-
-MAX_BUNDLE = 256
-"""Most cells of a bundle: Ray sends the names of so many with a call, and stores more of them first."""
-
-Limit = Callable[[Cell], float]
-"""CPU seconds that a cell may take."""
+TICK = 1.0  # seconds between two reports of progress
+MAX_BUNDLE = 256  # most cells of a bundle: Ray sends the names of so many with a call, and stores more of them first
+Limit = Callable[[Cell], float]  # CPU seconds that a cell may take
 
 
-Step = tuple[tuple[Busy, ...], Cell | None, str]
-"""The state of the workers, with a finished cell and its rows, or without one."""
+Step = tuple[tuple[Busy, ...], Cell | None, str]  # the state of the workers, with a finished cell and its rows, or without one
 
 
 class Worker(abc.ABC):

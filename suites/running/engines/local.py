@@ -36,17 +36,13 @@ from ..store import scratch_path
 from ..work import Busy, Cell
 from .base import Engine, Limit, Worker
 
-MAX_FAILED_STARTS = 3
-"""Workers in a row that died before their first cell; then the run ends."""
-
-IDLE = 0.05
-"""Share of a processor below which a worker counts as waiting: its limit then counts elapsed seconds instead of CPU seconds."""
+MAX_FAILED_STARTS = 3  # workers in a row that died before their first cell; then the run ends
+IDLE = 0.05  # share of a processor below which a worker counts as waiting: its limit then counts elapsed seconds instead of CPU seconds
 
 GIL_FACTOR, MIN_GIL_SECONDS = 4.0, 5.0
 """A cell that never releases the GIL is ended after 4 times its limit in elapsed seconds, and at least 5 s: the guard cannot run then."""
 
-MAX_TIMER_SECONDS = threading.TIMEOUT_MAX
-"""Seconds of the longest timer. Limits may be longer for cells with many structures, or infinite."""
+MAX_TIMER_SECONDS = threading.TIMEOUT_MAX  # Seconds of the longest timer. Limits may be longer for cells with many structures, or infinite.
 
 _COMPILING, _INDEX, _SINCE, _PROCESS = range(4)
 """Shared with the driver: whether kernels are being compiled, which cell of the bundle is measured, since when, and by which process."""

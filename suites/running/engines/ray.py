@@ -21,8 +21,7 @@ from ..work import Busy, Cell
 from .base import Engine, Limit, Worker
 from .local import LocalWorker, WorkerConfig
 
-RETRIES = 2
-"""How often a cell is measured again after its worker was lost."""
+RETRIES = 2  # how often a cell is measured again after its worker was lost
 
 
 def imported_ray() -> Any:

@@ -21,17 +21,10 @@ from .plan import Plan
 SECONDS = {"bias": 0.025, "wall_clock": 0.1, "memory": 0.03, "sparsity": 0.004, "scaling": 0.2, "descent": 0.1, "parameter_bias": 0.5}
 """CPU seconds per random estimator and instance of up to 100 parts with 4096 replicates; a deterministic one takes a fifth."""
 
-STEP = 0.004
-"""Seconds of a training step; half of it if seeds are trained side by side."""
-
-BATCH_RATE = 1e7
-"""Structures times rows per second of an estimator that goes through all structures for many rows at once."""
-
-FIRST, START = 0.3, 7.5
-"""Seconds of the first cell of a problem at a stage, and of the imports, workers and page of a run."""
-
-MIN_SECONDS = 0.05
-"""The least share of a budget for one answer."""
+STEP = 0.004  # seconds of a training step; half of it if seeds are trained side by side
+BATCH_RATE = 1e7  # structures times rows per second of an estimator that goes through all structures for many rows at once
+FIRST, START = 0.3, 7.5  # seconds of the first cell of a problem at a stage, and of the imports, workers and page of a run
+MIN_SECONDS = 0.05  # the least share of a budget for one answer
 
 
 def guess(plan: Plan, cell: Cell) -> float:

@@ -35,16 +35,14 @@ from .plan import Plan
 
 _Settings = tuple[str | None, float, int]
 
-SAMPLE = 2
-"""Instances of every problem and stage that are built for the plan: the others come from the same code or file."""
+SAMPLE = 2  # instances of every problem and stage that are built for the plan: the others come from the same code or file
 
-WANTED = {
+WANTED = {  # the kinds of problems that suites measure, in words, and an example of each
     "tasks": ("tasks", "task:clusters"),
     "learnt": ("tasks along a run", "learnt:clusters"),
     "references": ("tasks", "task:clusters"),
     "scores": ("problems with scores", "learnt:clusters"),
 }
-"""The kinds of problems that suites measure, in words, and an example of each."""
 
 
 def grid(plan: Plan) -> Grid:

@@ -20,8 +20,7 @@ from ...problems.score_files import ScoreFile
 from ...processors import processors
 from ..work import DONE, FAILED_KIND, Cell, Grid, first_error
 
-CORES = min(processors(), 8)
-"""Workers by default: the processors of this process, but no more than a laptop has."""
+CORES = min(processors(), 8)  # workers by default: the processors of this process, but no more than a laptop has
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -30,16 +29,12 @@ Tier = Literal["auto", "exact", "mc"]
 LIMITS = {"instances": (1, 10**6), "batch_size": (1, 10**15), "seed": (0, 2**63 - 1), "threads": (1, 4096)}
 """The least and the most of settings of a plan. Beyond, a run would take years or all memory."""
 
-MIN_REPLICATES, MAX_REPLICATES = 64, 10**12
-"""At least two for each of the 32 batches of an interval."""
+MIN_REPLICATES, MAX_REPLICATES = 64, 10**12  # at least two for each of the 32 batches of an interval
 
 MAX_JOBS = 4096
 
-ENGINES = ("local", "ray")
-"""Workers on this machine, or on a Ray cluster."""
-
-AGAIN_FAILED = "failed"
-"""The value of ``--rerun`` for cells that failed, or have a number that is not finite."""
+ENGINES = ("local", "ray")  # workers on this machine, or on a Ray cluster
+AGAIN_FAILED = "failed"  # the value of ``--rerun`` for cells that failed, or have a number that is not finite
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from ...problems import BUILT_IN_PROBLEMS, OWN_LOSS
 from ...tasks.references import LONGEST_LIST
 from .plan import Plan, Portion
 
-CORE = tuple(name for name, kind in ESTIMATORS.items() if kind.tier == "core")
-"""One estimator of every idea, and the exact gradient."""
+CORE = tuple(name for name, kind in ESTIMATORS.items() if kind.tier == "core")  # one estimator of every idea, and the exact gradient
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -24,20 +23,18 @@ def _names(text: str) -> tuple[str, ...]:
 FIRST_LEARNERS = _names("exact rloo[num_samples=4] simple ste imle spigot structured_attention sparsemap_marginalisation")
 """The estimators of a first look at training: the exact gradient, and one of every idea."""
 
-LEARNERS = (
+LEARNERS = (  # the estimators of a full comparison of training; those that do not fit the structures of a task are skipped there
     *FIRST_LEARNERS,
     *_names("reinforce reinforce_running_mean reinforce_learned rloo[num_samples=2] rloo[num_samples=16] unordered_set"),
     *_names("ste_marginals ste_sample identity gumbel_softmax st_gumbel reinmax gumbel_crf perturb_and_map stochastic_softmax"),
     *_names("perturbed_optimizer spigot_ce blackbox aimle sparsemap differentiable_dp step_leave_one_out step_ste step_st_gumbel"),
 )
-"""The estimators of a full comparison of training; those that do not fit the structures of a task are skipped there."""
 
-STUDIED = (
+STUDIED = (  # the estimators of the study of training: also an encoder that is not trained, and methods for the structures of one task
     f"exact[limit={LONGEST_LIST}]",
     *LEARNERS[1:],
     *_names("frozen relaxed_top_k spigot_eg reinforce_normalised reinforce_ppo step_reinforce step_learned step_ppo"),
 )
-"""The estimators of the study of training: also an encoder that is not trained, and methods for the structures of one task."""
 
 STUDY = _names("clusters l2x_switch fsdd listops_frozen listops listops_parser vae pipeline matching")
 """The tasks of the study: latent structures of nine kinds of models; `docs/results/learning.md` is written from it."""
@@ -45,11 +42,8 @@ STUDY = _names("clusters l2x_switch fsdd listops_frozen listops listops_parser v
 STUDY_EFFORT = Effort(replicates=4096, most_replicates=4096, seconds=5.0, cap=200_000, equivalence=0.05, rounds=10)
 """Effort of gradients that are measured next to training."""
 
-ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
-"""From nearly uniform to nearly certain."""
-
-FIRST_ENTROPIES = ("h=0.95", "h=0.5", "h=0.1")
-"""A model before, during and after training."""
+ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")  # from nearly uniform to nearly certain
+FIRST_ENTROPIES = ("h=0.95", "h=0.5", "h=0.1")  # a model before, during and after training
 
 LOSSES = ("squared_distance_linear", "squared_distance", "black_box")
 """A loss that is linear between the structures, the quadratic one with the same values on structures, and a black-box loss."""
@@ -69,8 +63,7 @@ FIRST_ESTIMATORS = _names("exact reinforce rloo rloo[num_samples=4] ste identity
 Close relatives would be tied with them, and `unordered_set` takes a third of the time of all of them.
 """
 
-SECOND = ("policy_regimes",)
-"""Built-in problems of a structure that has another one."""
+SECOND = ("policy_regimes",)  # built-in problems of a structure that has another one
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,7 @@ class Preset:
 
 
 ONCE, ONE_STAGE = Portion(instances=1, stages=1, losses=1), Portion(stages=1, losses=1)
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[str, Preset] = {  # by name
     "quick": Preset(
         "a first look at four structures, three entropy levels and three losses in about two minutes",
         Plan(
@@ -127,7 +120,6 @@ PRESETS: dict[str, Preset] = {
         everything=True,
     ),
 }
-"""By name."""
 
 DEFAULT = "quick"
 

@@ -214,8 +214,7 @@ def derivations_of(spans: Tensor) -> Tensor:
     return torch.stack([shift, reduce], -1).to(spans.dtype)
 
 
-FAINT = 1e-12
-"""If the weights of the cuts of a span have a smaller sum, all cuts get the same weight."""
+FAINT = 1e-12  # if the weights of the cuts of a span have a smaller sum, all cuts get the same weight
 
 
 def _relative(weights: Tensor) -> Tensor:

@@ -23,22 +23,17 @@ from .compositions import ChartDecoder, StackDecoder, derivations_of, spans_of
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM", "[FIRST", "[LAST")
 TOKENS = (*OPERATORS, *map(str, range(10)), "]")
-PADDING = len(TOKENS)
-"""The number of the token beyond the end of a line."""
+PADDING = len(TOKENS)  # the number of the token beyond the end of a line
 
 VALUES = 10
 
-SHORTEST = 7
-"""Tokens of ``[MAX [MIN 1 2 ] 3 ]``, the shortest line with two operators."""
-
-VALIDATION = 150
-"""Number of validation lines, the last ones of the training file."""
+SHORTEST = 7  # tokens of ``[MAX [MIN 1 2 ] 3 ]``, the shortest line with two operators
+VALIDATION = 150  # number of validation lines, the last ones of the training file
 
 NESTED, MOST_ARGUMENTS, WEIGHTS = 0.25, 5, (10, 10, 1, 1, 9, 9)
 """Chance of an argument to be a list, largest number of arguments, and frequencies of operators of generated lines, as of real ones."""
 
-PATIENCE = 100_000
-"""Lines that are drawn in a row without a new one."""
+PATIENCE = 100_000  # lines that are drawn in a row without a new one
 
 
 @dataclass(frozen=True)

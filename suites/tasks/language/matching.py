@@ -107,8 +107,7 @@ def _sorter(hidden: int, longest: int, seed: int) -> Order:
     return order
 
 
-Occurrences = dict[str, set[int]]
-"""The numbers of the sentence pairs that hold a word, in lower case."""
+Occurrences = dict[str, set[int]]  # the numbers of the sentence pairs that hold a word, in lower case
 
 
 @functools.lru_cache(maxsize=4)

@@ -20,8 +20,7 @@ from ...trust import text_of
 from ..task import Batch, LatentModel, Rates, Split, Steps, Task, TaskLoss, label_loss, right, seeded
 from ..training import fit, fit_decoder
 
-BUCKETS = 1000
-"""Embeddings that the features of words share."""
+BUCKETS = 1000  # embeddings that the features of words share
 
 FEATURES = 5
 
@@ -182,16 +181,11 @@ class Word(NamedTuple):
 
 
 class Treebank(NamedTuple):
-    """The sentences of every split.
+    """The sentences of every split."""
 
-    Attributes:
-        trees: features ``[b, n + 1, f]`` of root and words, and heads ``[b, n]`` as labels.
-        relations: numbers ``[b, n]``. ``names``: names of relations, of which the last stands for all that were not seen.
-    """
-
-    trees: dict[Split, Batch]
-    relations: dict[Split, Tensor]
-    names: tuple[str, ...]
+    trees: dict[Split, Batch]  # features ``[b, n + 1, f]`` of root and words, and heads ``[b, n]`` as labels
+    relations: dict[Split, Tensor]  # numbers ``[b, n]``
+    names: tuple[str, ...]  # names of relations, of which the last stands for all that were not seen
 
 
 @functools.lru_cache(maxsize=4)
