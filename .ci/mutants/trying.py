@@ -57,7 +57,8 @@ class Copy:
         self._synchronise()
         (self.path / "structgrad").mkdir(parents=True, exist_ok=True)
         # Without its own `__init__.py`, the folder would stand back behind the installed package, wherever that lies on the path.
-        for name, source in {**{room: room for room in ROOMS}, "__init__.py": PACKAGE}.items():
+        package = {path.name: path.relative_to(self.tree) for path in (self.tree / PACKAGE).parent.glob("*.py")}
+        for name, source in {**{room: Path(room) for room in ROOMS}, **package}.items():
             link = self.path / "structgrad" / name
             if not link.is_symlink():
                 link.symlink_to(self.tree / source)
@@ -82,7 +83,7 @@ class Copy:
 
     def _check(self) -> None:
         """Check that the package is imported from the copy."""
-        code = "import structgrad.oracles, structgrad.reports; print(structgrad.oracles.__file__, structgrad.reports.__file__)"
+        code = "from structgrad import oracles, reports, user_cache; print(oracles.__file__, reports.__file__, user_cache.__file__)"
         command = [sys.executable, "-c", code]
         found = subprocess.run(command, cwd=self.tree, env=self._environment(), capture_output=True, text=True, check=True).stdout.split()
         if any(not Path(file).resolve().is_relative_to(self.tree.resolve()) for file in found):

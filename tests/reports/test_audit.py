@@ -57,60 +57,12 @@ def test_it_fits_on_one_screen() -> None:
     assert "\x1b" not in captured.get()
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "word"),
-    [
-        ("rloo", 0, "RIGHT"),
-        ("simple", 0, "CONSISTENT WITH ITS DECLARATION"),
-        ("tests.suites.audit.published_mistakes:BatchMean", 1, "WRONG"),
-        ("tests.suites.audit.planted_faults:SeveralCosts", 1, "MISDECLARED"),
-        ("tests.suites.audit.planted_faults:RaisingAtMasks", 3, "CRASHED"),
-    ],
-)
-def test_exit_codes(name: str, code: int, word: str) -> None:
-    found, record = audit(name, *ON_CLASSES), audit(name, *ON_CLASSES, "--json")
-    assert (found.exit_code, record.exit_code) == (code, code)
-    assert found.stdout.startswith(f"{word}  {name}: ")
-    assert ("next to the gradient of the expected loss: gain 0." in found.stdout) == (name == "simple")
-    values = json.loads(record.stdout, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
-    assert (values["verdict"], values["exit_code"]) == (word.lower().partition(" ")[0], code)
-    assert {check["where"] for check in values["checks"]} >= {"categorical"}
-
-
-def test_undecided_is_a_failure_where_it_is_asked_to_be() -> None:
-    assert audit("rloo", *ON_CLASSES, "--time", "0").exit_code == 0
-    found = audit("rloo", *ON_CLASSES, "--time", "0", "--strict")
-    assert found.exit_code == 4
-    assert "UNDECIDED" in found.stdout
-
-
 def test_what_a_function_is_said_to_be() -> None:
     name = "tests.suites.audit.published_mistakes:leave_one_out[own_sample=True]"
     assert audit(name, *ON_CLASSES).exit_code == 1
     assert audit(name, *ON_CLASSES, "--scale", "0.75").exit_code == 0
     assert audit(name, *ON_CLASSES, "--biased").exit_code == 0
     assert "is not that of rloo: off by 0.25" in audit(name, *ON_CLASSES, "--biased", "--mean-of", "rloo").stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("rlo",), "did you mean rloo"),
-        (("no_such.py:Mine",), "no such Python file"),
-        (("rloo", "--objective", "perturbed"), "which declares it itself"),
-        (("rloo", "-o", "categoricl"), "did you mean categorical"),
-        (("rloo", "--mean-of", "st_gumbl"), "did you mean st_gumbel"),
-        ((), "got neither ESTIMATOR nor --oracle NAME"),
-        (("-o", "subset[k=2]", "--biased"), "got --objective, --unbiased, --scale or --mean-of without an ESTIMATOR"),
-        (("-o", "subset[n=1,k=2]"), "got n=1 parts for k=2"),
-        (("-o", "nothing"), "got the unknown oracle 'nothing'"),
-    ],
-)
-def test_bad_input_is_one_line(words: tuple[str, ...], message: str) -> None:
-    found = audit(*words)
-    assert found.exit_code == 2
-    assert message in found.stderr
-    assert found.stderr.count("\n") == 1
 
 
 def test_an_oracle_is_audited_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

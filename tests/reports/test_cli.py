@@ -17,7 +17,6 @@ from structgrad.suites.measures.suite import EFFORTS
 from structgrad.suites.running import runner
 from structgrad.suites.running.planning.grid import Grid
 from structgrad.suites.running.planning.plan import Machine, Plan
-from structgrad.suites.running.planning.presets import plan_of
 from structgrad.suites.running.work import Busy, Snapshot
 from structgrad.suites.statistics.interval import Interval
 from tests.reports import examples
@@ -111,14 +110,6 @@ def test_options_reach_the_plan_and_the_command_that_repeats_it(tmp_path: Path, 
     assert results.manifest_of(tmp_path / "a b")["command"] == repeated
 
 
-def test_the_preset_is_quick_unless_told_otherwise(tmp_path: Path, fake_run: Any) -> None:
-    measured = fake_run(examples.rows()[:4])
-    for words in ([], ["--quick"], ["--preset", "quick"], ["--preset", "standard"]):
-        assert call("run", "--builtin", *words, "-o", tmp_path).exit_code == 0
-        assert f"--preset {words[1] if words[1:] else 'quick'}" in results.read(tmp_path)[1]["command"]
-    assert [plan for plan, _ in measured] == [*[plan_of("quick")] * 3, plan_of("standard")]
-
-
 @pytest.mark.parametrize(
     ("words", "suites"),
     [
@@ -134,17 +125,6 @@ def test_without_times_no_suite_takes_the_machine_alone(words: list[str], suites
     result = call("run", "--no-timing", "--builtin", "--dry-run", "--json", *problem, *words)
     assert result.exit_code == 0, result.output
     assert set(json.loads(result.stdout)["suites"]) - {"simulated"} == suites  # a suite of other tests in this process
-
-
-def test_real_scores_are_used_where_they_are_found_unless_told_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_run: Any
-) -> None:
-    monkeypatch.setattr("structgrad.suites.problems.default_data", lambda: "found")
-    measured = fake_run(examples.rows()[:4])
-    (tmp_path / "categorical_fsdd.npz").touch()
-    for words in ([], ["--builtin"], ["--data", tmp_path]):
-        call("run", *words, "-o", tmp_path)
-    assert [plan.data for plan, _ in measured] == ["found", None, str(tmp_path)]
 
 
 def test_an_own_score_file_reaches_the_plan(tmp_path: Path, fake_run: Any) -> None:
@@ -232,13 +212,6 @@ def test_an_own_estimator_is_compared_with_rloo(rival: str, sentence: str) -> No
     ]
     (found,) = terminal.compared(results.to_frame(better))
     assert found.startswith(sentence)
-
-
-def test_summary_marks_medians_of_fewer_instances() -> None:
-    rows = [row for row in examples.rows() if (row.metric, row.instance) != ("relative_mse", "item0")]
-    table = terminal.summary(results.to_frame(rows))[-1]
-    assert all(row[1][0].endswith("*") for row in table["rows"])
-    assert "*" in terminal.LEGEND
 
 
 def test_summary_marks_every_verdict() -> None:

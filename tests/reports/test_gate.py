@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -66,76 +64,7 @@ def test_a_baseline_of_another_schema_is_5_and_a_run_of_one_is_bad_input(base: s
     assert message in sentence("gate", str(old), "--baseline", base)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("gate", "{base}", "--baseline", "none"), "found neither a run nor a baseline 'none', and baselines holds no baseline"),
-        (("gate", "none", "--baseline", "{base}"), "found neither a run nor a baseline 'none'"),
-        (("gate", "{base}", "--baseline", "{base}", "--config", "{tmp}/none.toml"), "No such file"),
-        (
-            ("gate", "{base}", "--baseline", "{base}", "--config", "{tmp}/bad.toml"),
-            "bad.toml: gate.alpa is no setting; did you mean alpha?",
-        ),
-        (("gate", "{base}", "--baseline", "{base}", "--config", "{tmp}/broken.toml"), "broken.toml: "),
-        (("gate", "{tmp}/bad.toml", "--baseline", "{base}"), "is no Parquet file"),
-        (("compare", "{base}", "{base}", "--only", "change"), "did you mean changed?"),
-        (("compare", "{base}", "{base}", "--format", "pdf"), "--format got 'pdf'"),
-    ],
-)
-def test_bad_input_is_one_sentence(
-    words: tuple[str, ...], message: str, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.toml").write_text("[gate]\nalpa = 1\n")
-    (tmp_path / "broken.toml").write_text("[gate\n")
-    assert message in sentence(*(word.format(base=base, tmp=tmp_path) for word in words))
-
-
-def test_reports_of_a_gate_for_programs(base: str, tmp_path: Path) -> None:
-    nonfinite = run(tmp_path / "nonfinite", rows(relative_variance={"value": None, "status": "nonfinite", "reason": "the value is inf"}))
-    found = json.loads(call("gate", nonfinite, "--baseline", base, "--json", code=1).stdout, parse_constant=pytest.fail)
-    assert (found["outcome"], found["exit_code"], found["alpha"]) == ("failed", 1, 0.01)
-    assert {item["verdict"] for item in found["comparisons"]} == {"broken", "identical"}
-    assert all("broken" in text for text in found["failures"])
-    summary, head = tmp_path / "summary.md", run(tmp_path / "head", rows(**WORSE))
-    words = ("gate", head, "--baseline", base, "--github")
-    assert call(*words, code=1, GITHUB_STEP_SUMMARY=str(summary)).stdout.count("::error title=structgrad gate::") == 1
-    assert summary.read_text().startswith("## ❌ structgrad gate failed")
-    assert "- ✗ imle[lambda=2.5]: relative_variance" in summary.read_text()
-
-
-def test_compare_in_every_format(base: str, tmp_path: Path) -> None:
-    heads = [run(tmp_path / "head", rows(**WORSE)), run(tmp_path / "better", rows(relative_variance={"value": 0.1}))]
-    found = json.loads(call("compare", base, *heads, "--format", "json").stdout, parse_constant=pytest.fail)
-    assert [item["head"] for item in found["heads"]] == heads
-    lines = list(csv.DictReader(io.StringIO(call("compare", base, *heads, "--format", "csv", "--only", "changed").stdout)))
-    assert {(line["run"], line["verdict"], line["metric"]) for line in lines} == {
-        (heads[0], "regressed", "relative_variance"),
-        (heads[1], "improved", "relative_variance"),
-    }
-    page = tmp_path / "page.md"
-    call("compare", base, *heads, "-o", str(page))
-    assert "- ✗ imle[lambda=2.5]: relative_variance" in page.read_text()
-
-
-def test_compare_selects_and_puts_the_gravest_first(base: str, tmp_path: Path) -> None:
-    head = run(tmp_path / "head", rows(**WORSE))
-    words = ("compare", base, head, "--format", "csv", "-e", "imle*", "-m", "relative_*")
-    lines = list(csv.DictReader(io.StringIO(call(*words).stdout)))
-    assert {line["estimator"] for line in lines} == {"imle[lambda=2.5]"}
-    assert lines[0]["verdict"] == "regressed"
-
-
 # Baselines.
-
-
-def test_an_override_that_matches_nothing_is_named(base: str, tmp_path: Path) -> None:
-    """A name with brackets is a pattern that matches itself."""
-    config = tmp_path / "gate.toml"
-    config.write_text("[[gate.override]]\nestimator = 'imle[lambda=2.5]'\ngated = false\n[[gate.override]]\nestimator = 'iml'\nfloor = 1\n")
-    given = ("gate", run(tmp_path / "head", rows(**WORSE)), "--baseline", base, "--config", str(config))
-    assert call(*given).stderr == "warning: [[gate.override]] number 2 (estimator = 'iml') matches no compared number\n"
-    assert json.loads(call(*given, "--json").stdout)["idle_overrides"] == ["[[gate.override]] number 2 (estimator = 'iml')"]
 
 
 def save(name: str, folder: str, tmp_path: Path, *more: str, code: int = 0) -> Result:
@@ -182,14 +111,6 @@ def test_a_broken_claim_refuses_the_first_baseline_too(tmp_path: Path) -> None:
     found = [replace(row, **broken) if (row.estimator, row.metric) == ("reinforce", "relative_bias") else row for row in rows()]
     assert "claims to be unbiased, and is biased" in save("main", run(tmp_path / "head", found), tmp_path, code=1).stderr
     assert not (tmp_path / "store").exists()
-
-
-def test_baselines_are_listed(base: str, tmp_path: Path) -> None:
-    store = str(tmp_path / "store")
-    assert "no baselines" in call("baseline", "show", "--dir", store).stdout
-    save("one", base, tmp_path)
-    assert json.loads(call("baseline", "show", "--dir", store, "--json").stdout) == ["one"]
-    assert "did you mean one?" in call("baseline", "show", "onee", "--dir", store, code=2).stderr
 
 
 @pytest.mark.parametrize("name", ["../evil", ""])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ from structgrad.reports import page as report_page
 from structgrad.reports import results
 from structgrad.reports.analysis.learning import prediction, sentences, winner
 from structgrad.reports.page import charts
-from structgrad.reports.page.learning import learning_of, task_table
+from structgrad.reports.page.learning import learning_of
 from structgrad.suites.learning.arrays import study
 from tests.suites.learning.planted import ESTIMATORS, learnt, planted, row, trained
 
@@ -31,15 +30,6 @@ def learning(worths, seeds=3, noise=0.0):
         for seed in range(seeds)
         for one in trained("toy", name, seed, worth + noise * (-1) ** seed + 0.001 * seed)
     ]
-
-
-def test_the_best_is_said_to_be_where_it_is_surely_ahead():
-    text = sentences(study(learning({"rloo": 0.9, "ste": 0.5, "exact": 1.0})))[0]
-    assert text.startswith("On toy (3 seeds), rloo learns best, ahead of the only other one: 0.8")
-    assert " accuracy (the exact gradient: 0.9" in text
-    assert re.search(r" Its lead over ste is \+0\.\d+ \[0\.\d+, 0\.\d+\]\. Half of its runs reach the target within", text)
-    assert "3 of 3 reach it" in text
-    assert text.endswith("Gradients were not measured (--gradients measures them).")
 
 
 def test_nobody_is_best_who_cannot_be_told_from_others():
@@ -90,12 +80,6 @@ def test_nothing_is_said_of_nothing():
     assert not learning_of(results.to_frame([row("bias", "subset_regimes", "init", "ste", "0", "gain", 1.0)]))
 
 
-def test_a_planted_predictor_is_named(found):
-    assert prediction(study(planted())).startswith("Cosine of the mean at init predicts final accuracy: Spearman +")
-    unpredicted = study(one for one in planted(("clusters", "matching"), seeds=3) if one.metric != "cosine")
-    assert prediction(unpredicted) == "No number of the gradients is shown to predict final accuracy."
-
-
 @pytest.mark.parametrize(
     ("worth", "clause"), [(True, "goes with final accuracy: Spearman +"), (False, "by which reports rank estimators, is not: ")]
 )
@@ -106,17 +90,6 @@ def test_the_number_that_reports_recommend_by_is_asked_for_alone(worth, clause):
     rows = [one for one in rows if not one.problem.startswith("learnt:")]
     rows += [row("bias", "learnt:clusters", "early", name, "seed-0", "rho_16", (ends if worth else noise)[name]) for name in ESTIMATORS]
     assert clause in prediction(study(rows))
-
-
-def test_a_table_never_hides_who_did_not_arrive():
-    runs = (("rloo", 0, 0.9), ("rloo", 1, 0.2), ("ste", 0, 0.2), ("ste", 1, 0.2))
-    rows = [*(one for run in runs for one in trained("toy", *run)), learnt("toy", "rloo", "", "learning_rate", 0.02)]
-    table = task_table(study(rows), "toy")
-    cells = {line[0].text: dict(zip((title for title, _ in table.columns), line, strict=True)) for line in table.rows}
-    assert cells["rloo"]["to the target"].text == "60 steps, 0.240 s (1 of 2 reach it)"
-    assert cells["ste"]["to the target"].text == "not reached"
-    assert cells["rloo"]["rate"].text == "0.02"
-    assert "Floor, without structure: 0.500. Ceiling, with the true structures or the exact gradient: 0.900." in table.note
 
 
 def test_a_page_of_learning_has_its_section_and_figures(found):
@@ -156,9 +129,3 @@ def test_charts_have_the_rows_that_there_are():
     made = charts.training_specs(names, dict.fromkeys(names, "#000000"), ["cosine"])
     assert set(rows) <= set(made)
     assert "http" not in str(made)
-
-
-def test_skipped_gradients_are_no_measurement():
-    trainings = [one for one in planted(("clusters",), FEW, 1) if one.problem.startswith("task:")]
-    skipped = replace(row("bias", "learnt:clusters", "init", "ste", "0", "gain", 1.0), status="skipped", value=None, reason="no")
-    assert "0 estimators" not in report_page.to_html(results.to_frame([*trainings, skipped]), {})

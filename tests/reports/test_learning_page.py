@@ -6,7 +6,7 @@ import pytest
 
 from structgrad.reports import results
 from structgrad.reports.page import learning_page
-from tests.suites.learning.planted import ESTIMATORS, TASKS, planted, row
+from tests.suites.learning.planted import planted, row
 
 FEW = ("exact", "reinforce", "rloo", "ste", "imle", "sparsemap", "spigot", "structured_attention")
 
@@ -29,15 +29,6 @@ def test_a_part_of_a_study_says_what_is_missing(tmp_path):
     assert "Without a result at every seed: `ste` on `clusters` (1 of 2); `ste` on `fsdd` (1 of 2)." in text
     assert "Gradients were not measured" in text
     assert "- commit: abc" in text
-
-
-def test_a_whole_study_lacks_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(learning_page, "WANTED", (4, 24, 2))
-    text = page(planted(TASKS, ESTIMATORS, 2), tmp_path)
-    assert "part of the study" not in text
-    assert "- **final accuracy**: cosine of the mean at " in text
-    for heading in ("### Every predictor", "### Task by task", "## Task pages"):
-        assert f"\n{heading}\n" in text
 
 
 def test_several_runs_are_one_study(tmp_path):

@@ -88,13 +88,6 @@ def test_the_page_loads_nothing_and_its_links_have_targets(source: str, page: Pa
     assert len(source) < 500_000 + 100 * len(examples.rows())
 
 
-def test_the_page_begins_with_the_extent_and_the_answer(page: Page) -> None:
-    counts = "4 estimators on 1 problem (2 pairs of problem and entropy level, 6 instances, up to 4,096 replicates each)"
-    order = ["4 gradient estimators on subset", report_page.content.PURPOSE, counts, "Loss quadratic"]
-    assert [page.text.index(part) for part in order] == sorted(page.text.index(part) for part in order)
-    assert page.text.index(counts) < 700
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -149,21 +142,6 @@ def test_an_estimator_of_your_own_is_compared_with_rloo(families: tuple[str, str
         assert (variance.text, variance.notes, variance.best) == ("0.250", ("rloo 3",), True)
 
 
-def test_a_metric_that_does_not_exist_on_all_instances_shows_their_number(frame: pd.DataFrame) -> None:
-    missing = (frame["metric"] == "rho") & (frame["instance"] == "item1") & (frame["estimator"] == "imle[lambda=2.5]")
-    table = report_page.report(frame[~missing], examples.MANIFEST).problems["toy"]
-    assert [(cell.text, *cell.notes) for row in table.rows for cell in row if "(2 of 3)" in cell.notes] == [
-        ("0.291", "[0.150, 0.431]", "(2 of 3)")
-    ] * 2
-
-
-def test_failures_for_one_reason_are_one_entry() -> None:
-    broken = next(row for row in examples.rows() if row.status == "error")
-    rows = [replace(broken, instance=name, traceback="line 1") for name in "abc"]
-    (failure,) = report_page.report(results.to_frame(rows), {}).failures
-    assert (len(failure.where), failure.traceback) == (3, "line 1")
-
-
 def test_quick_and_empty_runs_have_a_page(frame: pd.DataFrame) -> None:
     assert "not for conclusions" in Page(report_page.to_html(frame, {**examples.MANIFEST, "preset": "quick"})).text
     assert "Nothing was measured." in report_page.to_html(results.to_frame([]), {})
@@ -175,19 +153,6 @@ def test_the_set_up_holds_its_effort(frame: pd.DataFrame) -> None:
     assert (found["estimators"], found["effort: alpha"], found["plan"]) == ("a, b", "0.001", "0a1b")
     odd = dict(report_page.report(frame, {**manifest, "plan": {"effort": "quick"}}).setup)
     assert not any(name.startswith("effort") for name in odd)
-
-
-@pytest.mark.parametrize("suite", ["sparsity", "wall_clock"])
-def test_a_table_without_rows_is_not_shown(frame: pd.DataFrame, suite: str) -> None:
-    found = report_page.report(frame[frame["suite"] == suite], {}).overview
-    assert all(table.columns and table.rows for table in found)
-
-
-def test_exponents_have_a_table() -> None:
-    exponent = replace(examples.swept_rows()[0], metric="time_exponent", value=2.0, low=1.9, high=2.1, setting="axis=length", size=None)
-    found = report_page.report(results.to_frame([*examples.swept_rows(), exponent]), {})
-    shown = {table.title: [cell.text for row in table.rows for cell in row] for table in found.further}
-    assert shown["Exponents"] == ["toy", "reinforce", "length", "2 [1.90, 2.10]"]
 
 
 def test_a_bias_that_was_not_found_is_shown_by_its_bound() -> None:
@@ -292,13 +257,6 @@ def test_charts_hold_no_data_and_no_address() -> None:
     for spec in charts.specs().values():
         assert spec["data"] == {"name": "rows"}
         assert "http" not in str(spec)
-
-
-def test_a_problem_with_several_losses_is_several(frame: pd.DataFrame) -> None:
-    split = tables.by_loss(results.to_frame(examples.several_losses()))
-    assert set(split["problem"]) == {"toy, quadratic", "toy, mlp", "other"}
-    assert tables.by_loss(split) is split
-    assert tables.by_loss(frame) is frame
 
 
 def luminance(colour: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -94,18 +93,6 @@ def test_the_measured_loss_gives_what_the_users_loss_gives(tmp_path: Path) -> No
     assert with_.notes == without.notes == ()
 
 
-def test_without_a_loss_of_values_only_another_is_taken_and_that_is_said(tmp_path: Path) -> None:
-    found = recommend("subset", loss_gradients=False, stage="h=0.9", run=written(tmp_path, rows(KNOWN)))
-    assert named(found) <= {"reinforce", "rloo"}
-    assert found.notes == ("No loss that gives values only was measured: those that need values alone are compared on squared_distance.",)
-
-
-def test_a_table_of_values_only_has_no_answer_for_a_loss_with_gradients(tmp_path: Path) -> None:
-    run = written(tmp_path, rows(KNOWN, losses=("black_box",)))
-    with pytest.raises(ValueError, match=r"give values only \(black_box\); expected --loss-gradients no, or `structgrad run"):
-        recommend("subset", stage="h=0.9", run=run)
-
-
 def test_unbiased_ones_alone(tmp_path: Path) -> None:
     """Candidates declare themselves unbiased, and are not found biased."""
     liar = KNOWN | {"simple": Made(bias=0.1, unbiased=True, verdict="biased")}
@@ -179,14 +166,6 @@ def test_a_stored_stage_of_that_name_comes_first(tmp_path: Path) -> None:
     assert only(nearest).stage == "early"
 
 
-def test_scores_of_that_very_stage_come_before_more_of_a_like_entropy(tmp_path: Path) -> None:
-    trained = rows(KNOWN, problem="trained", stages={"early": 0.84, "final": 0.2})
-    made = rows(KNOWN, problem="made", stages={"h=0.9": 0.9, "h=0.4": 0.4})
-    made += [replace(row, instance=f"{row.instance}, again") for row in made if row.instance]
-    found = recommend("subset", stage="early", run=written(tmp_path, trained + made))
-    assert (only(found).problem, only(found).stage, only(found).instances, found.notes) == ("trained@squared_distance", "early", 4, ())
-
-
 def test_of_several_sizes_the_nearest_number_of_structures_is_taken(tmp_path: Path) -> None:
     table = rows(KNOWN, problem="subset[n=6,k=3]", count=20.0) + rows(KNOWN, problem="subset[n=20,k=3]", count=1140.0)
     run = written(tmp_path, table, catalogue={"sizes": {"subset[n=6,k=3]@squared_distance": "n = 6"}})
@@ -214,40 +193,6 @@ def test_where_nobody_may_compete_the_reasons_are_told(tmp_path: Path) -> None:
         ValueError, match=r"holds no eligible estimator for subset: .*reinforce: 100% of its averages over the budget are 0; ste: it"
     ):
         recommend("subset", stage="h=0.9", unbiased=True, run=written(tmp_path, rows(nobody)))
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"batch": 0}, "`recommend` got the batch 0; expected a number of items, at least 1"),
-        ({"batch": 2.5}, "got the batch 2.5"),
-        ({"loss_cost": -1.0}, "got the loss cost -1.0"),
-        ({"loss_cost": math.inf}, "got the loss cost inf"),
-        ({"loss_cost": math.nan}, "got the loss cost nan"),
-        ({"stage": "middle"}, "--stage got 'middle'; expected init, early, final, h=<number> with 0 < number < 1, or of .*: h=0.9"),
-        ({"stage": "h=2"}, "--stage got 'h=2'"),
-        ({"oracle": "subst"}, "--oracle got the unknown structure 'subst'; did you mean subset"),
-        ({"oracle": "subset[n=4]"}, "lacks an option; expected subset"),
-        ({"oracle": "subset[n=4,m=2,k=1]"}, "expected the sizes of subset"),
-    ],
-)
-def test_bad_input(tmp_path: Path, asked: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said) as caught:
-        recommend(**{"oracle": "subset", "stage": "h=0.9", "run": written(tmp_path, rows(KNOWN)), **asked})  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)
-
-
-def test_a_structure_that_was_not_measured_names_the_nearest_and_the_command(tmp_path: Path) -> None:
-    table = rows(KNOWN) + rows(KNOWN, problem="wide", oracle="spanning_tree", count=1e6)
-    with pytest.raises(
-        ValueError, match=r"holds no ctc; the nearest in the number of structures is --oracle subset; `structgrad run .*'ctc_re"
-    ):
-        recommend("ctc", run=written(tmp_path, table))
-
-
-def test_of_a_run_without_moments_the_command_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no bias and variance of subset; `structgrad run bias"):
-        recommend("subset", run=written(tmp_path, [row for row in rows(KNOWN) if row.suite == "wall_clock"]))
 
 
 FIGURE = r"([+−]\.\d\d) \\?\[([+−]\.\d\d), ([+−]\.\d\d)\\?\]"

@@ -54,17 +54,6 @@ def test_figures_alone_write_no_page(run: Path, tmp_path: Path) -> None:
     assert "without --figures; name the folder" in call(run, "--only", "plane-*").stderr
 
 
-def test_figures_as_pdf_lie_beside_the_run(run: Path) -> None:
-    assert call(run, "--figures", "pdf").stdout.endswith(f"in {run / 'figures'}\n")
-    assert (run / "figures" / "plane-toy.pdf").exists()
-
-
-def test_figures_and_a_page_are_written_where_both_are_asked_for(run: Path, tmp_path: Path) -> None:
-    result = call(run, "--figures", tmp_path / "drawn", "-o", tmp_path / "page.html")
-    assert [line.partition(":")[0] for line in result.stdout.splitlines()] == ["figures", "report"]
-    assert (tmp_path / "page.html").exists()
-
-
 def test_standard_output_takes_text_only(run: Path) -> None:
     result = call(run, "-o", "-", "--format", "parquet")
     assert result.exit_code == 2

@@ -26,21 +26,6 @@ def test_table_and_manifest_come_back_as_they_were(tmp_path: Path) -> None:
     assert json.loads((tmp_path / results.MANIFEST).read_text()) == manifest
 
 
-def test_table_is_read_by_the_name_of_its_file_too(tmp_path: Path) -> None:
-    path = results.write(examples.rows(), tmp_path, examples.MANIFEST)
-    assert len(results.read(path)[0]) == len(examples.rows())
-
-
-def test_columns_are_those_of_a_row_with_fixed_types() -> None:
-    frame = results.to_frame([])
-    assert list(frame.columns) == list(Row.__dataclass_fields__)
-    full = results.to_frame(examples.rows())
-    assert [str(dtype) for dtype in full.dtypes] == [str(dtype) for dtype in frame.dtypes]
-    assert str(full["value"].dtype) == "Float64"
-    assert str(full["replicates"].dtype) == "Int64"
-    assert str(full["estimator"].dtype) == "category"
-
-
 def test_a_missing_value_is_missing_and_infinity_stays() -> None:
     shared = examples.shared("reinforce", "init")
     rows = [Row(cell="a", suite="bias", **shared, value=None), Row(cell="b", suite="bias", **shared, value=math.inf)]
@@ -55,11 +40,6 @@ def test_the_batches_behind_a_number_come_back(tmp_path: Path) -> None:
 
 
 BATCHES = (("a", (1.5, -0.25)), ("b", ()))
-
-
-def test_schema_version_is_in_the_metadata(tmp_path: Path) -> None:
-    path = results.write(examples.rows(), tmp_path, examples.MANIFEST)
-    assert pq.read_schema(path).metadata[b"structgrad_schema_version"] == str(SCHEMA_VERSION).encode()
 
 
 OTHER = "measure it again, or read it with the structgrad that wrote it"
@@ -97,17 +77,6 @@ def test_a_table_that_is_not_of_this_schema_gets_one_sentence(kind: str, tmp_pat
     with pytest.raises(ValueError, match=re.escape(f"{path} {message}")) as caught:
         results.read(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / results.TABLE).write_text("no table")
-    with pytest.raises(ValueError, match=r"results\.parquet is no Parquet file, or damaged; expected the results\.parquet of a run"):
-        results.read(tmp_path)
-
-
-def test_a_missing_table_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"found no run at .*; expected the folder of a run, or its results\.parquet"):
-        results.read(tmp_path)
 
 
 def test_a_killed_run_is_read_from_its_cells(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,7 +9,6 @@ import pytest
 
 from structgrad.reports import results
 from structgrad.reports.analysis import tables
-from structgrad.reports.analysis.tables import Spread
 from structgrad.suites.base import Row
 from tests.reports import examples
 
@@ -62,36 +60,11 @@ def test_one_instance_keeps_its_own_interval_and_two_have_none() -> None:
     assert math.isnan(found["high"])
 
 
-def test_an_infinite_value_does_not_turn_into_nan() -> None:
-    shared = examples.shared("reinforce", "init")
-    values = (1.0, 2.0, math.inf)
-    rows = [Row(cell="a", suite="bias", **shared, instance=str(i), metric="rho", value=value) for i, value in enumerate(values)]
-    row = tables.aggregate(results.to_frame(rows)).iloc[0]
-    assert (row["median"], row["upper"]) == (2.0, math.inf)
-
-
-def test_spread_shows_quartiles_or_the_interval_of_a_single_instance() -> None:
-    assert str(Spread(0.5, 0.4, 0.6, 0.3, 0.7, 4)) == "0.500 [0.400, 0.600]"
-    assert str(Spread(0.5, 0.5, 0.5, 0.3, 0.7, 1)) == "0.500 [0.300, 0.700]"
-
-
-def test_verdict_is_the_worst_over_instances_and_says_how_many_share_it(frame: pd.DataFrame) -> None:
-    found = tables.verdicts(frame)
-    assert tuple(only(found, stage="init", estimator="rloo[num_samples=2]"))[3:] == ("biased", 1, 3)
-    assert tuple(only(found, stage="init", estimator="reinforce"))[3:] == ("equivalent", 1, 3)
-    assert tuple(only(found, stage="init", estimator="exact"))[3:] == ("unbiased-exact", 3, 3)
-
-
 def test_only_an_unbiased_claim_on_the_expected_loss_can_be_contradicted(frame: pd.DataFrame) -> None:
     claims = tables.claims(frame)
     assert set(claims.loc[claims["contradicted"], "estimator"]) == {"rloo[num_samples=2]"}
     relaxed = frame.assign(objective=frame["objective"].astype(object).replace("expected", "relaxed"))
     assert not tables.claims(relaxed)["contradicted"].any()
-
-
-def test_times_of_the_first_stage_serve_every_stage(frame: pd.DataFrame) -> None:
-    found = tables.aggregate(frame)
-    assert list(found.loc[found["metric"] == "time_ratio", "median"]) == [1000, 1, 2, 0.5] * 2
 
 
 def test_times_of_that_very_stage_serve_other_losses_of_the_scores() -> None:
@@ -126,24 +99,6 @@ def test_numbers_that_are_not_finite_are_told_without_failing_their_cell() -> No
     frame = results.to_frame([odd])
     assert tables.errors(frame)["reason"].tolist() == ["the value is nan"]
     assert tables.counts(frame) == {"ok": 1, "failed": 0, "skipped": 0}
-
-
-@pytest.mark.parametrize("status", ["error", "timeout", "oom", "crash"])
-def test_every_kind_of_failure_counts(status: Any) -> None:
-    failed = Row(cell="a", suite="bias", **examples.shared("reinforce", "init"), status=status, reason="why")
-    assert tables.counts(results.to_frame([failed])) == {"ok": 0, "failed": 1, "skipped": 0}
-
-
-def test_skips_errors_and_counts(frame: pd.DataFrame) -> None:
-    assert tables.skipped(frame).iloc[0].to_dict() == {
-        "estimator": "sparsemap",
-        "oracle": "subset[k=3]",
-        "loss": "quadratic",
-        "reason": "sparsemap needs ProjectionOracle",
-        "problems": "toy",
-    }
-    assert tables.errors(frame)["status"].tolist() == ["error"]
-    assert tables.counts(frame) == {"ok": 9, "failed": 1, "skipped": 1}
 
 
 def test_what_is_remembered_of_one_table_is_not_told_of_another(frame: pd.DataFrame) -> None:

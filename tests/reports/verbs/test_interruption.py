@@ -19,12 +19,10 @@ import pytest
 
 from structgrad.reports import results
 from structgrad.suites.base import SCHEMA_VERSION
-from structgrad.suites.running import runner, store
-from structgrad.suites.running.planning.grid import grid
+from structgrad.suites.running import store
 from tests.reports.calling import FEW, SMALL, call, refused, without_page
 from tests.suites.broken_estimators import HOLD
-from tests.suites.running_cases import HERE, broken, forget, kept
-from tests.suites.running_cases import SMALL as PLAN
+from tests.suites.running_cases import broken, kept
 
 HELD, TERMINATED = ("ste", *broken("Held"), "rloo"), ("ste", *broken("Terminated"), "rloo")
 """Three cells, in the second of which something happens where the environment says so."""
@@ -241,14 +239,6 @@ def test_files_of_a_newer_version_are_one_sentence_and_left_alone(run_folder: Pa
     for verb in (again, [*again, "--fresh"]):
         assert f"run.json has the schema version {NEWER}" in refused(*verb)
     assert (run_folder / store.FILE).read_bytes() == before
-
-
-def test_a_table_of_an_earlier_run_does_not_stand_for_one_that_goes_on(tmp_path: Path) -> None:
-    runner.run(PLAN, tmp_path, machine=HERE)
-    results.write(runner.collect(tmp_path), tmp_path, {"status": "finished"})
-    results.write_manifest(tmp_path, {"status": "running"})
-    forget(tmp_path, *(cell.identity for cell in grid(PLAN).cells[1:]))
-    assert len(results.read(tmp_path)[0]["estimator"].unique()) < len(PLAN.estimators)
 
 
 @pytest.mark.filterwarnings("default::structgrad.suites.running.store.EarlierFormatWarning")

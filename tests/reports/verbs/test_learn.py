@@ -28,15 +28,6 @@ def test_a_run_answers_first_and_its_repetition_measures_nothing_twice(tmp_path,
     assert "4/4 cells resumed" in again.stderr
 
 
-def test_a_dry_run_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = call("learn", SMALL, "-e", "ste", "--no-gradients", "--dry-run")
-    assert done.exit_code == 0
-    assert "3 cells, 0 pairs skipped" in done.stdout
-    assert "replicates" not in done.stdout
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(("words", "measured"), [((), True), (("--quick",), False), (("--quick", "--gradients"), True)])
 def test_gradients_are_measured_where_there_is_time(words, measured, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 
 from structgrad.reports import results
-from structgrad.suites.running.planning.grid import grid
-from structgrad.suites.running.planning.plan import Shard
 from structgrad.suites.running.store import FILE
 from tests.reports.calling import FEW, SMALL, call, refused, without_page
-from tests.suites.running_cases import SMALL as PLAN
 from tests.suites.running_cases import cells_of, kept
 
 NAMES = ("rloo", "ste", "reinforce")
@@ -83,11 +80,3 @@ def test_a_part_that_is_none_is_refused(tmp_path: Path) -> None:
     for text in ("3", "0/3", "4/3", "a/b", "1/0", "-1/3", "1/2/3"):
         said = f"--shard got {text!r}; expected a part of a whole such as 3/40, counted from 1"
         assert said in refused(*words(tmp_path, f"--shard={text}"))
-
-
-@pytest.mark.parametrize("of", [1, 2, 3, 7])
-def test_every_cell_is_in_one_shard(of: int) -> None:
-    work = grid(PLAN)
-    parts = [Shard(number, of).of_plan(work) for number in range(1, of + 1)]
-    assert [cell for part in parts for cell in part.cells] == list(work.cells)
-    assert [place for part in parts for place in part.places] == list(range(len(work.cells)))

@@ -34,11 +34,6 @@ def test_it_is_measured_looked_at_exported_and_gated() -> None:
     assert SIZED in Path("out/export.csv").read_text()
 
 
-def test_a_path_is_looked_for_in_the_folder_of_the_call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder.parent)
-    assert f"./my_structure.py: no such Python file in {folder.parent}" in refused("run", "-p", SIZED)
-
-
 def test_structures_without_parts_are_no_gold() -> None:
     """The empty choice is likely at an entropy of a tenth; losses are tied to parts."""
     found = call(*RUN, "--instances", "12", "-p", SIZED, "--stage", "h=0.1", "--stage", "final", "-o", "out")

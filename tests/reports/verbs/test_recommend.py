@@ -21,37 +21,6 @@ def run(tmp_path: Path) -> Path:
     return written(tmp_path / "run", rows(KNOWN, losses=("squared_distance", "black_box")))
 
 
-def test_an_answer(run: Path) -> None:
-    result = call("recommend", "--oracle", "subset", "--loss-gradients", "yes", "--stage", "h=0.9", "--run", run)
-    assert result.exit_code == 0, result.output
-    text = " ".join(result.stdout.split())
-    for said in (
-        "subset, differentiable loss, batch of 32, entropy level h=0.9",
-        "Loss squared_distance: ‖z − b‖²: linear on the structures, where z² = z, and quadratic between them.",
-        "Take ste, ρ 0.980: significantly better than all 2 others.",
-        "ste: bias 0.100, variance 1, never 0, 1e-5 s (REINFORCE × 1), 1 loss evaluation each, 32 averaged.",
-        "Measured on toy@squared_distance, 220 structures, h=0.9, 4 instances, 4096 replicates each.",
-        "ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²) lies between −1 and 1, higher is better.",
-        f"From {run}: 2001-02-03, a cpu, structgrad 012345678.",
-    ):
-        assert said in text, text
-    assert "black_box" not in text
-
-
-def test_the_options(run: Path) -> None:
-    words = ("recommend", "--oracle", "subset", "--stage", "h=0.9", "--run", run)
-    options = {
-        ("--loss-gradients", "no"): "black-box loss",
-        ("--unbiased",): "differentiable loss, unbiased,",
-        ("--batch", "4"): "batch of 4,",
-        ("--loss-cost", "2.5"): "an evaluation of the loss takes 2.5 REINFORCE estimates",
-    }
-    assert {option: said in call(*words, *option).stdout for option, said in options.items()} == dict.fromkeys(options, True)
-    assert "Take rloo" in call(*words, "--unbiased").stdout
-    assert call(*words).stdout == call("recommend", "--oracle", "subset", "--entropy-level", "h=0.9", "--run", run).stdout
-    assert re.search(r"ste +ρ 0\.980 +time × 1 +best\n  rloo +ρ 0\.667", call(*words, "--all").stdout)
-
-
 def test_json_is_strict_and_says_all(run: Path) -> None:
     result = call("recommend", "--oracle", "subset", "--stage", "h=0.9", "--run", run, "--json")
     found = json.loads(result.stdout, parse_constant=pytest.fail)

@@ -58,16 +58,6 @@ def test_items_of_several_sizes_are_counted_and_measured(tmp_path: Path) -> None
     assert {name: round(np.exp(count)) for name, count in counts.items()} == {str(item): n ** (n - 1) for item, n in enumerate((6, 4, 3))}
 
 
-def test_scores_that_forbid_everything_are_bad_input(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).normal(size=(3, 5))
-    values[1] = -np.inf
-    path = saved(tmp_path / "a.npz", scores=values)
-    assert refused("run", "--file", path, "--oracle", "subset[k=2]", "--out", tmp_path / "out").startswith(
-        f"error: {path}: key 'scores[1]' forbids every structure of Subset(k=2); expected an item with a structure"
-    )
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.skipif(os.name == "nt", reason="names of files are text there")
 def test_a_path_or_a_folder_that_is_not_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for option in ("--file", "--out", "--data", "--plugin", "--config"):

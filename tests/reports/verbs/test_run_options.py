@@ -16,7 +16,6 @@ from tests.reports.calling import FEW, SMALL, call, refused, without_page
 from tests.suites.running_cases import cells_of, kept
 
 FAILING = "tests.suites.broken_estimators:Failing"
-ONCE = ["--stage", "h=0.95", "--loss", "own", "--instances", "2"]
 MINE = """
 from dataclasses import dataclass
 from typing import ClassVar
@@ -85,12 +84,6 @@ def test_a_duration_has_a_positive_number_and_units() -> None:
             seconds_of(text)
 
 
-def test_the_command_of_a_budget_repeats_its_seconds() -> None:
-    found = dry("--preset", "standard", "--builtin", "--budget", "1m", "-j", "1")
-    assert "--seconds 0.05" in found["command"]
-    assert "--budget 60.0" in found["command"]
-
-
 def test_a_spent_budget_starts_no_cell_and_says_what_is_left(tmp_path: Path) -> None:
     words = [*SMALL, *FEW, "-e", "rloo", "-e", "ste", "-o", tmp_path]
     result = call(*words, "--budget", "1ms")
@@ -139,14 +132,6 @@ def test_the_class_of_a_file_is_measured_by_workers(by_workers: Any, monkeypatch
     assert before.keys().isdisjoint(after)
 
 
-def test_a_structure_with_its_size_is_a_problem() -> None:
-    found = dry("bias", "--builtin", "--oracle", "subset[k=5,length=10]", *ONCE, "-e", "rloo")
-    assert found["problems"] == ["subset[n=10,k=5]"]
-    assert found["structures"] == 2 * 252
-    other = dry("bias", "--builtin", "-p", "subset[n=10,k=5]", *ONCE, "-e", "rloo")
-    assert other | {"command": found["command"]} == found
-
-
 # What is measured again, and when a run ends early.
 
 
@@ -182,15 +167,6 @@ def test_a_program_gets_one_line(tmp_path: Path) -> None:
     assert Path(found["results"]).is_file()
     assert found["command"].startswith("structgrad run bias")
     assert "1 cell ok" in result.stderr
-
-
-def test_a_quiet_run_prints_four_lines(tmp_path: Path) -> None:
-    words = [*SMALL, *FEW, "-e", "rloo", "-e", "ste", "-o", tmp_path]
-    quiet = call(*words, "-q")
-    assert quiet.stdout.splitlines()[0] == "2 cells ok, 0 failed, 0 skipped."
-    assert quiet.stdout.splitlines()[-1].startswith("repeat: structgrad run bias --preset quick")
-    assert len(quiet.stdout.splitlines()) == 4
-    assert quiet.stderr == ""
 
 
 def test_a_plan_beyond_memory_is_refused_with_the_figure(tmp_path: Path) -> None:

@@ -12,8 +12,6 @@ from typer.testing import CliRunner
 
 from structgrad.estimators import ESTIMATORS
 from structgrad.reports.cli import app
-from structgrad.reports.verbs.catalogue import KINDS, STAGES, registries
-from structgrad.suites.problems import stages_of
 from tests.reports.calling import FEW, SMALL, call
 
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "scipy", "scipy.stats", "numba", "matplotlib", "jinja2"}
@@ -125,8 +123,3 @@ def test_names_are_completed_without_loading_anything_heavy(typed: str, offered:
 def test_the_completion_of_a_shell_can_be_shown() -> None:
     output, _ = spied("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert "complete -o default -F" in output
-
-
-def test_every_kind_can_be_listed_and_the_stages_are_those_of_the_problems() -> None:
-    assert list(registries()) == list(KINDS)
-    assert stages_of("chain_regimes") == STAGES

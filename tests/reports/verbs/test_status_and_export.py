@@ -115,19 +115,6 @@ def test_csv_and_json_lines_come_back_through_pandas_in_all_columns(tmp_path: Pa
     )
 
 
-def test_what_is_there_of_a_run_that_is_not_finished(folder: Path) -> None:
-    call("export", folder, "--to", "json")
-    lines = [json.loads(line) for line in (folder / "export.json").read_text().splitlines()]
-    assert {line["estimator"] for line in lines} == {"ste", FAILING, "rloo"}
-
-
-def test_export_refuses_what_it_cannot_write(run_folder: Path) -> None:
-    assert refused("export", run_folder, "--to", "cvs") == "error: got the unknown format 'cvs'; did you mean csv?\n"
-    message = refused("export", run_folder, "-o", run_folder / results.TABLE / "x.csv")
-    assert message.startswith("error: `export` cannot write")
-    assert message.endswith("; name another file with --output\n")
-
-
 @pytest.mark.parametrize("verb", [("report",), ("export", "--to", "parquet"), ("compare", "published")])
 @pytest.mark.parametrize("name", [results.TABLE, results.MANIFEST, store.FILE])
 def test_what_was_measured_is_not_written_over(folder: Path, verb: tuple[str, ...], name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,21 +55,10 @@ def test_variance_predicts_by_kind_and_not_over_all():
     assert values["deterministic"].note.endswith("all alike")
 
 
-def test_the_reference_takes_no_part(found):
-    without = study(one for one in planted() if one.estimator != "exact")
-    assert association(found, "cosine", "init", "accuracy") == association(without, "cosine", "init", "accuracy")
-
-
 def test_a_censored_time_is_as_long_as_was_waited(found):
     assert found.censored["steps_to_target"].any()
     assert np.isfinite(found.outcome("steps_to_target")).all()
     assert association(found, "cosine", "init", "steps_to_target").pooled.value > 0.8
-
-
-def test_what_failed_or_is_a_point_of_a_curve_is_no_outcome(found):
-    assert "curve_accuracy" not in found.outcomes
-    rows = [replace(one, status="error", value=None) if one.estimator == "rloo" else one for one in planted()]
-    assert "rloo" not in study(rows).names
 
 
 def test_items_of_a_seed_have_one_median():

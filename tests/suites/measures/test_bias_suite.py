@@ -14,17 +14,13 @@ from structgrad.estimators import (
     Reinforce,
     StructuredAttention,
 )
-from structgrad.estimators.noise import Gumbel, SumOfGamma
 from structgrad.oracles import Subset
 from structgrad.suites import METRICS
 from structgrad.suites.base import Instance, Problem
-from structgrad.suites.measures import bias
-from structgrad.suites.measures.bias import Bias, Sampling, draw_moments, measure
-from structgrad.suites.measures.draws import extend_moments
+from structgrad.suites.measures.bias import Bias, Sampling, measure
 from structgrad.suites.measures.suite import Context, Effort
 from structgrad.suites.statistics.adaptive import WIDTHS, is_narrow
 from structgrad.suites.statistics.intervals import Interval, jackknives
-from structgrad.suites.statistics.moments import Moments
 from tests.suites.cases import quadratic, scores_of, target_of
 
 EFFORT = Effort(replicates=512, most_replicates=2048)
@@ -54,15 +50,6 @@ def test_every_metric_of_every_instance_is_a_finding():
     assert unnamed == {"snr", "kurtosis", "zero_gradient_rate", "gradient_nonzeros"}
 
 
-def test_replicates_come_with_intervals_and_their_methods():
-    findings = [finding for finding in found(ImplicitMLE()) if finding.metric != "truth_norm"]
-    assert {finding.tier for finding in findings} == {"mc"}
-    assert all(finding.replicates in (512, 1024, 2048) for finding in findings)
-    assert {finding.sampling for finding in findings} <= {"converged", "budget"}
-    assert all(finding.low <= finding.value <= finding.high for finding in findings if finding.metric != "cosine")
-    assert {finding.interval for finding in findings} == {"profile", "jackknife", "wilson", "t"}
-
-
 def test_the_batches_behind_a_number_give_its_interval_again():
     findings = [finding for finding in found(ImplicitMLE()) if finding.batches]
     assert {finding.metric for finding in findings} == {"gain", "relative_bias_squared", "relative_variance", "relative_mse"}
@@ -78,22 +65,6 @@ def test_another_objective_is_compared_with_its_own_gradient_too(estimator, kind
     own = {finding.metric: finding for finding in findings if finding.reference == kind and finding.instance == "item1"}
     assert set(own) == {"relative_bias", "relative_bias_squared", "gain", "orthogonal_bias"}
     assert {finding.metric for finding in findings if finding.reference == "expected"} >= set(own)
-
-
-def test_structured_attention_is_right_about_its_own_objective():
-    findings = found(StructuredAttention())
-    own = {finding.metric: finding.value for finding in findings if finding.reference == "relaxed"}
-    assert own["relative_bias"] < 1e-8
-    assert own["gain"] == pytest.approx(1)
-    assert {finding.metric: finding.value for finding in findings if finding.reference == "expected"}["relative_bias"] > 0.01
-
-
-def test_a_reference_that_is_drawn_is_shared_and_its_noise_is_taken_off():
-    problem_, context = problem(), Context(effort=EFFORT)
-    first, second = (bias._reference(e, problem_, problem_.instances[0], context) for e in (PerturbAndMAP(), ImplicitMLE(noise=Gumbel())))
-    assert first is second
-    assert first.noise > 0
-    assert bias._reference(ImplicitMLE(noise=SumOfGamma(k=2)), problem_, problem_.instances[0], context) is None
 
 
 def test_an_effort_adds_replicates_until_intervals_are_narrow():
@@ -142,26 +113,6 @@ def test_a_measurement_goes_on_from_its_scratch_folder(tmp_path, monkeypatch):
     assert measure(ImplicitMLE(), target.oracle, target.loss, target.scores, **settings) == first
     with pytest.raises(TypeError):
         measure(ImplicitMLE(lambda_=3.0), target.oracle, target.loss, target.scores, **settings)
-
-
-def test_batches_are_as_full_at_every_doubling():
-    target = target_of("subset")
-    moments, sampling = Moments.empty(target.truth.gradient), Sampling(replicates=256)
-    for stop in (256, 512, 1024):
-        extend_moments(moments, ImplicitMLE(), target, sampling, stop=stop)
-        assert (moments.count == stop / 32).all()
-    whole = draw_moments(ImplicitMLE(), target, Sampling(replicates=256))
-    again = Moments.empty(target.truth.gradient)
-    extend_moments(again, ImplicitMLE(), target, sampling, stop=256)
-    assert torch.equal(whole.mean, again.mean)
-
-
-@pytest.mark.parametrize("replicates", [256, 1000, 4096])
-def test_batches_are_filled_evenly_at_any_number_of_replicates(replicates):
-    target = target_of("subset")
-    moments = draw_moments(ImplicitMLE(), target, Sampling(replicates=replicates))
-    assert int(moments.count.sum()) == replicates
-    assert float(moments.count.min()) >= 0.5 * float(moments.count.mean())
 
 
 def test_a_vanishing_gradient_is_flagged_by_its_absolute_metrics():

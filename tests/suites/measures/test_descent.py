@@ -14,11 +14,10 @@ from torch import Tensor
 
 from structgrad.estimators import ExactMarginalisation, LeaveOneOut, Reinforce, StraightThrough
 from structgrad.oracles import ShiftReduce, Subset
-from structgrad.suites.base import Instance, NonFiniteError, Problem
+from structgrad.suites.base import NonFiniteError
 from structgrad.suites.measures.descent import Descent, StructureTable, steps_of, trained
 from structgrad.suites.measures.draws import Draws
 from structgrad.suites.measures.suite import Finding
-from structgrad.suites.problems.losses import Linear
 from structgrad.suites.truth import exact_truth
 from tests.suites.planted import CONTEXT, Failing, Planted, Uphill, problem
 
@@ -107,11 +106,3 @@ def test_the_suite_answers_for_every_estimator() -> None:
     assert values["reinforce", "regret", "item-0"] == values["again", "regret", "item-0"], "all share their random numbers"
     alone = table_of({"reinforce": Reinforce()}, dataclasses.replace(QUICK, batch_size=1), instances=2)
     assert alone == [f for f in found if f.estimator == "reinforce"]
-
-
-def test_a_large_space_is_skipped() -> None:
-    scores = torch.zeros(20, dtype=torch.float64)
-    large = Problem("large", "init", Subset(10), (Instance("item", scores, Linear(torch.ones_like(scores))),), "test")
-    (found,) = Descent().findings(large, {"ste": StraightThrough()}, QUICK)
-    assert found.status == "skipped"
-    assert "expected at most" in found.reason

@@ -8,17 +8,14 @@ from pathlib import Path
 import pytest
 
 from structgrad.estimators import make_estimator
-from structgrad.suites import problems
 from structgrad.suites.learning.arrays import study
 from structgrad.suites.measures import learning, parameter_bias
 from structgrad.suites.measures.cost.wall_clock import StepTime
 from structgrad.suites.measures.learning import LearningSuite, to_target
 from structgrad.suites.measures.suite import EFFORTS, Context
-from structgrad.suites.problems import load, with_loss
-from structgrad.suites.running.planning.estimates import guess, time_limit
+from structgrad.suites.problems import load
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
-from structgrad.suites.running.planning.presets import FIRST_ENTROPIES, FIRST_LOSSES, learning_plan, plan_of
 from structgrad.suites.running.runner import run
 from structgrad.suites.tasks import choosing, make_task, references, training
 from structgrad.suites.tasks.choosing import FIRST_TUNING_SEED, OPTIONS
@@ -69,19 +66,6 @@ def test_choices_are_made_on_other_seeds_and_another_split(monkeypatch):
         monkeypatch.setattr(module, "train_all", spied)
     list(LearningSuite().findings(load(NAME, "training", instances=2, data=None), {"ste": make_estimator("ste")}, QUICK))
     assert seen == [("validation", {FIRST_TUNING_SEED}, 6), ("test", {0, 1}, 12)]
-
-
-def test_an_option_in_the_name_is_kept():
-    problem = load(NAME, "training", instances=1, data=None)
-    found = LearningSuite().findings(problem, {"imle[lambda=7]": make_estimator("imle[lambda=7]")}, QUICK)
-    assert not [f for f in found if f.metric == "chosen_option"]
-
-
-def test_every_tuned_option_is_one_of_its_estimator():
-    for name, (option, values) in OPTIONS.items():
-        estimator = make_estimator(name)
-        for value in values:
-            assert getattr(replace(estimator, **{option: value}), option) == value
 
 
 def test_a_target_that_is_not_reached_is_censored():
@@ -143,27 +127,6 @@ def test_references_have_cells_of_their_own_which_come_first(tmp_path, monkeypat
     assert {row.status for row in again} == {"ok"}
 
 
-def test_floors_and_ceilings_are_computed_once(monkeypatch):
-    task = make_task(NAME.removeprefix("task:"))
-    first = references.bounds(task, 0)
-    with monkeypatch.context() as patch:
-        patch.setattr(type(task), "floor", lambda self, seed: pytest.fail("computed again"))
-        assert references.bounds(task, 0) == first
-    assert references.bounds(replace(task, train=150), 0) != first
-    assert references.bounds(task, 1) != first
-
-
-def test_the_runner_plans_and_pairs_tasks(tmp_path):
-    rows = run(PLAN, tmp_path / "run", machine=Machine(jobs=0))
-    measured = {(row.estimator, row.instance): row.value for row in rows if row.metric == "accuracy"}
-    assert set(measured) == {(name, seed) for name in ("rloo", "ste") for seed in ("seed=0", "seed=1")}
-    starts = {(row.instance, row.value) for row in rows if row.metric == "curve_accuracy" and row.setting == "step=0"}
-    assert len(starts) == 2
-    assert {(row.status, row.dtype) for row in rows} == {("ok", "float32")}
-    again = run(PLAN, tmp_path / "run", machine=Machine(jobs=0))
-    assert again == rows
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("relaxed_top_k", "relaxed_top_k needs"), ("crf", "crf needs true structures, and the loss cross_entropy holds none")],
@@ -191,43 +154,6 @@ def test_tasks_are_measured_by_the_suites_that_train_alone():
     assert {cell.problem for cell in everything.cells} == {NAME, "subset_regimes"}
 
 
-def test_a_preset_takes_the_stages_of_tasks():
-    assert plan_of("quick", problems=(NAME,)).stages == ("training",)
-    mixed = plan_of("quick", problems=(NAME, "subset_regimes"))
-    assert mixed.stages == (*FIRST_ENTROPIES, "training")
-    found = grid(replace(mixed, suites=("bias", "step_time"), estimators=("rloo",)))
-    assert {cell.problem for cell in found.cells} == {NAME, *(with_loss("subset_regimes", loss) for loss in FIRST_LOSSES)}
-
-
-@pytest.mark.parametrize(
-    ("name", "stage", "options", "message"),
-    [
-        ("task:cluster", "training", {}, "got the unknown task 'cluster'; did you mean clusters"),
-        (NAME, "init", {}, "got the unknown stage 'init'; did you mean training"),
-        (NAME, "training", {"offset": 1.0}, "a task has a loss of its own, leave --offset out"),
-        ("task:collections:Counter", "training", {}, "a Counter; expected a task"),
-    ],
-)
-def test_a_task_that_is_not_there_is_refused(name, stage, options, message):
-    with pytest.raises(ValueError, match=message):
-        load(name, stage, instances=1, data=None, **options)
-
-
-def test_a_loss_or_data_that_a_task_does_not_have_is_refused(monkeypatch):
-    with pytest.raises(ValueError, match="got the loss 'hamming' for tasks alone, which have losses of their own; leave --loss out"):
-        grid(plan_of("quick", problems=(NAME,), losses=("hamming",)))
-    monkeypatch.setattr(type(make_task("clusters")), "unavailable", lambda self: "the folder of points is not there")
-    with pytest.raises(ValueError, match="the problem task:clusters is not available: the folder of points is not there"):
-        load("task:clusters", "training", instances=1, data=None)
-
-
-def test_another_seed_of_the_plan_is_other_seeds_of_training():
-    problem = load(NAME, "training", instances=2, data=None, seed=3)
-    assert [item.name for item in problem.instances] == ["seed=3000", "seed=3001"]
-    found = list(LearningSuite().findings(problem, {"ste": make_estimator("ste")}, QUICK))
-    assert {f.instance for f in found if f.metric == "accuracy"} == {"seed=3000", "seed=3001"}
-
-
 def test_models_are_trained_on_the_cpu():
     problem = load(NAME, "training", instances=1, data=None)
     for suite in (LearningSuite(), StepTime()):
@@ -236,37 +162,8 @@ def test_models_are_trained_on_the_cpu():
         assert reason == "models are trained on the CPU, and the plan has the device cuda"
 
 
-def test_a_cell_is_announced_by_the_runs_that_it_takes():
-    plan = replace(PLAN, estimators=("ste", "exact", "imle"), instances=4)
-    ste, exact, imle = grid(plan).cells
-    assert guess(plan, ste) < guess(plan, exact)
-    assert guess(plan, ste) < guess(plan, imle)
-    longer = replace(plan, problems=(NAME.replace("steps=20", "steps=40"),))
-    assert guess(longer, grid(longer).cells[0]) == pytest.approx(2 * guess(plan, ste))
-    assert time_limit(plan, ste) > 10 * guess(plan, ste)
-
-
-def test_learning_has_a_plan_of_its_own():
-    quick, whole = learning_plan(quick=True), learning_plan(("clusters", "clusters[steps=100]"), ("ste",), 7)
-    assert (quick.instances, len(quick.estimators), quick.problems) == (3, 8, ("task:clusters",))
-    assert (whole.instances, whole.estimators, whole.problems) == (7, ("ste",), ("task:clusters", "task:clusters[steps=100]"))
-    assert len(learning_plan().estimators) >= 24
-    study = learning_plan(study=True)
-    assert (len(study.problems), study.instances, study.effort) == (9, 5, quick.effort)
-    assert set(learning_plan().estimators[1:]) < set(study.estimators)
-    assert {cell.suite for cell in grid(quick).cells} == {"references", "learning", "step_time"}
-
-
 def test_a_cell_goes_on_from_what_it_has_trained(tmp_path, monkeypatch):
     problem, kept_here = load(NAME, "training", instances=2, data=None), replace(QUICK, scratch=tmp_path)
     first = list(LearningSuite().findings(problem, {"rloo": make_estimator("rloo")}, kept_here))
     monkeypatch.setattr(training.Training, "_advance", lambda self: pytest.fail("trained again"))
     assert list(LearningSuite().findings(problem, {"rloo": make_estimator("rloo")}, kept_here)) == first
-
-
-def test_tasks_are_named_by_patterns_too():
-    names = problems.task_names("task:cl*")
-    assert names == ["task:clusters"]
-    assert problems.task_names("task:clusters[steps=20]") == ["task:clusters[steps=20]"]
-    with pytest.raises(ValueError, match=r"got the unknown problem 'task:zz\*'"):
-        problems.task_names("task:zz*")

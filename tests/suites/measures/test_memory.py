@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from structgrad.estimators import ESTIMATORS, Reinforce, make_estimator
-from structgrad.oracles import Constituency, Subset, kernels
+from structgrad.oracles import Subset, kernels
 from structgrad.oracles.kernels import switch
 from structgrad.suites.measures.memory import Memory, peak_memory, training_memory
 from structgrad.suites.problems.losses import make_loss
@@ -77,12 +77,6 @@ def test_what_kernels_take_counts() -> None:
     assert 800 * KILOBYTES <= workspace <= 802 * KILOBYTES
     assert peak_memory(lambda: kernels.zeros(large, torch.float64)) == 8 * large[0]
     assert rows.tolist() == [100 * KILOBYTES] * 8
-
-
-def test_the_workspace_of_a_compiled_kernel_counts() -> None:
-    scores = torch.zeros(1, 100, 100, dtype=torch.float64)
-    Constituency().log_partition(scores)
-    assert peak_memory(lambda: Constituency().log_partition(scores)) >= 8 * 100**2
 
 
 def test_the_backward_pass_counts() -> None:

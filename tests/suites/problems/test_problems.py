@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import ORACLES, LinearChain, ShiftReduce, Subset
+from structgrad.oracles import ORACLES, ShiftReduce, Subset
 from structgrad.suites.base import Problem
 from structgrad.suites.problems import (
     BUILT_IN_PROBLEMS,
@@ -23,7 +23,6 @@ from structgrad.suites.problems import (
     default_data,
     from_file,
     load,
-    regimes,
     stages_of,
     with_loss,
 )
@@ -132,16 +131,6 @@ def test_entropies_are_those_of_the_stage_or_of_real_models(name: str, stage: st
 
 
 @built_in
-def test_sizes_and_names(name: str) -> None:
-    problem, events = load_built_in(name, "early", 5), regimes.REGIMES[name].events
-    assert [tuple(instance.scores.shape) for instance in problem.instances] == [events[i % len(events)] for i in range(5)]
-    assert [instance.name for instance in problem.instances] == [f"{name}-{i}" for i in range(5)]
-    assert (problem.name, problem.stage, problem.source) == (name, "early", "built-in")
-    counts = [problem.oracle.count(event) for event in events]
-    assert name == "categorical_regimes" or 60 <= min(counts) <= max(counts) <= 20_000
-
-
-@built_in
 def test_instances_depend_neither_on_their_number_nor_losses_on_the_stage(name: str) -> None:
     first: list[Any] = []
     for stage in (*STAGES, "h=0.4"):
@@ -221,19 +210,6 @@ def test_exact_statistics_of_the_whole_sets(name: str) -> None:
 def saved(folder: Path, name: str = "mine", **arrays: np.ndarray) -> str:
     np.savez(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
     return str(folder / f"{name}.npz")
-
-
-def test_a_file_becomes_a_problem(tmp_path: Path) -> None:
-    tags, unary = np.random.default_rng(1).integers(0, 3, (5, 6)), np.random.default_rng(0).standard_normal((5, 6, 3))
-    path = saved(tmp_path, unary=unary, transition=np.eye(3), tags=tags, lengths=np.array([6, 3, 4, 2, 5]))
-    problem = from_file(ScoreFile(path, scores="unary", transition="transition", gold="tags", lengths="lengths"))
-    assert (problem.name, problem.stage, problem.source, problem.oracle) == ("mine", "file", "mine.npz", LinearChain())
-    assert [instance.name for instance in problem.instances] == ["3", "1", "2", "4", "0"]
-    assert [len(instance.scores) for instance in problem.instances] == [2, 3, 4, 5, 6]
-    for instance in problem.instances:
-        assert instance.scores.dtype == torch.float64
-        gold = LinearChain.structure(torch.from_numpy(tags[int(instance.name), : len(instance.scores)]), 3, torch.float64)
-        assert float(instance.loss(gold)) == pytest.approx(0, abs=1e-20)
 
 
 def test_a_sample_that_is_always_the_same_replaces_gold_and_losses_can_be_chosen(tmp_path: Path) -> None:

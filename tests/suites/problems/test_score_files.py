@@ -119,53 +119,8 @@ def test_chain_scores_are_sums_of_potentials(tmp_path: Path, meaning: Any) -> No
         assert float((gold * scores).sum()) == pytest.approx(sign * expected)
 
 
-def test_gold_of_every_form(tmp_path: Path) -> None:
-    masks = np.array([[1, 1, 0, 0], [0, 1, 0, 1]])
-    path = saved(tmp_path, scores=np.zeros((2, 4)), masks=masks, classes=np.array([2, 0]))
-    subset = ScoreTables(ScoreFile(str(path), "subset[k=2]", gold="masks"))
-    categorical = ScoreTables(ScoreFile(str(path), "categorical", gold="classes"))
-    golds = [subset.gold(0), subset.gold(1), categorical.gold(0), categorical.gold(1)]
-    assert [gold.tolist() for gold in golds] == [[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, 0]]
-
-
 def test_gold_of_trees_may_be_heads(tmp_path: Path) -> None:
     heads = torch.tensor([[0, 1, 1], [2, 0, 2]])
     path = saved(tmp_path, scores=RANDOM.standard_normal((2, 4, 4)), heads=heads.numpy())
     tables = ScoreTables(ScoreFile(str(path), "spanning_tree", gold="heads"))
     assert torch.equal(torch.stack([tables.gold(0), tables.gold(1)]), SpanningTree.structure(heads, torch.float64))
-
-
-@pytest.mark.parametrize(
-    ("oracle", "gold"),
-    [
-        ("subset[k=2]", np.array([[1, 1, 1, 0], [0, 1, 0, 1]])),
-        ("subset[k=2]", np.array([[0.5, 0.5, 1, 0], [0, 1, 0, 1]])),
-        ("subset[k=2]", np.array([0, 1])),
-        ("subset[k=2]", np.array([[1, 1], [0, 1]])),
-        ("categorical", np.array([-1, 0])),
-        ("categorical", np.array([1.0, 0.0])),
-        ("categorical", np.zeros((2, 2, 2), dtype=np.int64)),
-    ],
-)
-def test_gold_that_is_no_structure_is_refused(tmp_path: Path, oracle: str, gold: np.ndarray) -> None:
-    tables = ScoreTables(ScoreFile(str(saved(tmp_path, scores=np.zeros((2, 4)), gold=gold)), oracle, gold="gold"))
-    message = r"key 'gold' holds an entry of shape .* for item 0 that is no structure of .*; expected 0/1 of shape \(4,\), or tag indices"
-    with pytest.raises(ValueError, match=message):
-        tables.gold(0)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gold": "heads"}, r"^found no array 'heads' for gold, .*; name one by --field gold=NAME \(`ScoreFile\(gold=\.\.\.\)`"),
-        ({"scores": "lengths"}, r"key 'lengths' has shape \(3,\); expected \[items, \*event\] with 3 event dimension\(s\)"),
-        ({"start": "lengths"}, r"key 'lengths' has shape \(3,\); expected \(2,\)"),
-        ({"gold": "words"}, r"key 'words' has shape \(3,\) and dtype <U1; expected 3 entries of numbers"),
-        ({"lengths": "empty"}, r"key 'empty' has shape \(3,\), dtype int64 and values from 0 to 4; expected 3 integers from 1 to 4"),
-    ],
-)
-def test_arrays_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    """More messages are in `tests/goldens/test_truth.py`."""
-    wrong = {"empty": np.array([0, 3, 4]), "words": np.array(["a", "b", "c"])}
-    with pytest.raises(ValueError, match=message):
-        ScoreTables(chain_file(saved(tmp_path, **CHAIN, **wrong), **options))

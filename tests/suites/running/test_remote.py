@@ -77,16 +77,6 @@ def test_another_machine_continues_and_a_third_one_reads(tmp_path, monkeypatch, 
     assert not any(name.startswith(".") for name in files)
 
 
-def test_between_two_copies_a_lost_machine_loses_the_last_cells_only(tmp_path, monkeypatch, url, expected):
-    begin(url, 3)
-    monkeypatch.setattr(remote, "COPY_SECONDS", 1e9)
-    begin(url, 6)
-    on_machine("b", tmp_path, monkeypatch)
-    begin(url, 4)
-    on_machine("a", tmp_path, monkeypatch)
-    check_continues(url, 6, expected)
-
-
 def test_a_copy_that_fails_is_a_warning_and_tried_again(tmp_path, monkeypatch, expected):
     url = f"memory://{tmp_path}/run"
     real, calls = RemoteFolder.put, [0]
@@ -120,25 +110,6 @@ def test_a_server_that_is_away_at_the_end_ends_the_run_with_a_sentence_and_the_f
         ):
             run(PLAN, url, machine=HERE, progress=lambda snapshot: snapshot.finished < 5 or patched.setattr(kind, "pipe_file", away))
     check_continues(url, 8, expected)
-
-
-def test_an_interruption_stays_one_if_the_copy_after_it_fails(tmp_path, monkeypatch, expected):
-    url = f"memory://{tmp_path}/run"
-
-    def interrupt(snapshot: Any) -> None:
-        if snapshot.finished == 2:
-            patched.setattr(remote, "COPY_SECONDS", 1e9)  # the third cell is not copied
-        if snapshot.finished == 3:
-            patched.setattr(RemoteFolder, "put", lambda *given: (_ for _ in ()).throw(RemoteError("the server is away")))
-            raise KeyboardInterrupt
-
-    with (
-        monkeypatch.context() as patched,
-        pytest.warns(RemoteWarning, match=r"the server is away; finished cells are in structgrad-results"),
-        pytest.raises(KeyboardInterrupt),
-    ):
-        run(PLAN, url, machine=HERE, progress=interrupt)
-    check_continues(url, 3, expected)
 
 
 def test_a_damaged_copy_is_one_sentence(tmp_path, url):

@@ -5,17 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import numpy as np
 import pytest
-import torch
 
 from structgrad.suites.measures import SUITES
-from structgrad.suites.problems.score_files import ScoreFile
 from structgrad.suites.running import runner
-from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine
-from structgrad.suites.running.runner import collect, run
-from tests.suites.running_cases import HERE, SMALL, comparable, instances
+from structgrad.suites.running.runner import run
+from tests.suites.running_cases import HERE, SMALL
 
 
 def test_suites_that_measure_side_by_side_share_a_cell(tmp_path):
@@ -43,38 +39,6 @@ def test_finished_cells_are_not_measured_again(tmp_path, monkeypatch):
     seen = []
     assert run(SMALL, tmp_path, machine=HERE, progress=seen.append) == first
     assert [(snapshot.finished, snapshot.total, snapshot.label) for snapshot in seen] == [(3, 3, "resumed")]
-
-
-def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
-    real, done = runner.execute, []
-
-    def interrupted_after_two(plan, cell, scratch):
-        if len(done) == 2:
-            raise KeyboardInterrupt
-        done.append(cell.identity)
-        return real(plan, cell, scratch)
-
-    monkeypatch.setattr(runner, "execute", interrupted_after_two)
-    with pytest.raises(KeyboardInterrupt):
-        run(SMALL, tmp_path, machine=HERE)
-    assert {row.cell for row in collect(tmp_path) if row.cell} == set(done)
-    left = []
-    monkeypatch.setattr(runner, "execute", lambda plan, cell, scratch: (left.append(cell.identity), real(plan, cell, scratch))[1])
-    resumed = run(SMALL, tmp_path, machine=HERE)
-    assert len(left) == 1
-    assert left[0] not in done
-    monkeypatch.undo()
-    assert comparable(resumed) == comparable(run(SMALL, tmp_path / "whole", machine=HERE))
-
-
-def test_collect_gives_the_rows_of_the_run_at_any_time(tmp_path):
-    rows = run(dataclasses.replace(SMALL, estimators=("reinforce", "ste"), losses=("black_box",)), tmp_path, machine=HERE)
-    assert collect(tmp_path) == rows
-    skips = [row for row in rows if row.status == "skipped"]
-    assert [(row.estimator, row.suite, row.cell) for row in skips] == [("ste", "", "")]
-    assert skips[0].reason == "ste needs gradients of the loss, and the loss black_box gives values only"
-    with pytest.raises(FileNotFoundError, match=r"found no .*nowhere.cells\.sqlite; expected the folder of a run, finished or not"):
-        collect(tmp_path / "nowhere")
 
 
 def test_a_suite_gets_a_scratch_folder_that_is_gone_when_its_cell_is_done(tmp_path, monkeypatch):
@@ -106,21 +70,3 @@ def test_refuses_a_machine_that_cannot_be(tmp_path, machine, message):
     with pytest.raises(ValueError, match=message):
         run(SMALL, tmp_path, machine=machine)
     assert not any(tmp_path.iterdir())
-
-
-def test_refuses_a_folder_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=r"cannot write results to .*file.* choose another folder with --out"):
-        run(SMALL, tmp_path / "file" / "below", machine=HERE)
-
-
-def test_a_user_s_own_score_file(tmp_path):
-    scores = torch.randn(3, 4, 3, generator=torch.Generator().manual_seed(0)).numpy()
-    np.savez(tmp_path / "mine.npz", unary=scores, transition=np.zeros((3, 3)))
-    file = ScoreFile(str(tmp_path / "mine.npz"), scores="unary", transition="transition")
-    own = dataclasses.replace(SMALL, problems=(), file=file)
-    rows = run(own, tmp_path / "out", machine=HERE)
-    assert {(row.problem, row.stage, row.oracle) for row in rows} == {("mine", "file", "linear_chain")}
-    assert instances([row for row in rows if row.status == "ok"]) == {"0", "1", "2"}
-    before = {cell.identity for cell in grid(own).cells}
-    assert before.isdisjoint(cell.identity for cell in grid(dataclasses.replace(own, file=dataclasses.replace(file, instances=2))).cells)

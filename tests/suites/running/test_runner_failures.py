@@ -12,7 +12,6 @@ import pytest
 from structgrad.suites.base import Row
 from structgrad.suites.measures import SUITES
 from structgrad.suites.measures.suite import Finding, Suite
-from structgrad.suites.running.cells import Failure
 from structgrad.suites.running.planning.grid import Cell, grid
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
@@ -94,19 +93,6 @@ def test_logs_hold_the_cells_that_printed_and_no_scratch_folder_stays(disturbed)
     assert {"Aborting", "Hanging"} <= logged
     assert "ste" not in logged
     assert not any(scratch_path(folder, cell).exists() for cell in cells)
-
-
-@pytest.mark.parametrize(
-    ("error", "memory"),
-    [
-        (MemoryError(), True),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), True),
-        (RuntimeError("shapes cannot be multiplied"), False),
-        (ValueError("out of memory"), False),
-    ],
-)
-def test_what_counts_as_out_of_memory(error, memory):
-    assert (Failure.of(error).status == "oom") is memory
 
 
 def test_a_number_that_is_not_finite_has_a_status_of_its_own(tmp_path, monkeypatch):

@@ -36,16 +36,6 @@ def test_equals_the_plain_formulas(offset):
     torch.testing.assert_close(moments.comoment / 4999, torch.cov(errors.T), rtol=1e-9, atol=1e-12)
 
 
-def test_along_is_the_square_sum_along_the_gradient():
-    gradient = torch.tensor([3.0, 4.0], dtype=torch.float64)
-    blocks = [drawn(50, 2, seed) for seed in range(3)]
-    moments = Moments.empty(gradient)
-    for block in blocks:
-        moments.add(block, 0)
-    along = (torch.cat(blocks) - gradient) @ torch.tensor([0.6, 0.8], dtype=torch.float64)
-    assert float(moments.along[0]) == pytest.approx(float((along - along.mean()).square().sum()))
-
-
 @pytest.mark.parametrize("size", [3, FULL_COVARIANCE + 1])
 def test_merging_in_any_order_is_the_same_as_streaming(size):
     gradient, information = torch.linspace(-1, 1, size, dtype=torch.float64), torch.eye(size, dtype=torch.float64)
@@ -61,11 +51,6 @@ def test_merging_in_any_order_is_the_same_as_streaming(size):
         assert (whole.comoment is None) == (other.comoment is None) == (size > FULL_COVARIANCE)
         if whole.comoment is not None:
             torch.testing.assert_close(whole.comoment, other.comoment, rtol=1e-11, atol=1e-9)
-
-
-def test_refuses_to_merge_errors_against_different_gradients():
-    with pytest.raises(ValueError, match="against different gradients; expected the same exact gradient"):
-        Moments.empty(torch.ones(3)).merged(Moments.empty(torch.zeros(3)))
 
 
 @pytest.mark.parametrize("size", [3, FULL_COVARIANCE + 1])

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from structgrad.estimators import Gumbel, LeaveOneOut, Normal, PerturbAndMAP, Reinforce, Simple
-from structgrad.oracles import kernels
 from structgrad.oracles.random_streams import random_uniform
 from structgrad.suites.problems.losses import LOSSES, make_loss
 from structgrad.suites.statistics.seeds import BLOCK, generator, seed_blocks, seed_sequence
@@ -70,13 +69,6 @@ def test_replicates_depend_on_nothing_that_shares_their_launch(estimator: Any, l
         assert torch.equal(starts, whole[: 4 * BLOCK].unflatten(0, (4, BLOCK))[:, :few].flatten(0, 1))
 
 
-def test_the_twin_draws_the_same_replicates() -> None:
-    device = torch.device("cpu")
-    drawn = random_uniform((300,), (7,), generator=seed_blocks(KEY, 0, 300), device=device)
-    with kernels.disabled():
-        assert torch.equal(random_uniform((300,), (7,), generator=seed_blocks(KEY, 0, 300), device=device), drawn)
-
-
 def test_estimators_share_their_noise() -> None:
     """The first sample at a slot does not depend on their number, and noise of another scale is the same."""
     target = target_of("linear_chain")
@@ -88,9 +80,3 @@ def test_estimators_share_their_noise() -> None:
     torch.testing.assert_close(noises[1], 2 * noises[0])
     order = [np.argsort(noise[:, 0, 1, 1].numpy()).tolist() for noise in noises]
     assert order[0] == order[2]
-
-
-def test_shared_noise_narrows_differences() -> None:
-    first, second = estimates(Reinforce(), 0, 2000), estimates(Reinforce(num_samples=2), 0, 2000)
-    other = estimates(Reinforce(num_samples=2), 2048, 2000)
-    assert float((first - second).var(0).sum()) < 0.6 * float((first - other).var(0).sum())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import Constituency, ShiftReduce
-from structgrad.suites.tasks.language.compositions import ChartDecoder, StackDecoder, TreeDecoder, derivations_of, spans_of
+from structgrad.suites.tasks.language.compositions import ChartDecoder, StackDecoder, TreeDecoder, spans_of
 
 
 def decoder(kind: type[TreeDecoder] = ChartDecoder) -> TreeDecoder:
@@ -58,17 +58,6 @@ def test_distinct_subtrees_equal_the_chart(same: bool) -> None:
     assert all(torch.allclose(one, other, rtol=1e-10) for one, other in zip(*grads, strict=True))
 
 
-def test_subtrees_that_trees_share_are_composed_once() -> None:
-    """429 trees over 8 tokens, of 7 compositions each, have 919 different subtrees; trees of two rows have none in common."""
-    z = Constituency().enumerate((8, 8)).unsqueeze(1).expand(-1, 3, -1, -1)
-    forest = decoder()._forest(z)
-    assert forest is not None
-    assert [pairs.shape[1] for pairs in forest.pairs] == [7, 12, 25, 56, 126, 264, 429]
-    rows = decoder()._forest(torch.stack([z[0, :2], z[0, :2]]))
-    assert rows is not None
-    assert [pairs.shape[1] for pairs in rows.pairs] == [2] * 7
-
-
 def test_points_that_are_no_trees_are_composed_by_the_chart() -> None:
     model, crossing = decoder(), TREES[0].clone()
     for wrong in (crossing + TREES[-1], 0.5 * (crossing + TREES[-1]), crossing * (torch.arange(5) != 4)):
@@ -95,22 +84,7 @@ def test_the_gradient_is_the_change_by_a_rotation() -> None:
     assert float((moved - own).detach() / step) == pytest.approx(float(towards), rel=1e-4)
 
 
-def test_gradients_are_finite_wherever_weights_vanish() -> None:
-    for scale in (0.0, 1e-30, 1e-20, 1e-8):
-        z = (torch.eye(5) + scale).expand(2, 5, 5).clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(decoder().float()(TOKENS, LENGTHS, z).sum(), z)
-        assert bool(gradient.isfinite().all())
-
-
 DERIVATIONS = ShiftReduce().enumerate((6, 6, 2), dtype=torch.float64)
-
-
-@pytest.mark.parametrize("length", [2, 3, 5])
-def test_derivations_and_spans_convert_both_ways(length: int) -> None:
-    derivations = ShiftReduce().enumerate((length + 1, length + 1, 2))
-    spans = spans_of(derivations).float()
-    assert torch.equal(derivations_of(spans), derivations)
-    assert sorted(Constituency().rank(spans).tolist()) == list(range(len(derivations)))
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -50,11 +50,6 @@ def test_true_structures_help():
     assert task.floor(0) < 0.85
 
 
-def test_without_true_structures_the_ceiling_is_the_exact_gradient():
-    task = own(X, Y)
-    assert task.ceiling(0) == task.evaluate(train(task, "exact", rate=0.05, seed=0))["accuracy"]
-
-
 def test_splits_share_no_item_and_are_the_same_again():
     one, again = (own(torch.arange(500.0).unsqueeze(1).expand(-1, 4), Y) for _ in range(2))
     splits = [[task.data(split).inputs[0][:, 0].tolist() for split in ("train", "validation", "test")] for task in (one, again)]

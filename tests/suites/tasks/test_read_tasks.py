@@ -45,11 +45,6 @@ def test_a_split_has_each_digit_and_each_recording_once():
     assert len(torch.cat([part.inputs[0] for part in parts]).flatten(1).unique(dim=0)) == 60
 
 
-def test_the_floor_of_digits_is_a_mean_over_draws():
-    """A single draw would be right at a whole number of the 20 test items."""
-    assert 20 * replace(DIGITS, steps=1).floor(0) % 1 > 1e-6
-
-
 def test_every_seed_has_its_own_split():
     assert DIGITS.at(3) == replace(DIGITS, fold=3)
     one, other = (DIGITS.at(seed).batch("test", torch.arange(20)).inputs[0] for seed in (3, 4))
@@ -162,12 +157,6 @@ def test_features_of_words():
     assert second[:7] == ("word=Tampa2", "lower=tampa2", "begin=tam", "end=pa2", "shape=Xx9", "before=in", "after=</s>")
 
 
-def test_padding_of_tags_is_that_of_the_oracle():
-    batch = NER.batch("train", torch.arange(10))
-    assert set(batch.lengths.tolist()) == {2, 4, 6}
-    assert torch.equal(NER.oracle.argmax(NER.oracle.pad(10 * batch.true(), batch.lengths)), batch.true())
-
-
 def test_the_loss_is_the_share_of_wrong_tags():
     batch, model = NER.batch("train", torch.arange(10)), NER.model(0)
     wrong = batch.labels.clone()
@@ -193,13 +182,6 @@ def test_f1_is_that_of_a_whole_split():
     assert found["accuracy"] == pytest.approx(f1(*zip(*names_within(batch, predicted), strict=True)))
     assert 0 < found["accuracy"] < 1
     assert set(found) == {"accuracy", "structure_accuracy", "relaxed_accuracy"}
-
-
-def test_the_floor_has_the_words_of_the_training_sentences():
-    known = {word for one in NER.corpus()["train"][0] for word, tag in zip(*one, strict=True) if tag != "O"}
-    names = [word for one in NER.corpus()["test"][0] for word, tag in zip(*one, strict=True) if tag != "O"]
-    assert 0 < sum(word in known for word in names) < len(names)
-    assert NER.floor(0) > 0
 
 
 @pytest.mark.parametrize(
@@ -245,19 +227,6 @@ def test_usable_sentences(heads: tuple[int, ...], expected: bool):
     assert usable(sentence(*heads), 3, 4) is expected
 
 
-def test_padding_of_trees_is_that_of_the_oracle():
-    trees, oracle = PARSING.data("train"), ProjectiveTree()
-    assert set(trees.lengths.tolist()) == {4, 5}
-    assert torch.equal(oracle.argmax(oracle.pad(10 * trees.true(), trees.lengths)), trees.true())
-    (features,) = trees.inputs
-    assert torch.equal(features.any(-1), torch.arange(6) <= trees.lengths.unsqueeze(-1))
-
-
-def test_relations_by_number():
-    assert PARSING.treebank().names == ("advmod", "compound", "det", "nsubj", "obj", "punct", "root", "unseen")
-    assert 0 <= PARSING.treebank().relations["test"].min() <= PARSING.treebank().relations["test"].max() < 7
-
-
 def test_numbers_of_features_are_the_same_in_every_process():
     assert [bucket("word=the", 1000), bucket("word=a", 1000)] == [957, 460]
 
@@ -293,12 +262,6 @@ def test_the_floor_of_parsing_is_the_better_chain():
     test = one.batch("test", torch.arange(one.size("test")))
     after = torch.tensor([2, 3, 4, 0])
     assert one.floor(0) == pytest.approx(float((test.labels == after).float().mean()))
-
-
-def test_the_parser_of_the_pipeline_has_its_own_sentences():
-    relations = PIPELINE.treebank().relations
-    assert torch.equal(PIPELINE.batch("train", torch.tensor([0])).labels[0], relations["train"][14])
-    assert torch.equal(PIPELINE.batch("test", torch.tensor([0])).labels[0], relations["test"][0])
 
 
 def test_the_parser_of_the_pipeline_is_pretrained_and_copied():

@@ -18,12 +18,6 @@ SWITCH = L2XSwitch(hidden=16, train=1000, heldout=400)
 VAE = AutoEncoder(categories=2, parts=3, hidden=16, generated=True, drawn=200)
 
 
-def test_labels_are_independent_of_clusters() -> None:
-    batch = Clusters().batch("train", torch.arange(5000))
-    shares = (batch.true() * batch.labels.unsqueeze(-1)).sum(0) / batch.true().sum(0)
-    assert ((shares - 0.5).abs() < 0.1).all()
-
-
 def test_splits_share_the_centres_and_no_point() -> None:
     train, test = (CLUSTERS.batch(split, torch.arange(200)) for split in ("train", "test"))  # type: ignore[arg-type]
     centres = [batch.true().mT @ batch.inputs[0] / batch.true().sum(0).unsqueeze(-1) for batch in (train, test)]
@@ -38,11 +32,6 @@ def test_data_depend_on_sizes_of_the_data_alone(task) -> None:
     assert torch.equal(first.inputs[0], again.inputs[0])
     assert torch.equal(first.labels, again.labels)
     assert not torch.equal(first.inputs[0], other.inputs[0])
-
-
-def test_the_exact_gradient_learns_clusters() -> None:
-    floor, ceiling = CLUSTERS.floor(0), CLUSTERS.ceiling(0)
-    assert floor + 0.05 < CLUSTERS.evaluate(train(CLUSTERS, "exact", rate=0.05, seed=0))["accuracy"] <= ceiling + 0.02
 
 
 @pytest.mark.parametrize(("options", "steps"), [({"start": "pretrained"}, 0), ({"auxiliary": 1.0}, None)])
@@ -89,11 +78,6 @@ def test_the_decoder_sees_the_chosen_features_alone() -> None:
     losses, after = SWITCH.loss(model, batch)(structures), SWITCH.loss(model, hidden)(structures)
     assert torch.equal(losses[0], after[0])
     assert not torch.equal(losses[1], after[1])
-
-
-def test_windows_are_standardised() -> None:
-    assert torch.allclose(VAE.data("train").labels.mean(0), torch.zeros(40), atol=1e-6)
-    assert torch.allclose(VAE.data("train").labels.std(0), torch.ones(40))
 
 
 def test_the_divergence_from_the_uniform_code() -> None:

@@ -11,8 +11,6 @@ import torch
 
 from structgrad.estimators import StraightThrough, make_estimator
 from structgrad.oracles import Subset
-from structgrad.oracles.capabilities.ragged import Inside
-from structgrad.suites.tasks import make_task, training
 from structgrad.suites.tasks.clusters import Clusters
 from structgrad.suites.tasks.training import BatchOrder, Job, Training, train_all
 
@@ -120,13 +118,6 @@ def test_clipping_is_of_each_seed_alone():
     assert min(found) < 0.99 * task.clip
 
 
-def test_weights_and_order_of_data_depend_on_the_seed():
-    one, other = (Training(SMALL, make_estimator(name), [Job(3, 0.05)]) for name in ("ste", "rloo"))
-    assert all(map(torch.equal, one.runs[0].model.parameters(), other.runs[0].model.parameters()))
-    assert all(torch.equal(one.runs[0].order(), other.runs[0].order()) for _ in range(5))
-    assert not torch.equal(BatchOrder(SMALL, 3)(), BatchOrder(SMALL, 4)())
-
-
 def test_every_item_comes_at_most_once_in_an_epoch():
     draw = BatchOrder(replace(SMALL, train=400), 0)
     epoch = torch.cat([draw() for _ in range(3)])
@@ -171,26 +162,6 @@ def test_estimators_with_state_share_none_across_seeds():
         assert all(torch.equal(one.model.encoder.weight, other.model.encoder.weight) for one, other in zip(first, second, strict=True))
 
 
-def test_curves_have_twenty_points_after_the_start():
-    [found] = train_all(replace(SMALL, steps=50), "ste", [Job(0, 0.05)])
-    assert [step for step, _ in found.curve] == [round(2.5 * i) for i in range(training.EVALUATIONS + 1)]
-    assert found.curve[-1][1] == found.metrics["accuracy"]
-
-
-@dataclass(frozen=True)
-class WithTruth(Clusters):
-    """Clusters whose loss has the true ones as ``gold``."""
-
-    def loss(self, model, batch):
-        return replace(super().loss(model, batch), gold=batch.gold)
-
-
-def test_true_structures_are_those_of_the_batch_of_every_seed():
-    side = Training(WithTruth(**SIZES), make_estimator("ste"), [Job(0, 0.05), Job(1, 0.05)])
-    side.run(until=1)
-    assert torch.equal(side._loss().gold, torch.stack([run.batch.gold for run in side.runs]))
-
-
 @dataclass(frozen=True)
 class Ragged(Clusters):
     """Clusters that see themselves as items of two lengths: the last cluster is not there for half of them."""
@@ -232,15 +203,3 @@ def test_padding_is_left_out_of_training(seeds):
     assert felt.shape == lengths.shape
     assert torch.equal(felt, lengths == 3)
     assert torch.equal(inside, lengths == 3)
-
-
-def test_losses_that_ignore_padding_get_shared_structures_unchanged():
-    task = make_task("listops_frozen[generated=True,train=50,heldout=20,pretraining=0]")
-    model, batch = task.model(0), task.batch("train", torch.arange(4))
-    structures = torch.ones(3, 1, 8, 8).expand(3, 4, 8, 8)
-    seen = []
-    loss = replace(task.loss(model, batch), call=lambda z: seen.append(z) or z.sum((-1, -2)))
-    inside = Inside(loss, task.oracle, batch.lengths, (8, 8))
-    assert (inside(structures) == 64).all()
-    assert seen[-1] is structures
-    assert (inside(structures.clone().requires_grad_()) == (batch.lengths**2)).all()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -54,14 +52,3 @@ def test_null_directions_change_no_probability_and_the_others_do(name, scale):
     centred = score - score.mean(0)
     assert found.null.shape[1] == scores.numel() - torch.linalg.matrix_rank(centred, rtol=1e-9)
     assert (truth.gradient.flatten() @ found.null).norm() < 1e-10 * truth.gradient.norm()
-
-
-def test_forbidden_parts_are_outside():
-    scores = torch.tensor([0.3, -math.inf, 0.1, -0.5], dtype=torch.float64)
-    information = fisher_information(Subset(2), scores)
-    assert (information[1] == 0).all()
-    assert not information.isnan().any()
-    truth = exact_truth(lambda z: (z @ torch.arange(4.0, dtype=z.dtype)).square(), Subset(2), scores)
-    null = geometry(Subset(2), scores, truth).null
-    assert null.shape == (4, 2)
-    assert float(null[1].norm()) == pytest.approx(1)
