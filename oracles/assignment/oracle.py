@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import wraps
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from .. import kernels
 from ..active_set.solution import Projection
 from ..active_set.start import Start
 from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
@@ -16,16 +18,37 @@ from ..capabilities.base import FORBIDDEN
 from ..capabilities.indices import NONE, chosen, last_axis
 from ..capabilities.marginals import ExactLaw
 from ..capabilities.projection import RowArgmax
-from ..derivations import UNIT, Builder
-from ..derivations.law import EdgeLaw
-from ..derivations.tables import Tables, tables_of
-from ..device_tables import made_once
-from ..numerics import log_sum_exp, running_sums
+from ..derivations import UNIT, Builder, Derivations, DerivedOracle, StatedOracle
 from . import birkhoff
 from .matching import best_columns, one_hot_rows, ranked_columns
 
 LARGEST_SUM = 16
 """The largest n whose n! permutations are summed over."""
+
+SUMMED = ("log_partition", "marginals", "covariance_product", "sample", "sample_parts")
+"""Operations that sum over permutations; the others search, whatever n."""
+
+
+@dataclass(frozen=True)
+class _Permutations(DerivedOracle):
+    """The same structures by derivations, for sums over them."""
+
+    name: ClassVar[str] = "permutations"
+    axes: ClassVar[tuple[str, ...]] = ("length", "length")
+
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        """A node for each set of columns that the first rows take, by size and bits; an edge for the column of the last of these rows."""
+        size = event_shape[0]
+        holds = (torch.arange(2**size).unsqueeze(1) >> torch.arange(size) & 1).bool()
+        builder, nodes = Builder(size * size), torch.full((2**size,), UNIT)
+        for row in range(size):
+            sets = (holds.sum(1) == row + 1).nonzero()
+            columns = holds[sets[:, 0]].nonzero()[:, 1].reshape(-1, row + 1)
+            nodes[sets[:, 0]] = builder.add(nodes[sets - (1 << columns)], row * size + columns)
+        return builder.finish(nodes[-1])
+
+
+SUMS = _Permutations()
 
 
 @dataclass(frozen=True)
@@ -101,39 +124,33 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
     def _argmax(self, rows: Tensor) -> Tensor:
         return one_hot_rows(best_columns(rows.double()), rows.dtype)
 
+    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
+        if operation not in SUMMED:
+            return super()._kernel(operation, rows)
+        kernel = StatedOracle._kernel(SUMS, operation, rows)
+        if not (isinstance(kernel, kernels.Kernel) and operation.startswith("sample")):
+            return kernel
+
+        @wraps(kernel.function)
+        def sample(rows: Any, uniforms: Any, *others: Any) -> None:
+            """The first uniform of derivations is that of the last row; here each row has its own."""
+            kernel.function(rows, uniforms[..., ::-1].copy(), *others)
+
+        return kernel._replace(function=sample)
+
     def _law(self, rows: Tensor) -> ExactLaw | None:
-        return EdgeLaw(_tables(rows.shape[1], rows.device), rows.flatten(1).unsqueeze(0), lambda parts: parts.reshape(rows.shape))
+        return SUMS._law(rows)
 
     def _log_partition(self, rows: Tensor) -> Tensor:
-        return self._prefixes(rows)[-1].squeeze(-1)
-
-    def _prefixes(self, rows: Tensor) -> list[Tensor]:
-        """n + 1 tensors [b, C(n, i)]: log-weight of matching rows 0, …, i − 1 to each set of i columns, sets in ascending order of bits."""
         self.check_marginals("log_partition", tuple(rows.shape[1:]))
-        layers = [rows.new_zeros(rows.shape[0], 1)]
-        for i, (places, columns) in enumerate(_layers(rows.shape[1], rows.device)):
-            layers.append(log_sum_exp(layers[-1][:, places] + rows[:, i][:, columns], -1))
-        return layers
+        return SUMS._log_partition(rows)
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0]
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         """From the last row to the first, each with its own uniform: the column leaves the set of those that the rows above may use."""
-        scores = rows.double()
-        prefixes, size = self._prefixes(scores), rows.shape[1]
-        layers = _layers(size, rows.device)
-        items = torch.arange(rows.shape[0], device=rows.device)
-        place = torch.zeros(uniforms.shape[:-1], dtype=torch.int64, device=rows.device)
-        chosen = []
-        for i in reversed(range(size)):
-            places, columns = layers[i][0][place], layers[i][1][place]
-            table = running_sums(prefixes[i][items.unsqueeze(-1), places] + scores[:, i][items.unsqueeze(-1), columns])
-            pick = (table <= uniforms[..., i : i + 1] * table[..., -1:]).sum(-1, keepdim=True).clamp(max=i)
-            place = places.gather(-1, pick).squeeze(-1)
-            chosen.append(columns.gather(-1, pick).squeeze(-1))
-        feasible = prefixes[-1].squeeze(-1) > -math.inf
-        return one_hot_rows(torch.stack(chosen[::-1], -1), rows.dtype) * feasible.reshape(-1, 1, 1)
+        return SUMS._sample(rows, uniforms.flip(-1)).to(rows.dtype)
 
     def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         used = torch.arange(event_shape[0], device=lengths.device) < lengths.unsqueeze(-1)
@@ -175,28 +192,3 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         digits = smaller.triu(1).sum(-1)
         factorials = torch.arange(size, device=columns.device).clamp(min=1).cumprod(0)
         return (digits * factorials.flip(0)).sum(-1)
-
-
-@made_once
-def _tables(size: int, device: torch.device) -> Tables:
-    """Matchings as derivations: a node for each set of columns that the first rows take."""
-    builder, nodes = Builder(size * size), torch.tensor([UNIT])
-    for i, (places, columns) in enumerate(_layers(size, torch.device("cpu"))):
-        nodes = builder.add(nodes[places], i * size + columns)
-    return tables_of(builder.finish(nodes), device)
-
-
-@made_once
-def _layers(size: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """For i = 1, …, n: of each set of i columns, the place of the set without one of them [C(n, i), i], and that column."""
-    sets = torch.arange(2**size, device=device)
-    holds = (sets.unsqueeze(-1) >> torch.arange(size, device=device) & 1).bool()
-    # By size, in their own order: indices are sorted rather than asked for, which would wait for a device.
-    by_size = holds.sum(-1).argsort(stable=True).split([math.comb(size, i) for i in range(size + 1)])
-    places = torch.zeros_like(sets)
-    layers = []
-    for i, inside in enumerate(by_size[1:], 1):
-        columns = (~holds[inside]).to(torch.int8).argsort(stable=True)[:, :i]
-        layers.append((places[inside.unsqueeze(-1) - (1 << columns)], columns))
-        places[inside] = torch.arange(len(columns), device=device)
-    return layers

@@ -245,7 +245,7 @@ def _inside(packed, space, wide, keep, log_partition, certified, start, count):
             log_partition[start + lane] = logarithm(weight, space.exponents[root + lane])
         else:
             shift, least_weight, greatest_weight = space.limits[lane], space.limits[WIDTH + lane], space.limits[2 * WIDTH + lane]
-            certified[start + lane] = shift > -math.inf and least_weight > 1.0 / LIMIT and greatest_weight < LIMIT
+            certified[start + lane] = abs(shift) < math.inf and least_weight > 1.0 / LIMIT and greatest_weight < LIMIT
             log_partition[start + lane] = (math.log(weight) if weight > 0.0 else -math.inf) + packed.sizes[3] * shift
 
 

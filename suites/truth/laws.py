@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from ...oracles import Assignment, Categorical, Constituency, IndependentCategoricals, ProjectiveTree, SpanningTree, Subset
+from ...oracles.assignment.oracle import SUMS
 from ...oracles.capabilities import Oracle
 from ...oracles.derivations import UNIT, Builder, Derivations, StatedOracle
 
@@ -50,22 +51,7 @@ def derivations_of(oracle: Oracle, event: tuple[int, ...]) -> Derivations | None
         for row in parts:
             node = builder.add(node.reshape(1, 1).expand(1, event[-1]), row)
         return builder.finish(node)
-    return _permutations(event[0]) if type(oracle) is Assignment else None
-
-
-def _permutations(size: int) -> Derivations:
-    """A node per set of columns, taken by as many rows: 2ⁿ nodes."""
-    builder = Builder(size * size)
-    sets = torch.arange(2**size)
-    holds = (sets.unsqueeze(1) >> torch.arange(size) & 1).bool()
-    sizes = holds.sum(1)
-    nodes = torch.full((2**size,), UNIT)
-    for row in range(size):
-        chosen = sizes == row + 1
-        columns = holds[chosen].nonzero()[:, 1].reshape(-1, row + 1)
-        before: Tensor = sets[chosen].unsqueeze(1) - (1 << columns)
-        nodes[chosen] = builder.add(nodes[before], row * size + columns)
-    return builder.finish(nodes[-1])
+    return SUMS.derivations(event) if type(oracle) is Assignment else None
 
 
 class Moments(NamedTuple):
