@@ -23,7 +23,6 @@ from .. import published, results
 from ..analysis.learning import correlation, predictor_name
 from .cells import Table, tabulate
 from .learning import learning_of, overall_table, predictor_table, task_table
-from .markdown import escaped, markdown_table
 from .page import document
 
 WANTED = (9, 24, 5)
@@ -52,7 +51,7 @@ def write(runs: Sequence[Path], folder: Path) -> Path:
     paths = {task: f"learning/{re.sub(r'[^a-z0-9_]+', '-', task.lower()).strip('-')}.md" for task in study.tasks}
     known = {task: make_task(task) for task in study.tasks if task.partition("[")[0] in TASKS}
     for task, path in paths.items():
-        content = document("learning_task.md.j2", task=escaped(task), made=known.get(task), table=_noted(task_table(study, task)))
+        content = document("learning_task.md.j2", task=task, made=known.get(task), table=task_table(study, task))
         results.write_whole(folder / path, content)
     counts = zip((len(study.tasks), len(study.names), len(study.seeds)), WANTED, ("tasks", "estimators", "seeds"), strict=True)
     seeds = np.isfinite(study.outcome("accuracy")).sum(-1)
@@ -66,19 +65,15 @@ def write(runs: Sequence[Path], folder: Path) -> Path:
             for place, at in np.argwhere((seeds > 0) & (seeds < len(study.seeds)))
         ],
         **_choice(study),
-        overall=_noted(overall_table(study)),
-        predictors=_noted(predictor_table(study)) if study.predictors else "",
-        by_task=markdown_table(_by_task(study)),
-        tasks=[(escaped(task), paths[task], known.get(task)) for task in study.tasks],
+        overall=overall_table(study),
+        predictors=predictor_table(study) if study.predictors else None,
+        by_task=_by_task(study),
+        tasks=[(task, paths[task], known.get(task)) for task in study.tasks],
         manifests=[manifest for _, manifest in read],
         command_of=published.command_of,
     )
     results.write_whole(folder / "learning.md", content)
     return folder / "learning.md"
-
-
-def _noted(table: Table) -> str:
-    return f"{escaped(table.note)}\n\n{markdown_table(table)}"
 
 
 def _choice(study: Study) -> dict[str, Any]:

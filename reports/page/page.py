@@ -1,10 +1,12 @@
-"""The page: one file that holds its style, scripts, charts and numbers, and asks for nothing else."""
+"""The two writers of a report: a page in one file that asks for nothing else, and Markdown for a comment on a pull request."""
 
 from __future__ import annotations
 
 import base64
 import functools
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import jinja2
@@ -12,8 +14,9 @@ import pandas as pd
 from markupsafe import Markup
 
 from ...suites.metrics import METRICS
+from ...suites.text import cells_line, plural
 from ..analysis import tables
-from ..analysis.answers import QUESTIONS
+from ..analysis.answers import MAIN_BUDGET, QUESTIONS
 from ..results import Manifest
 from . import answering, charts, dataset, sections
 from .content import METRIC_MEANING, VERDICT_MEANING, report
@@ -22,12 +25,12 @@ from .learning import of_gradients
 MANY_ROWS = 30
 """A table with more of them is compressed in the page, and filled when it scrolls into view."""
 
+COMMENT_LIMIT = 60_000
+"""Characters that fit into a comment on a pull request."""
+
 
 def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
-    """Render the page of a run. It loads nothing from anywhere else.
-
-    Where the manifest has a ``folder``, the commands that measure a cell again name it.
-    """
+    """Render the page of a run. Where the manifest has a ``folder``, the commands that measure a cell again name it."""
     frame = tables.by_loss(frame)
     found, held = report(frame, manifest), dataset.held(frame)
     drawn, training = dataset.marks(of_gradients(frame), manifest.get("catalogue", {})), found.learning.charts
@@ -49,26 +52,39 @@ def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
         }
         for question in QUESTIONS
     }
-    return (
-        environment()
-        .get_template("report.html.j2")
-        .render(
-            report=found,
-            data=dataset.packed(held),
-            numbers=dataset.summary(held, len(frame)),
-            training=training,
-            charts=len(drawn["cells"]) > 0,
-            marks=dataset.packed({**drawn, **training}),
-            vega=vega(),
-            specs=dataset.deflated(_json(specs)),
-            questions=_json(questions),
-            folder=manifest.get("folder", "RUN"),
-            many=MANY_ROWS,
-            main=sections.MAIN,
-            verdicts=VERDICT_MEANING,
-            metrics=METRIC_MEANING,
-        )
-    )
+    values = {"report": found, "training": training, "charts": len(drawn["cells"]) > 0, "folder": manifest.get("folder", "RUN")}
+    values |= {"data": dataset.packed(held), "numbers": dataset.summary(held, len(frame)), "many": MANY_ROWS, "main": sections.MAIN}
+    values |= {"marks": dataset.packed({**drawn, **training}), "specs": dataset.deflated(_json(specs)), "questions": _json(questions)}
+    values |= {"vega": vega(), "verdicts": VERDICT_MEANING, "metrics": METRIC_MEANING}
+    return environment().get_template("report.html.j2").render(values)
+
+
+def to_markdown(frame: pd.DataFrame, manifest: Manifest) -> str:
+    """The tables of the page as Markdown, short enough for a comment; parts that do not fit are named."""
+    found = report(frame, manifest)
+    budget = plural(MAIN_BUDGET, "estimate")  # a comment has room for one
+    every = [replace(found.answers, rows=[row for row in found.answers.rows if row[2].text == budget]), found.comparison, *found.overview]
+    every += [*found.problems.values(), found.cost, found.skipped, *found.further]
+    words, some = {**VERDICT_MEANING, **METRIC_MEANING}, [table for table in every if table.rows]
+    whole = document("report.md.j2", report=found, cells=cells_line(found.counts), tables=some, words=words).decode()
+    text, *parts = re.split(r"(?m)^(?=<details)", whole)
+    last, left_out = f"Reproduce: `{found.command}`\n\n", []
+    for part in parts:
+        if len(text) + len(part) + len(last) <= COMMENT_LIMIT:
+            text += part
+        else:
+            left_out += re.findall("<summary>(.*)</summary>", part)
+    return text + last + (f"\nLeft out, since a comment has a limit: {', '.join(left_out)}.\n" if left_out else "")
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return re.sub(r"([|*_`\[\]])", r"\\\1", safe(text).replace("\n", " "))
+
+
+def safe(text: str) -> str:
+    """Text that is safe in HTML."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
 @functools.cache
@@ -87,7 +103,7 @@ def _json(found: object) -> Markup:
 
 
 def document(template: str, **values: object) -> bytes:
-    """A page of the documents, in Markdown."""
+    """A page in Markdown."""
     plain = environment().overlay(autoescape=False, keep_trailing_newline=True)
     return plain.get_template(template).render(**values).encode()
 
@@ -97,6 +113,6 @@ def environment() -> jinja2.Environment:
     """The templates of this package, each compiled once."""
     loader = jinja2.PackageLoader(__package__)
     found = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    found.filters["deflated"] = dataset.deflated
+    found.filters |= {"deflated": dataset.deflated, "escaped": escaped, "safe_text": safe}
     found.filters["label"] = lambda metric: METRICS[metric].label or METRICS[metric].title or metric
     return found

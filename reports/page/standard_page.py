@@ -27,7 +27,6 @@ from ..analysis import answers, tables
 from ..analysis.answers import MAIN_BUDGET, Answer
 from . import dataset, paper
 from .cells import plain_table
-from .markdown import markdown_table
 from .page import document, to_html
 
 GRADIENTS, VALUES, LINEAR = "squared_distance", "black_box", "squared_distance_linear"
@@ -143,7 +142,7 @@ class Standard:
             entropies=BUILT_IN,
             stages=REAL,
             budget=MAIN_BUDGET,
-            measured=markdown_table(plain_table("What was measured", self.measured())),
+            measured=plain_table("What was measured", self.measured()),
             estimators=tables.order(self.frame, "estimator"),
             **self.about,
         )

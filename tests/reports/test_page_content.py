@@ -19,7 +19,7 @@ from structgrad.estimators import ESTIMATORS
 from structgrad.reports import page as report_page
 from structgrad.reports import results
 from structgrad.reports.analysis import answers, tables
-from structgrad.reports.page import charts, dataset, markdown, sections
+from structgrad.reports.page import charts, dataset, sections
 from structgrad.reports.page import page as page_module
 from structgrad.suites.metrics import METRICS
 from tests.reports import examples
@@ -190,7 +190,7 @@ def test_markdown_has_the_same_tables(frame: pd.DataFrame, monkeypatch: pytest.M
         assert part in text
     assert len({line.count("|") - line.count(r"\|") for line in table_of(text, "Tests for bias, entropy level init")}) == 1
     assert "256 estimates" not in "".join(table_of(text, "Which estimator, where"))
-    monkeypatch.setattr(markdown, "COMMENT_LIMIT", 3000)
+    monkeypatch.setattr(page_module, "COMMENT_LIMIT", 3000)
     text = report_page.to_markdown(frame, examples.MANIFEST)
     assert len(text) < 3300
     assert "Left out, since a comment has a limit:" in text
