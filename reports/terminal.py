@@ -20,28 +20,11 @@ if TYPE_CHECKING:
 
     from ..suites.running.work import Progress, Snapshot
 
-MARKS = {
-    "unbiased-exact": ("=", "green"),
-    "equivalent": ("≈", "cyan"),
-    "unresolved": ("?", "yellow"),
-    "unresolved: rare events": ("?", "yellow"),
-    "biased": ("≠", ""),
-    "broken": ("!", "red"),
-}
 LEGEND = (
-    "= unbiased-exact, ≈ equivalent, ≠ biased, ? unresolved, ! NaN, or biased although it declares otherwise, – no number, "
-    "* median of fewer instances: some have no number"
-)
-"""The meaning of the marks next to a bias."""
-
-ANSWER_LEGEND = (
     "ρ compares a step along the estimate with one along the exact gradient: 1 is as good, 0 is useless.\n"
     "“or” names estimators that are not significantly different over these instances.\n"
     "h is the entropy level: near 1 all structures are about equally likely, as before training, near 0 a single one is likely."
 )
-
-FEW_PROBLEMS = 3
-"""Maximum number of problems that are shown with the numbers of every estimator."""
 
 MAX_NAMED = 3
 """Maximum number of estimators that a cell names; of more it shows the first and the number of others."""
@@ -108,7 +91,7 @@ def plain_progress(quiet: float = QUIET_SECONDS) -> Progress:
 
 
 def summary(frame: pd.DataFrame) -> list[Overview]:
-    """A table of the best estimators per loss, and for few problems a table each with the numbers of every estimator."""
+    """A table of the best estimators for each loss."""
     from .analysis import answers, tables
 
     found = [answer for answer in answers.answers(frame) if answer.budget == answers.MAIN_BUDGET]
@@ -123,14 +106,6 @@ def summary(frame: pd.DataFrame) -> list[Overview]:
         rows = [[split_loss(name)[0].removesuffix("_regimes"), *(leader(known.get((name, at))) for at in stages)] for name in names]
         title = f"Best estimator for the loss {loss}, by ρ with {paid.format(answers.MAIN_BUDGET)}"
         overviews += [{"title": title, "of": "scores", "stages": stages, "rows": rows}] if rows else []
-    claims = tables.claims(frame)
-    problems = tables.order(claims, "problem")
-    for name in problems if len(problems) <= FEW_PROBLEMS else ():
-        chosen = claims[claims["problem"] == name]
-        cells = {(row.stage, row.estimator): _numbers(row) for row in tables.records(chosen)}
-        stages = tables.order(chosen, "stage")
-        rows = [[one, *(cells.get((stage, one), ("", "")) for stage in stages)] for one in tables.order(chosen, "estimator")]
-        overviews.append({"title": f"{name}: relative bias | relative MSE", "stages": stages, "rows": rows})
     return overviews
 
 
@@ -146,17 +121,6 @@ def leader(answer: Any) -> tuple[str, str]:
         return f"none clearly best ({few})", "dim"
     shown = " or ".join(names) if len(names) <= MAX_NAMED else f"{names[0]} or {len(names) - 1} others"
     return f"{shown} {number(answer.score.value)}", "green" if len(names) == 1 else ""
-
-
-def _numbers(row: Any) -> tuple[str, str]:
-    """A text and its style: relative bias with its verdict, and relative mean squared error."""
-    if row.relative_bias is None and not row.verdict:
-        return "", ""
-    mark, colour = ("!", "red") if row.contradicted else MARKS.get(row.verdict, (" ", ""))
-    spreads = (row.relative_bias, row.relative_mse)
-    bias, error = ("–" if spread is None else number(spread.median) for spread in spreads)
-    fewer = any(spread is not None and spread.instances < row.instances for spread in spreads)
-    return f"{bias} {mark} | {error:>7}{'*' * fewer}", colour
 
 
 def compared(frame: pd.DataFrame) -> list[str]:

@@ -1,16 +1,15 @@
 """The best estimator for each problem and entropy level, by question and budget, and why.
 
-Four questions are answered for every problem and entropy level, each with a budget: the time that a number of `REFERENCE` estimates take.
-All candidates get the same time: an estimator of cost c is averaged over T/c estimates. Costs are the paired ratios `time_ratio`; where one
-of them is uncertain, calls of the oracle and evaluations of the loss are counted instead. The reference families compute the truth and do
-not compete, and neither do estimators whose averages are mostly 0, or that a run contradicts. An answer names the best candidate, and all
-others that are not significantly different from it. Otherwise it says that no estimator is clearly best, or useful.
+A budget is the time that a number of `REFERENCE` estimates take. All candidates get the same time: an estimator of cost c is averaged over
+T/c estimates. Costs are the paired ratios `time_ratio`; where one of them is uncertain, calls of the oracle and evaluations of the loss are
+counted instead. An answer names the best candidate, and all others that are not significantly different from it. Otherwise it says that no
+estimator is clearly best, or useful.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -53,13 +52,9 @@ _SMALLEST = 1e-12
 
 @dataclass(frozen=True)
 class Question:
-    """A question about estimators.
+    """A question about estimators; candidates may use values of the loss only, or must be unbiased for the expected loss, if it says so.
 
-    Attributes:
-        name: short name. ``asks``: title for people. ``criterion``: the name of the number that decides.
-        score: ``rho``, ``squared_error`` or ``variance_seconds``.
-        values_only: whether candidates may use values of the loss only.
-        unbiased: whether candidates must be unbiased for the expected loss.
+    Its score is ``rho``, ``squared_error`` or ``variance_seconds``.
     """
 
     name: str
@@ -88,11 +83,9 @@ class Answer:
     """The ranking of the candidates at one problem and entropy level, for one question and budget.
 
     Attributes:
-        scores: ρ, relative error, or variance × seconds of every candidate, the best first. Each has a 95 % interval from
-            `FEWEST_INSTANCES` instances on.
-        tied: the estimators that are not significantly different from the first, best first.
+        scores: of every candidate, the best first, each with a 95 % interval from `FEWEST_INSTANCES` instances on.
+        tied: the estimators that are not significantly different from the first.
         why: bias, variance and time of the first. ``verdict``: its result of the test for bias.
-        instances: number of measured instances.
         timed: whether all get the same time. If not, they get as many estimates, or calls and evaluations if times are uncertain.
         uncertain: estimators whose times are uncertain. ``mostly_zero``: estimators whose averages are mostly 0.
     """
@@ -145,21 +138,16 @@ class Answer:
 def answers(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> list[Answer]:
     """Answers to all questions with eligible estimators, at all problems and entropy levels at which bias and variance were measured.
 
-    Args:
-        frame: the result table.
-        values_only: the estimators for which `needs_values_only` is true, if they are known.
+    The estimators for which `needs_values_only` is true may be given, if they are known.
     """
     found = (place.answer(question, budget, values_only) for place in places(frame) for question in QUESTIONS for budget in BUDGETS)
     return [answer for answer in found if answer]
 
 
 def standings(found: Sequence[Answer]) -> pd.DataFrame:
-    """The score of every candidate for every question and budget, and how it compares with the best.
+    """The score of every candidate for every question and budget, the best first.
 
-    Returns:
-        One row per problem, stage, question, budget and estimator, the best first. ``score`` has the interval ``low``, ``high`` over
-        ``instances``, None for fewer than `FEWEST_INSTANCES`. ``standing`` is ``best``, ``tied`` (not significantly different from the
-        best) or ``behind``. ``outcome`` is that of the answer, see `Outcome`.
+    Its ``standing`` is ``best``, ``tied`` (not significantly different from the best) or ``behind``.
     """
     rows = []
     for answer in found:
@@ -178,7 +166,7 @@ def places(frame: pd.DataFrame) -> list[AnsweredStage]:
     rows = rows.astype({"estimator": object, "instance": object}).assign(metric=rows["metric"].cat.set_categories(_METRICS))
     verdicts = {(row.problem, row.stage, row.estimator): row.verdict for row in tables.records(tables.verdicts(frame))}
     bounds, groups = tables.bias_bounds(frame), rows.groupby(["problem", "stage"], sort=False, observed=True)
-    found = (AnsweredStage.of(str(problem), str(stage), part, verdicts, bounds) for (problem, stage), part in groups)
+    found = (AnsweredStage.of((str(problem), str(stage)), part, verdicts, bounds) for (problem, stage), part in groups)
     return [place for place in found if place]
 
 
@@ -187,14 +175,14 @@ class AnsweredStage:
     """The evidence at one problem and entropy level on the estimators that were measured on all of its instances.
 
     Attributes:
-        names, instances: the estimators and the instances. ``worth``: moments [estimators, instances].
+        worth: moments [estimators, instances].
         costs: of one estimate of each [estimators], in estimates of `REFERENCE`. ``errors``: their relative standard errors, infinite for
             an estimator that was timed once.
         timed: whether costs are times. Otherwise they are 1, or calls and evaluations if the times of ``uncertain`` estimators are too.
-        declared: whether each declares itself unbiased for the expected loss. ``verdicts``: of the tests for bias. ``bounds``: of biases
-            that are neither found nor excluded, otherwise NaN.
-        zeros: share of estimates that are exactly 0. ``seconds``: of one estimate. Both are NaN if unknown.
-        evaluations: of the loss by one estimate, of all estimators at this problem, also of those without moments.
+        declared: whether each declares itself unbiased for the expected loss. ``bounds``: of biases that are neither found nor excluded,
+            otherwise NaN.
+        zeros: share of estimates that are exactly 0, NaN if unknown, as are ``seconds``.
+        evaluations: of the loss by one estimate, also of estimators without moments.
     """
 
     problem: str
@@ -215,14 +203,7 @@ class AnsweredStage:
     evaluations: dict[str, float]
 
     @classmethod
-    def of(
-        cls,
-        problem: str,
-        stage: str,
-        rows: pd.DataFrame,
-        verdicts: dict[tuple[str, str, str], str],
-        bounds: dict[tuple[str, str, str], float],
-    ) -> AnsweredStage | None:
+    def of(cls, key: tuple[str, str], rows: pd.DataFrame, verdicts: Mapping[Any, str], bounds: Mapping[Any, float]) -> AnsweredStage | None:
         """Collect the evidence; None without bias and variance."""
         once, rows = rows[rows["instance"] == ""].set_index("estimator"), rows[rows["instance"] != ""]
         names_at, names = pd.factorize(rows["estimator"])
@@ -249,8 +230,7 @@ class AnsweredStage:
             costs, errors = (np.array(work) / own if np.isfinite(own[0]) else np.ones(len(found))), np.zeros(len(found))
         first = rows.drop_duplicates("estimator").set_index("estimator").loc[found]
         return cls(
-            problem=problem,
-            stage=stage,
+            *key,
             loss=str(rows["loss"].iloc[0]),
             names=found,
             instances=list(items[common]),
@@ -260,8 +240,8 @@ class AnsweredStage:
             timed=timed and not uncertain,
             uncertain=tuple(uncertain),
             declared=(first["unbiased"] & (first["objective"] == "expected")).to_numpy(),
-            verdicts=np.array([verdicts.get((problem, stage, name), "") for name in found]),
-            bounds=np.array([bounds.get((problem, stage, name), np.nan) for name in found]),
+            verdicts=np.array([verdicts.get((*key, name), "") for name in found]),
+            bounds=np.array([bounds.get((*key, name), np.nan) for name in found]),
             zeros=means["zero_gradient_rate"][chosen],
             seconds=seconds["value"].reindex(found).to_numpy(),
             evaluations=evaluations,
@@ -350,24 +330,14 @@ class AnsweredStage:
 
 @functools.cache
 def needs_values_only(estimator: str) -> bool:
-    """Whether an estimator needs values of the loss on structures only; False if it is not known.
-
-    Example:
-        >>> needs_values_only("reinforce"), needs_values_only("ste"), needs_values_only("of_no_module")
-        (True, False, False)
-    """
+    """Whether an estimator needs values of the loss on structures only; False if it is not known."""
     found = _estimator(estimator)
     return found is not None and found.evaluations().loss_gradients == 0 and not found.inside_hull
 
 
 @functools.cache
 def oracle_calls(estimator: str) -> float:
-    """Calls of the oracle behind one estimate; NaN if the estimator is not known.
-
-    Example:
-        >>> oracle_calls("reinforce"), oracle_calls("perturb_and_map"), oracle_calls("of_no_module")
-        (2.0, 1.0, nan)
-    """
+    """Calls of the oracle behind one estimate; NaN if the estimator is not known."""
     found = _estimator(estimator)
     return np.nan if found is None else float(sum(getattr(found.evaluations(), name) for name in _ORACLE_CALLS))
 
@@ -396,11 +366,9 @@ def is_own(estimator: str) -> bool:
 
 
 def against_rival(frame: pd.DataFrame) -> tuple[str, list[tuple[AnsweredStage, str, Interval]]]:
-    """The differences in ρ between the user's own estimators and `RIVAL`, paired by instance, at the time of `MAIN_BUDGET` estimates.
+    """The name of `RIVAL` in the table, if it was measured, and its differences in ρ to the user's own estimators where both were.
 
-    Returns:
-        The name of the rival in the table, empty if it was not measured. A tuple per own estimator, problem and entropy level where both
-        were measured: the place, the estimator, and the mean difference with its 95 % interval from `FEWEST_INSTANCES` instances on.
+    They are means of pairs by instance, at the time of `MAIN_BUDGET` estimates, with 95 % intervals from `FEWEST_INSTANCES` instances on.
     """
     base = next((name for name in tables.order(frame, "estimator") if name.partition("[")[0] == RIVAL), "")
     found = []
@@ -417,12 +385,7 @@ def against_rival(frame: pd.DataFrame) -> tuple[str, list[tuple[AnsweredStage, s
 
 
 def sign_of(change: Interval) -> int:
-    """1 if the interval of a difference lies above 0, −1 if it lies below, 0 otherwise.
-
-    Example:
-        >>> sign_of(Interval(0.2, 0.1, 0.3)), sign_of(Interval(0.2, -0.1, 0.5)), sign_of(Interval(0.2))
-        (1, 0, 0)
-    """
+    """1 if the interval of a difference lies above 0, −1 if it lies below, 0 otherwise."""
     return 0 if change.low is None or change.high is None else int(change.low > 0) - int(change.high < 0)
 
 
@@ -433,15 +396,3 @@ def uncertain_times(names: Sequence[str]) -> str:
         f"The {noun} of {listed(names)} {verb} not known to ± {percent(MAX_RATIO_ERROR)}, "
         "so all get the same number of oracle calls and loss evaluations."
     )
-
-
-def winners(found: list[Answer], question: str, budget: int) -> list[tuple[str, int, int, int]]:
-    """Wins of estimators at a budget: (estimator, cells it is named in as the best, alone or tied, all cells), most wins first.
-
-    A cell is a problem at an entropy level. Where no estimator is clearly best, or useful, none wins.
-    """
-    asked = [answer for answer in found if answer.question.name == question and answer.budget == budget]
-    named = [(answer.estimator, *answer.tied) for answer in asked if answer.outcome in ("clear", "tied")]
-    names = dict.fromkeys(name for cell in named for name in cell)
-    counted = [(name, sum(name == cell[0] for cell in named), sum(name in cell for cell in named), len(asked)) for name in names]
-    return sorted(counted, key=lambda row: (-row[1], -row[2]))

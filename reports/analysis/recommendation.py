@@ -1,8 +1,4 @@
-"""A recommendation: which estimator to take for a structure, a loss, a batch and an entropy level, with the evidence for it.
-
-Estimators are ordered by the ρ of the average of the estimates of one batch. All candidates get the same time, that of one estimate of
-`REFERENCE` per item of the batch; the machinery is that of `answers`.
-"""
+"""A recommendation: the best estimator for a structure, a loss, a batch and an entropy level, with the evidence, as `answers` finds it."""
 
 from __future__ import annotations
 
@@ -52,13 +48,11 @@ class Candidate:
     """The evidence on an eligible estimator; bias, variance and replicates are medians over instances.
 
     Attributes:
-        rho: ρ of the average over a batch, with an interval over instances. ``averaged``: number of estimates in that average.
-        bias, bias_bound: relative bias, and the upper end of its 95 % interval; None if it is exact.
-        verdict: result of the test for bias, the worst over instances; empty without a test.
+        rho: of the average over a batch, with an interval over instances. ``averaged``: number of estimates in that average.
+        bias_bound: upper end of the 95 % interval of the relative bias; None if it is exact. ``verdict``: of the test for it.
         variance: relative variance of one estimate. ``zero``: share of estimates that are 0.
-        seconds, cost: time of one estimate; in estimates of `REFERENCE`, with the cost of the loss.
-        evaluations: evaluations of the loss by one estimate; a backward counts as two.
-        replicates: None if all samples were enumerated.
+        cost: time of one estimate in estimates of `REFERENCE`, with the cost of the loss.
+        evaluations: of the loss by one estimate; a backward counts as two. ``replicates``: None if all samples were enumerated.
     """
 
     estimator: str
@@ -80,11 +74,10 @@ class Recommended:
     """The answer for one loss.
 
     Attributes:
-        meaning: the loss in words; empty if it has no name. ``values_only``: whether it is a black box.
-        entropy: normalised entropy, the median over instances; None if unknown.
-        sizes: smallest and largest sizes, in words. ``structures``: smallest and largest number of structures; NaN if unknown.
-        instances, timed, uncertain, outcome, tied, rivals: see `Answer`. ``best``: the recommended estimator, subject to ``outcome``.
-        order: all eligible estimators, by ρ. ``left_out``: the estimators that do not compete, with the reason.
+        meaning: the loss in words. ``values_only``: whether it is a black box.
+        entropy: normalised entropy, the median over instances. ``structures``: smallest and largest number of structures.
+        best: the recommended estimator, subject to ``outcome``, see `Answer`. ``order``: all eligible estimators, by ρ.
+        left_out: the estimators that do not compete, with the reason.
     """
 
     problem: str
@@ -110,8 +103,7 @@ class Recommended:
 class Recommendation:
     """Answers to a wish, one for each measured loss that fits, from a table and the manifest of its run.
 
-    ``notes`` are differences between the question and the measured cases, in sentences. ``predictors`` are correlations of such an order
-    with the accuracy of trained models, see `published.predictors`.
+    ``notes`` are differences between the question and the measured cases, in sentences. ``predictors`` are those of `published.predictors`.
     """
 
     wish: Wish
@@ -184,12 +176,15 @@ class _Search:
         wish, notes = self.wish, list[str]()
         rows = self._of_structure(notes)
         # Rows of all losses, because times are measured with one of them.
-        known = [self._case(place, rows) for place in places(rows)]
+        known = []
+        for place in places(rows):
+            here = rows[(rows["problem"] == place.problem) & (rows["stage"] == place.stage) & rows["instance"].isin(place.instances)]
+            entropy = _known(here["normalised_entropy"].astype(float).median())
+            known.append(_Case(place, here, str(here["extension"].iloc[0]), entropy))
         if not known:
             raise ValueError(f"{self.source} holds no bias and variance of {wish.oracle}; {self._command(rows)} measures them")
-        question = Question("recommended", "", "", "rho", not wish.loss_gradients, wish.unbiased)
-        values_only = self.about.get("catalogue", {}).get("values_only")
-        found, missing = [], []
+        asked = (Question("recommended", "", "", "rho", not wish.loss_gradients, wish.unbiased), wish.batch)
+        catalogue, found, missing = self.about.get("catalogue", {}), [], []
         for case in self._of_level(self._of_loss(known, rows, notes), rows, notes):
             if wish.loss_cost > 0 and not case.place.timed:
                 raise ValueError(
@@ -197,15 +192,15 @@ class _Search:
                     "measure the suite wall_clock too"
                 )
             place = case.place.with_loss_cost(wish.loss_cost)
-            reasons = zip(place.names, place.refusals(question, wish.batch, values_only), strict=True)
+            reasons = zip(place.names, place.refusals(*asked, catalogue.get("values_only")), strict=True)
             rare = case.rows[(case.rows["metric"] == "relative_variance") & case.rows["reason"].astype(object).str.startswith(RARE)]
             left_out = {name: reason for name, reason in reasons if reason}
             left_out |= {name: "its variance is not resolved" for name in rare["estimator"] if name not in place.names}
-            answer = place.answer(question, wish.batch, values_only)
+            answer = place.answer(*asked, catalogue.get("values_only"))
             if answer is None:
                 missing.append(f"No estimator is eligible with the loss {place.loss}: {'; '.join(map(': '.join, left_out.items()))}.")
             else:
-                found.append(self._recommended(case, place, answer, left_out))
+                found.append(self._recommended(case, place, answer, left_out, catalogue.get("sizes", {}).get(place.problem, "")))
         if not found:
             raise ValueError(f"{self.source} holds no eligible estimator for {wish.oracle}: {' '.join(missing)}")
         notes = list(dict.fromkeys([*notes, *missing]))
@@ -254,11 +249,6 @@ class _Search:
                 f"{self._command(rows, asked)} measures it."
             )
         return rows[scores == chosen]
-
-    def _case(self, place: AnsweredStage, rows: pd.DataFrame) -> _Case:
-        here = rows[(rows["problem"] == place.problem) & (rows["stage"] == place.stage) & rows["instance"].isin(place.instances)]
-        entropy = _known(here["normalised_entropy"].astype(float).median())
-        return _Case(place, here, str(here["extension"].iloc[0]), entropy)
 
     def _command(self, rows: pd.DataFrame, problem: str | None = None) -> str:
         """The command that measures a problem, by default that of the rows, at the given entropy level."""
@@ -318,27 +308,20 @@ class _Search:
         like = peaked_like(parse(self.wish.oracle)[0])
         return (USUAL_ENTROPIES if like is None else like.entropies)[STATES.index(stage)]
 
-    def _recommended(self, case: _Case, place: AnsweredStage, found: Answer, left_out: dict[str, str]) -> Recommended:
+    def _recommended(self, case: _Case, place: AnsweredStage, found: Answer, left_out: dict[str, str], sizes: str) -> Recommended:
         from ...suites.problems import LOSSES
 
         counts = np.exp(case.rows["log_count"].astype(float).dropna())
         order = {name: self._candidate(case, place, name, rho) for name, rho in found.scores.items()}
         return Recommended(
-            problem=place.problem,
-            loss=place.loss,
+            **{name: getattr(found, name) for name in ("problem", "loss", "stage", "instances", "timed", "uncertain", "outcome", "rivals")},
             meaning=first_sentence(LOSSES[place.loss]).replace("`", "") if place.loss in LOSSES else "",
             values_only=case.extension == "none",
-            stage=place.stage,
             entropy=case.entropy,
-            sizes=self.about.get("catalogue", {}).get("sizes", {}).get(place.problem, ""),
+            sizes=sizes,
             structures=(float(counts.min()), float(counts.max())) if len(counts) else (math.nan, math.nan),
-            instances=len(place.instances),
-            timed=place.timed,
-            uncertain=place.uncertain,
-            outcome=found.outcome,
             best=order[found.estimator],
             tied=tuple(order[name] for name in found.tied),
-            rivals=found.rivals,
             order=tuple(order.values()),
             left_out=left_out,
         )
@@ -374,12 +357,7 @@ def _nearest(rows: pd.DataFrame, groups: pd.Series[Any], wanted: float) -> str:
 
 
 def newest_run(oracle: str, folder: Path = RUNS) -> Path | None:
-    """The latest finished run on your own score files with this structure; None if there is none.
-
-    Args:
-        oracle: its name, or the name with the options of the run, such as ``subset[k=3]``.
-        folder: folder of the runs.
-    """
+    """The latest finished run on your own score files with this structure, with or without the options of the run; None if none is."""
     found = []
     for path in folder.glob(f"*/{results.MANIFEST}"):
         manifest = results.manifest_of(path.parent)

@@ -28,9 +28,6 @@ T = TypeVar("T")
 VERDICTS = ("unbiased-exact", "equivalent", "unresolved", "unresolved: rare events", "biased", "broken")
 """From best to worst. ``unresolved`` means that the test was inconclusive."""
 
-CLAIM_METRICS = ("relative_bias", "relative_mse", "gain")
-"""Metrics that are shown next to a declaration."""
-
 COST_METRICS = ("seconds_per_estimate", "time_ratio", "peak_memory", "loss_evaluations")
 """Metrics of the cost of an estimate."""
 
@@ -190,15 +187,7 @@ def _quantiles(values: np.ndarray, probabilities: tuple[float, ...]) -> np.ndarr
 def median_interval(values: np.ndarray) -> np.ndarray:
     """The 95 % percentile bootstrap of the median; the resamples are the same in every call, so that a report can be repeated.
 
-    Args:
-        values: [groups, instances].
-
-    Returns:
-        [2, groups], NaN where there are fewer than three instances.
-
-    Example:
-        >>> median_interval(np.array([[1.0, 2.0, 3.0]])).tolist()
-        [[1.0], [3.0]]
+    Values are [groups, instances]; ends are [2, groups], NaN where there are fewer than three instances.
     """
     size = values.shape[1]
     if size < 3:
@@ -253,7 +242,7 @@ def bias_bounds(frame: pd.DataFrame) -> dict[tuple[str, str, str], float]:
 
 @remembered
 def claims(frame: pd.DataFrame) -> pd.DataFrame:
-    """Declarations and measurements: one row per problem, stage and estimator, with `CLAIM_METRICS` as `Spread` or None.
+    """Declarations and measurements: one row per problem, stage and estimator, with bias and gain as `Spread` or None.
 
     ``contradicted`` is true if an estimator that declares itself unbiased for the expected loss is found biased. ``bias_bound`` is that of
     `bias_bounds`, else NaN.
@@ -262,24 +251,17 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
     rows = _judged(frame)[[*words, "unbiased", "deterministic"]].drop_duplicates(_GROUP).astype(dict.fromkeys(words, object))
     table = rows.merge(verdicts(frame), on=_GROUP, how="left").fillna({"verdict": ""})
     contradicted = table["unbiased"] & (table["objective"] == "expected") & table["verdict"].isin(["biased", "broken"])
-    bounds = bias_bounds(frame)
-    found = [bounds.get(key, math.nan) for key in table[_GROUP].itertuples(index=False, name=None)]
-    return _with_spreads(table, frame, CLAIM_METRICS).assign(bias_bound=found, contradicted=contradicted)
-
-
-def _with_spreads(table: pd.DataFrame, frame: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
-    """The table with a column of `Spread` or None for each of some metrics."""
-    known, keys = spreads(frame), list(table[_GROUP].itertuples(index=False, name=None))
-    return table.assign(**{name: pd.Series([known.get((*key, name)) for key in keys], dtype=object) for name in metrics})
+    bounds, known, keys = bias_bounds(frame), spreads(frame), list(table[_GROUP].itertuples(index=False, name=None))
+    found = {name: pd.Series([known.get((*key, name)) for key in keys], dtype=object) for name in ("relative_bias", "gain")}
+    return table.assign(**found, bias_bound=[bounds.get(key, math.nan) for key in keys], contradicted=contradicted)
 
 
 def sparsity(frame: pd.DataFrame) -> pd.DataFrame:
-    """Numbers of structures and parts that every estimator uses; ``structures`` is the median number that exist."""
+    """The estimators whose numbers of used structures and parts were counted, with the median number of ``structures`` that exist."""
     rows = measured(frame)
-    rows = rows[rows["metric"].isin(SPARSITY_METRICS)]
+    rows = rows[rows["metric"].isin(SPARSITY_METRICS[:3])]
     counts = pd.Series(np.exp(rows["log_count"].astype("float64"))).groupby(numbered(rows, _GROUP)).median()
-    table = _with_spreads(distinct(rows, _GROUP).assign(structures=counts), frame, SPARSITY_METRICS)
-    return table[table[list(SPARSITY_METRICS[:3])].notna().any(axis=1)].reset_index(drop=True)
+    return distinct(rows, _GROUP).assign(structures=counts)
 
 
 def skipped(frame: pd.DataFrame) -> pd.DataFrame:

@@ -53,9 +53,15 @@ def minute(found: list[Answer]) -> list[tuple[str, str]]:
 def _sentence(found: list[Answer]) -> str:
     """The estimator that is best most often, where none is, and another leader with another budget."""
     outcomes = Counter(answer.outcome for answer in found if answer.budget == MAIN_BUDGET)
-    leaders = {budget: next(iter(answers.winners(found, QUESTIONS[0].name, budget)), ("", 0, 0)) for budget in (MAIN_BUDGET, *BUDGETS)}
-    (name, wins, named), of = leaders[MAIN_BUDGET][:3], plural(outcomes.total(), "cell")
-    parts = [f"{name} is best in {wins} of {of}{f', and tied with the best in {named - wins}' if named > wins else ''}."] if wins else []
+    leaders = {}
+    for budget in (MAIN_BUDGET, *BUDGETS):
+        best = [(one.estimator, *one.tied) for one in found if one.budget == budget and one.outcome in ("clear", "tied")]
+        wins, named = Counter(names[0] for names in best), Counter(name for names in best for name in names)
+        leaders[budget] = max(((name, wins[name], named[name]) for name in named), key=lambda row: row[1:], default=("", 0, 0))
+    (name, first, often), of = leaders[MAIN_BUDGET], plural(outcomes.total(), "cell")
+    parts = (
+        [f"{name} is best in {first} of {of}{f', and tied with the best in {often - first}' if often > first else ''}."] if first else []
+    )
     none = {"clearly best": outcomes["unclear"], "useful": outcomes["useless"]}
     parts += [f"No estimator is {word} in {count} of {of}." for word, count in none.items() if count]
     others = {budget: row for budget, row in leaders.items() if row[0] not in ("", name)}

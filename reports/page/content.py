@@ -41,14 +41,6 @@ METRIC_MEANING = {name: sections.described(name) for name in METRICS}
 """The meaning of all metrics."""
 
 
-class EstimatorLine(NamedTuple):
-    """An estimator of a run, its documentation in a line, and its papers."""
-
-    name: str
-    text: str
-    papers: tuple[Entry, ...]
-
-
 class FailureLine(NamedTuple):
     """The cells that failed for one reason, with the traceback."""
 
@@ -62,16 +54,8 @@ class FailureLine(NamedTuple):
 class Report:
     """The content of a report, in its order.
 
-    Attributes:
-        headline: the estimators, problems and instances that were measured. ``estimators``: with an explanation each.
-        counts: of cells. ``quick``: whether it is for a first look only.
-        contradictions: a sentence for every broken claim. ``claims``: one on all claims.
-        minute: question and answer, in a sentence each; ``price`` is their budget. ``answers``: the table of answers.
-        comparison: of estimators of the user's own with `rloo`.
-        overview: claims by entropy level. ``cost``: of every estimator. ``problems``: a table by the name of each problem.
-        further: sparsity, exponents and descent, if measured. ``learning``: results of training, if any.
-        skipped, failures: pairs and cells without numbers. ``setup, environment``: lines of the manifest. ``command``: of the run.
-        references: publications, each with the estimators and oracles that refer to it.
+    ``minute`` has a question and its answer each, and ``price`` is their budget. ``comparison`` is that of the user's own estimators with
+    `rloo`, and ``overview`` has the claims by entropy level. ``estimators`` have a name, an explanation and papers each.
     """
 
     title: str
@@ -92,7 +76,7 @@ class Report:
     learning: LearningSection
     skipped: Table
     failures: list[FailureLine]
-    estimators: list[EstimatorLine]
+    estimators: list[tuple[str, str, list[Entry]]]
     setup: list[tuple[str, str]]
     environment: list[tuple[str, str]]
     command: str
@@ -125,8 +109,7 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
         skipped=plain_table("Skipped pairs", tables.skipped(every), filters=(("estimator", ""), ("oracle", ""))),
         failures=_failures(every),
         estimators=_estimator_lines(every, known),
-        setup=_setup(manifest),
-        environment=_environment(manifest),
+        **_settings(manifest),
         command=str(manifest.get("command", "")),
         references=bibliography.used(every, known.get("references")),
     )
@@ -142,7 +125,7 @@ def _title(frame: pd.DataFrame, learning: LearningSection) -> str:
     return f"{plural(rows['estimator'].nunique(), 'gradient estimator')} on {on}" if structures else "Gradient estimators"
 
 
-def _estimator_lines(frame: pd.DataFrame, known: Manifest) -> list[EstimatorLine]:
+def _estimator_lines(frame: pd.DataFrame, known: Manifest) -> list[tuple[str, str, list[Entry]]]:
     """The measured estimators, each with an explanation and its papers."""
     pairs = tables.distinct(frame[(frame["status"] != "skipped") & (frame["family"] != "")], ["estimator", "family"])
     families = [str(name) for name in pairs["family"].unique()]
@@ -150,9 +133,9 @@ def _estimator_lines(frame: pd.DataFrame, known: Manifest) -> list[EstimatorLine
     cited = known.get("references") or bibliography.cited(families, [])
     papers = bibliography.entries()
     return [
-        EstimatorLine(str(name), "Your own estimator.", ())
+        (name, "Your own estimator.", [])
         if answers.is_own(name)
-        else EstimatorLine(str(name), texts.get(family, ""), tuple(papers[key] for key in cited.get(family, ()) if key in papers))
+        else (name, texts.get(family, ""), [papers[key] for key in cited.get(family, ()) if key in papers])
         for name, family in pairs.itertuples(index=False, name=None)
     ]
 
@@ -207,25 +190,19 @@ def _failures(frame: pd.DataFrame) -> list[FailureLine]:
     return [FailureLine(tuple(where), *key) for key, where in found.items()]
 
 
-def _setup(manifest: Manifest) -> list[tuple[str, str]]:
-    """Lines (name, value) of the plan, with its effort and its seed."""
-    plan = dict(manifest.get("plan", {}))
+def _settings(manifest: Manifest) -> dict[str, list[tuple[str, str]]]:
+    """Lines (name, value) of the plan with its effort, and of the machine, the versions and the dates."""
+    plan, surroundings = dict(manifest.get("plan", {})), dict(manifest.get("environment", {}))
     effort = plan.pop("effort", None)
     named = {"entropy levels" if key == "stages" else key: value for key, value in plan.items() if key != "seed"}
     named = {key: (", ".join(map(str, value)) or "all") if isinstance(value, list | tuple) else value for key, value in named.items()}
     efforts = {f"effort: {key}": value for key, value in effort.items()} if isinstance(effort, dict) else {}
-    return _lines({"preset": manifest.get("preset"), "seed": manifest.get("seed"), **named, **efforts, "plan": manifest.get("plan_hash")})
-
-
-def _environment(manifest: Manifest) -> list[tuple[str, str]]:
-    """Lines (name, value) of the machine, the versions and the dates."""
-    surroundings = dict(manifest.get("environment", {}))
     packages, commit = surroundings.pop("packages", {}), surroundings.pop("commit", None)
     dirty = " with changes that are not committed" if surroundings.pop("dirty", False) else ""
     dates = {name: manifest.get(name) for name in ("started", "finished")}
-    workers = manifest.get("machine", {}).get("jobs")
-    return _lines({**dates, "commit": f"{commit}{dirty}" if commit else None, "workers": workers, **surroundings, **packages})
-
-
-def _lines(found: dict[str, object]) -> list[tuple[str, str]]:
-    return [(key, str(value)) for key, value in found.items() if value not in (None, "")]
+    machine = {"commit": f"{commit}{dirty}" if commit else None, "workers": manifest.get("machine", {}).get("jobs")}
+    found: dict[str, dict[str, object]] = {
+        "setup": {**{name: manifest.get(name) for name in ("preset", "seed")}, **named, **efforts, "plan": manifest.get("plan_hash")},
+        "environment": {**dates, **machine, **surroundings, **packages},
+    }
+    return {title: [(key, str(value)) for key, value in lines.items() if value not in (None, "")] for title, lines in found.items()}

@@ -33,10 +33,14 @@ _HUES = {
     **{"straight_through": 0.03, "identity": 0.03, "factorised": 0.15, "policies": 0.32, "": 0.5},
     **{"score_function": 0.64, "relaxations": 0.76, "perturbation": 0.86, "argmax_differences": 0.95},
 }
-"""Hues of HUSL by package of the estimator, and of all other ones; estimators of one package spread over a tenth of the circle."""
+"""Hues by package of the estimator, and of all other ones; estimators of one package spread over a tenth of the circle."""
 
-_LIGHTNESS = (0.45, 0.6)
-"""Between these, every hue of HUSL has a contrast of at least 3 : 1 on a white page and on a dark one."""
+_LIGHTNESS, _CHROMA = (0.54, 0.63), 0.15
+"""Of OKLab. Between these lightnesses, every hue has a contrast of at least 3 : 1 on a white page and on a dark one."""
+
+_OKLAB = ((1, 0.39633778, 0.21580376), (1, -0.10556135, -0.06385417), (1, -0.08948418, -1.29148555))
+_LINEAR_RGB = ((4.07674166, -3.30771159, 0.23096993), (-1.268438, 2.60975740, -0.34131940), (-0.00419609, -0.70341861, 1.70761470))
+"""Matrices of B. Ottosson's OKLab: its cube roots of cone responses, and linear sRGB of the responses."""
 
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 
@@ -84,10 +88,8 @@ def deflated(text: str) -> str:
 
 def _column(title: str, values: pd.Series[Any]) -> dict[str, Any]:
     if pd.api.types.is_numeric_dtype(values):
-        return {
-            "name": title,
-            "numbers": list(map(_strict_value, values.astype("float64").to_numpy(dtype=float, na_value=math.nan).tolist())),
-        }
+        numbers = values.astype("float64").to_numpy(dtype=float, na_value=math.nan).tolist()
+        return {"name": title, "numbers": list(map(_strict_value, numbers))}
     codes, words = pd.factorize(values.astype(object).fillna("").astype(str))
     return {"name": title, "words": list(words), "codes": codes.tolist()}
 
@@ -167,8 +169,6 @@ def looks(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
 
     Within a hue, estimators go from dark to light and have different shapes.
     """
-    import seaborn as sns
-
     from ...estimators import ESTIMATORS
 
     kinds: dict[float | None, list[str]] = {}
@@ -179,10 +179,17 @@ def looks(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
     for number, (hue, same) in enumerate(kinds.items()):
         for position, estimator in enumerate(same):
             place = (position + 0.5) / len(same)
-            lightness = dark + (light - dark) * place
-            colour = GREY if hue is None else sns.husl_palette(1, h=(hue + 0.1 * place - 0.05) % 1, s=0.95, l=lightness).as_hex()[0]
+            colour = GREY if hue is None else _colour(hue + 0.1 * place - 0.05, dark + (light - dark) * place)
             found[estimator] = (colour, _SHAPES[(number + position) % len(_SHAPES)])
     return found
+
+
+def _colour(hue: float, lightness: float) -> str:
+    """A colour of OKLab in hexadecimal digits; importing seaborn for it would take longer than the whole page."""
+    lab = (lightness, _CHROMA * math.cos(2 * math.pi * hue), _CHROMA * math.sin(2 * math.pi * hue))
+    linear = np.clip(np.array(_LINEAR_RGB) @ (np.array(_OKLAB) @ lab) ** 3, 0, 1)
+    parts = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts.tolist())
 
 
 def short_name(estimator: str) -> str:

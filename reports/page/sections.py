@@ -19,6 +19,7 @@ MAIN = ("relative_bias", "gain", "cosine", "orthogonal_bias", "relative_variance
 """The metrics of the table of a problem."""
 
 _TIME = "seconds_per_estimate"
+_DESCENT = ("regret", "steps")
 _PROBLEM_NOTE = (
     "Medians over instances, with quartiles in brackets; of a single instance, its own 95 % interval. “(k of n)”: the metric exists on "
     "k of n instances only, because an estimate that is always 0 has no direction. The best of each entropy level is in bold; the exact "
@@ -67,28 +68,19 @@ def claim_tables(claims: pd.DataFrame) -> list[Table]:
     found = []
     for stage, part in claims.groupby("stage", sort=False, observed=True):
         problems, by_key = tables.order(part, "problem"), {(row.problem, row.estimator): row for row in tables.records(part)}
-        rows = [
-            {
-                "estimator": row.estimator,
-                "objective": row.objective,
-                "declares": f"unbiased for {row.objective}" if row.unbiased else "biased",
-                **{problem: _claim_cell(by_key.get((problem, row.estimator))) for problem in problems},
-            }
-            for row in tables.records(part.drop_duplicates("estimator"))
-        ]
+        rows = []
+        for row in tables.records(part.drop_duplicates("estimator")):
+            declares = f"unbiased for {row.objective}" if row.unbiased else "biased"
+            rows.append({"estimator": row.estimator, "objective": row.objective, "declares": declares, **dict.fromkeys(problems, EMPTY)})
+            for one in (by_key[problem, row.estimator] for problem in problems if (problem, row.estimator) in by_key):
+                bias = _bias_cell(one, one.relative_bias)
+                rows[-1][one.problem] = dataclasses.replace(bias, verdict=one.verdict, alarm=bool(one.contradicted))
         hints = {"objective": "the objective whose gradient it estimates", "declares": "the bias that its author declares"}
         hints |= dict.fromkeys(problems, described("relative_bias"))
         note = "Median relative bias over instances with quartiles, and the worst verdict of the test for bias over instances."
         name = "claims-" + "".join(letter if letter.isalnum() else "-" for letter in str(stage))
         found.append(tabulate(f"Tests for bias, entropy level {stage}", rows, hints, note=note, name=name, filters=(), pinned=True))
     return found
-
-
-def _claim_cell(row: Any) -> TableCell:
-    if row is None:
-        return EMPTY
-    verdict = verdict_cell(row)
-    return dataclasses.replace(_bias_cell(row, row.relative_bias), verdict=verdict.verdict, alarm=verdict.alarm)
 
 
 def _bias_cell(row: Any, spread: Spread | None, of: float = math.nan) -> TableCell:
@@ -151,63 +143,33 @@ def cost_cell(metric: str, spread: Spread | None) -> TableCell:
 
 def further_tables(frame: pd.DataFrame) -> list[Table]:
     """Sparsity, fitted exponents, and descent, if they were measured."""
-    return [table for table in (_sparsity(frame), _exponents(frame), _descent(frame)) if table.rows]
+    known, rows, exponents = tables.spreads(frame), tables.measured(frame), tables.swept(frame)
 
+    def medians(row: Any, metrics: Iterable[str], **more: TableCell) -> dict[str, TableCell | str]:
+        spreads = {title_of(name): spread_cell(known.get((row.problem, row.stage, row.estimator, name))) for name in metrics}
+        return {"problem": row.problem, LEVEL: row.stage, "estimator": row.estimator, **more, **spreads}
 
-def _sparsity(frame: pd.DataFrame) -> Table:
-    """The numbers of structures and parts that an estimate depends on."""
-    rows = [
-        {
-            **{"problem": row.problem, LEVEL: row.stage, "estimator": row.estimator},
-            "structures": TableCell(number(row.structures), row.structures),
-            **{title_of(name): spread_cell(getattr(row, name)) for name in tables.SPARSITY_METRICS},
-        }
+    sparse = [
+        medians(row, tables.SPARSITY_METRICS, structures=TableCell(number(row.structures), row.structures))
         for row in tables.records(tables.sparsity(frame))
     ]
-    hints = {"structures": "how many structures there are", **{title_of(name): described(name) for name in tables.SPARSITY_METRICS}}
-    return tabulate("Sparsity", rows, hints, note="Median over instances with quartiles.", name="sparsity")
-
-
-def _exponents(frame: pd.DataFrame) -> Table:
-    """Fitted exponents of time and memory, with their intervals."""
-    rows = tables.swept(frame)
-    names = [name for name in ("time_exponent", "memory_exponent") if (rows["metric"] == name).any()]
-    rows = rows[(rows["suite"] == "scaling") & rows["metric"].isin(names)]
-    found = [
-        (
-            row.problem,
-            row.estimator,
-            row.setting.removeprefix("axis="),
-            row.metric,
-            TableCell(interval(row.value, row.low, row.high), row.value),
+    names = [name for name in ("time_exponent", "memory_exponent") if (exponents["metric"] == name).any()]
+    fitted: dict[tuple[str, str, str], dict[str, TableCell | str]] = {}
+    for row in tables.records(exponents[(exponents["suite"] == "scaling") & exponents["metric"].isin(names)]):
+        key = (row.problem, row.estimator, row.setting.removeprefix("axis="))
+        line = dict(zip(("problem", "estimator", "axis"), key, strict=True))
+        fitted.setdefault(key, {**line, **dict.fromkeys(names, EMPTY)})[row.metric] = TableCell(
+            interval(row.value, row.low, row.high), row.value
         )
-        for row in tables.records(rows)
-    ]
-    hints = {"axis": "what grows", **{name: described(name) for name in names}}
-    note = "1 is linear, 2 quadratic; with 95 % intervals."
-    return tabulate("Exponents", _wide(found, ["problem", "estimator", "axis"], names), hints, note=note, name="exponents")
-
-
-def _descent(frame: pd.DataFrame) -> Table:
-    """Regret after training, and its steps: medians over instances with quartiles."""
-    names, rows = ["regret", "steps"], tables.measured(frame).rename(columns={"stage": LEVEL})
-    rows = rows[(rows["suite"] == "descent") & rows["metric"].isin(names)]
-    keys = ["problem", LEVEL, "estimator"]
-    found = []
-    for key, part in rows.groupby([*keys, "metric"], sort=False, observed=True):
-        lower, median, upper = part["value"].quantile([0.25, 0.5, 0.75])
-        spread = Spread(median, lower, upper, part["low"].iloc[0], part["high"].iloc[0], len(part))
-        found.append((*key, spread_cell(spread)))
-    note = "Regret of training for the same loss evaluations."
-    return tabulate("Descent", _wide(found, keys, names), {name: described(name) for name in names}, note=note, name="descent")
-
-
-def _wide(cells: Iterable[tuple[Any, ...]], keys: list[str], names: list[str]) -> list[dict[str, Any]]:
-    """One mapping per combination of keys, from tuples of the keys, a column and its cell."""
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
-    for *key, column, cell in cells:
-        found.setdefault(tuple(key), {**dict(zip(keys, map(str, key), strict=True)), **dict.fromkeys(names, EMPTY)})[str(column)] = cell
-    return list(found.values())
+    descents = tables.distinct(rows[rows["metric"].isin(_DESCENT)], ["problem", "stage", "estimator"])
+    hints = {title_of(name): described(name) for name in (*tables.SPARSITY_METRICS, *names, *_DESCENT)}
+    hints |= {"structures": "how many structures there are", "axis": "what grows"}
+    found = (
+        ("Sparsity", sparse, "Median over instances with quartiles."),
+        ("Exponents", [*fitted.values()], "1 is linear, 2 quadratic; with 95 % intervals."),
+        ("Descent", [medians(row, _DESCENT) for row in tables.records(descents)], "Regret of training for the same loss evaluations."),
+    )
+    return [tabulate(title, some, hints, note=note, name=title.lower()) for title, some, note in found if some]
 
 
 def comparison_table(frame: pd.DataFrame) -> Table:

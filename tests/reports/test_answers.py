@@ -111,7 +111,6 @@ def test_no_winner_is_named_where_there_is_none(bias: float | None, twins: int, 
     answer = next(one for one in answers.answers(frame) if one.question.name == "gradients" and one.budget == 16)
     assert (answer.outcome, answering.answer_cell(answer).text) == (outcome, text)
     assert (answer.score.low is None) == (instances < answers.FEWEST_INSTANCES)
-    assert (answers.winners([answer], "gradients", 16) == []) == (outcome in ("unclear", "useless"))
     if outcome == "unclear":
         assert f"no estimator is clearly best here ({instances} instances): ste (ρ " in answering.answer_cell(answer).notes[0]
 

@@ -61,7 +61,6 @@ def test_a_run_writes_results_and_report_and_resumes(tmp_path: Path) -> None:
     assert "6 cells ok, 0 failed, 0 skipped." in first.stdout
     assert "preset quick: a first look, not for conclusions" in first.stdout
     assert str(tmp_path / "out" / "report.html") in first.stdout
-    assert "categorical_regimes: relative bias | relative MSE" in first.stdout
     assert "6/6 cells" in first.stderr
     assert (tmp_path / "out" / "report.html").read_text().startswith("<!DOCTYPE html>")
     again = call(*words)
@@ -214,22 +213,18 @@ def test_an_own_estimator_is_compared_with_rloo(rival: str, sentence: str) -> No
     assert found.startswith(sentence)
 
 
-def test_summary_marks_every_verdict() -> None:
-    best, table = terminal.summary(results.to_frame(examples.rows()))
+def test_summary_has_a_table_for_each_loss() -> None:
+    (best,) = terminal.summary(results.to_frame(examples.rows()))
     assert (best["title"], best["stages"]) == (
         "Best estimator for the loss quadratic, by ρ with the run time of 16 REINFORCE estimates",
         ["init", "final"],
     )
-    shown = [row[1][0] for row in table["rows"]]
-    assert [text.split("|")[0].split() for text in shown] == [["0", "="], ["0", "≈"], ["0.100", "!"], ["0.700", "≠"]]
 
 
-@pytest.mark.parametrize(("verdict", "mark"), [("unresolved: rare events", "?"), ("broken", "!")])
-def test_summary_and_page_show_a_verdict_without_numbers(verdict: str, mark: str) -> None:
+@pytest.mark.parametrize("verdict", ["unresolved: rare events", "broken"])
+def test_the_page_shows_a_verdict_without_numbers(verdict: str) -> None:
     """Verdicts are shown even for a problem without any number."""
     absent = [dataclasses.replace(row, value=None, low=None, high=None, problem="other") for row in examples.rows()]
     rows = [dataclasses.replace(row, verdict=verdict) if row.metric == "relative_bias" else row for row in absent]
     frame = results.to_frame([*examples.rows(), *rows])
-    other = next(table for table in terminal.summary(frame) if table["title"].startswith("other"))
-    assert {tuple(row[1][0].split()) for row in other["rows"]} == {("–", mark, "|", "–")}
     assert verdict in str(page.report(frame, {}))

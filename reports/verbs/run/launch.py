@@ -60,9 +60,9 @@ def launched(  # noqa: PLR0913
     """
     verbosity, repeat = Verbosity(options.quiet, options.json), command(options)
     machine.checked(plan)
-    whole = grid(plan)
-    scope.check_names(whole.cells)
-    work = whole if shard is None else shard.of_plan(whole)
+    every = grid(plan)
+    scope.check_names(every.cells)
+    work = every if shard is None else shard.of_plan(every)
     found = outline(plan, work, machine, preset, repeat)
     if options.dry_run and options.json:
         typer.echo(json.dumps(found, ensure_ascii=False))
@@ -88,13 +88,38 @@ def launched(  # noqa: PLR0913
         "started": _now(),
         "process": {"id": os.getpid(), "host": platform.node()},
         "environment": results.environment(plan.device),
-        **({} if shard is None else {"shard": {**vars(shard), "cells": len(whole.cells)}}),
+        **({} if shard is None else {"shard": {**vars(shard), "cells": len(every.cells)}}),
     }
     part = "" if shard is None else f"-shard-{shard.number}-of-{shard.of}"
     with opened(options.out or str(RUNS / f"{manifest['plan_hash']}{part}"), fresh=options.fresh) as (folder, mirror):
         verbosity.say("\n".join(lines(found, plan, machine, skips=False)))
         with _kept(work, folder, mirror, manifest):
-            return _measured(plan, work, folder, mirror, machine, scope, verbosity, manifest)
+            place = str(folder) if mirror is None else mirror.remote.url
+            verbosity.say(f"results go to {place}" + (f", by way of {folder}" if mirror is not None else ""))
+            if behind := _left_behind(work, folder, place):
+                verbosity.say(behind, "yellow", important=True)
+            results.write_manifest(folder, {**manifest, "status": "running"})
+            runner.measure(plan, folder, work, machine, progress=verbosity.progress(), scope=scope, mirror=mirror)
+            left = _left(work, folder)
+            frame, whole = publish(plan, folder, place, manifest, left)
+            counts = {**tables.counts(frame), "left": left}
+            sentences = _summarise(frame, whole, verbosity)
+            verbosity.say(text.cells_line(counts), important=True, apart=True)
+            if mirror is not None:
+                mirror.write()
+            absolute = str(folder.resolve()) if mirror is None else place
+            table, report = f"{absolute}/{TABLE}", f"{absolute}/{PAGE}"
+            verbosity.say(f"results: {folder / TABLE if mirror is None else table}\nreport:  {report}", important=True)
+            again = f"{left} cells left, continue with" if left else "again, failed cells only" if counts["failed"] else "repeat"
+            verbosity.say(f"{again}: {repeat}", important=True)
+            if manifest["preset"] == DEFAULT and not left:
+                deeper = repeat.partition(" --out ")[0].replace(f"--preset {DEFAULT}", "--preset standard").replace(" --quick", "")
+                verbosity.say(f"for conclusions, with more instances or steps: {deeper}")
+            if verbosity.as_json:
+                answer = {"answer": sentences} if sentences else {}
+                paths = {"folder": absolute, "results": table, "report": report, "command": repeat}
+                typer.echo(json.dumps({"status": whole["status"], **answer, **counts, **paths}))
+            return counts
 
 
 @contextmanager
@@ -140,46 +165,6 @@ def _kept(work: Grid, folder: Path, mirror: Mirror | None, manifest: results.Man
     fail(f"{said}; {kept}, continue with: {manifest['command']}", code)
 
 
-def _measured(  # noqa: PLR0913, PLR0917
-    plan: Plan,
-    work: Grid,
-    folder: Path,
-    mirror: Mirror | None,
-    machine: Machine,
-    scope: Scope,
-    verbosity: Verbosity,
-    manifest: results.Manifest,
-) -> dict[str, int]:
-    """Measure, write and summarise; return how many cells are ok, failed, skipped and left."""
-    place = str(folder) if mirror is None else mirror.remote.url
-    verbosity.say(f"results go to {place}" + (f", by way of {folder}" if mirror is not None else ""))
-    if behind := _left_behind(work, folder, place):
-        verbosity.say(behind, "yellow", important=True)
-    results.write_manifest(folder, {**manifest, "status": "running"})
-    runner.measure(plan, folder, work, machine, progress=verbosity.progress(), scope=scope, mirror=mirror)
-    left = _left(work, folder)
-    frame, whole = publish(plan, folder, place, manifest, left)
-    counts = {**tables.counts(frame), "left": left}
-    sentences = _summarise(frame, whole, verbosity)
-    verbosity.say(text.cells_line(counts), important=True, apart=True)
-    if mirror is not None:
-        mirror.write()
-    absolute = str(folder.resolve()) if mirror is None else place
-    table, report = f"{absolute}/{TABLE}", f"{absolute}/{PAGE}"
-    repeat = manifest["command"]
-    verbosity.say(f"results: {folder / TABLE if mirror is None else table}\nreport:  {report}", important=True)
-    again = f"{left} cells left, continue with" if left else "again, failed cells only" if counts["failed"] else "repeat"
-    verbosity.say(f"{again}: {repeat}", important=True)
-    if manifest["preset"] == DEFAULT and not left:
-        deeper = repeat.partition(" --out ")[0].replace(f"--preset {DEFAULT}", "--preset standard").replace(" --quick", "")
-        verbosity.say(f"for conclusions, with more instances or steps: {deeper}")
-    if verbosity.as_json:
-        answer = {"answer": sentences} if sentences else {}
-        paths = {"folder": absolute, "results": table, "report": report, "command": repeat}
-        typer.echo(json.dumps({"status": whole["status"], **answer, **counts, **paths}))
-    return counts
-
-
 def _left_behind(work: Grid, folder: Path, place: str) -> str:
     """A warning if the folder holds cells of another plan: they are kept, and this command restores their table."""
     with suppress(ValueError, OSError):
@@ -214,9 +199,8 @@ def _summarise(frame: Any, manifest: results.Manifest, verbosity: Verbosity) -> 
         verbosity.say(page.headline(measured, manifest), apart=True)
     for table in [*(trained.overviews if trained else []), *overviews]:
         verbosity.table(table)
-    for kind, legend in ((True, terminal.ANSWER_LEGEND), (False, terminal.LEGEND)):
-        if any(("of" in table) == kind for table in overviews):
-            verbosity.say(legend, "dim", apart=True)
+    if overviews:
+        verbosity.say(terminal.LEGEND, "dim", apart=True)
     for line in terminal.compared(measured):
         verbosity.say(line, apart=True)
     for line in page.contradictions(tables.claims(frame)):
