@@ -7,59 +7,65 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..oracles import plugins, registry
-from .argmax_differences.adaptive_implicit_mle import AdaptiveImplicitMLE
-from .argmax_differences.blackbox import BlackboxDifferentiation
-from .argmax_differences.implicit_mle import ImplicitMLE
-from .argmax_differences.spigot import SPIGOT
-from .argmax_differences.spigot_variants import SPIGOTCE, SPIGOTEG, SPIGOTSteps
+from .antithetic import ARM, ARSM, DisARM
+from .argmax_differences import AdaptiveImplicitMLE, BlackboxDifferentiation, ImplicitMLE
+from .attention import Entmax, entmax
 from .base import Estimator, Evaluations, Loss, PathwiseEstimator
+from .baselines import (
+    ConditionalMeanBaseline,
+    ConstantBaseline,
+    GreedyBaseline,
+    NormalisedRewards,
+    OptimalBaseline,
+    RunningMeanBaseline,
+    SampledBaseline,
+)
+from .constrained_attention import ConstrainedSoftmax, ConstrainedSparsemax, csoftmax, csparsemax
+from .control_variates import ControlSettings, Rebar, Relax
+from .coupled_categories import CARMS, DisARMStickBreaking, DisARMTree
 from .exact import ExactMarginalisation
-from .factorised.antithetic import ARM, ARSM, DisARM
-from .factorised.control_variates import ControlSettings, Rebar, Relax
-from .factorised.coupled_categories import CARMS, DisARMStickBreaking, DisARMTree
-from .factorised.discrete_stein import Rodeo
-from .factorised.gumbel_rao import GappedStraightThrough, GumbelRao
-from .factorised.local_expectation import LocalExpectation
-from .factorised.path_quadrature import PathQuadrature
-from .factorised.reinmax import ReinMax, ReinMaxRao
-from .factorised.reinmax_control import ReinMaxControl
-from .identity import Identity, PerturbedIdentity
+from .factorised import LocalExpectation, Rodeo
+from .fused_attention import Fusedmax, Oscarmax, fusedmax, oscarmax
+from .gumbel import (
+    DecoupledGumbel,
+    GumbelCRF,
+    GumbelSoftmax,
+    RelaxedTopK,
+    StraightThroughGumbel,
+    StraightThroughGumbelCRF,
+    StraightThroughTopK,
+)
+from .gumbel_rao import GappedStraightThrough, GumbelRao
 from .indices import of_indices
 from .layer import StructuredLayer, train_step
+from .learned_baseline import LearnedBaseline
 from .noise import NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma, make_noise
-from .perturbation.gumbel import DecoupledGumbel, GumbelSoftmax, StraightThroughGumbel
-from .perturbation.gumbel_crf import GumbelCRF, StraightThroughGumbelCRF
-from .perturbation.perturb_and_map import PerturbAndMAP, PerturbAndParse
-from .perturbation.perturbed import MultiplicativePerturbation, PerturbedOptimizer
-from .perturbation.relaxed_subset import RelaxedTopK, StraightThroughTopK
-from .perturbation.stochastic_softmax import StochasticSoftmax, StochasticSparseMAP
-from .policies.completions import StepGreedy, StepSampled
-from .policies.enumerated import StepConditionalMean, StepOptimal
-from .policies.learned import StepLearned
-from .policies.local_expectation import StepLocalExpectation
-from .policies.ppo import StepPPO
-from .policies.reinforce import StepLeaveOneOut, StepReinforce
-from .policies.relaxed import StepStraightThrough, StepStraightThroughGumbel
-from .relaxations.attention import ConstrainedSoftmax, ConstrainedSparsemax, Entmax, Fusedmax, Oscarmax
-from .relaxations.constrained import csoftmax, csparsemax
-from .relaxations.differentiable_dp import DifferentiableDP, smoothed_maximum
-from .relaxations.entmax import entmax
-from .relaxations.fused import fusedmax, oscarmax
-from .relaxations.marginals import StructuredAttention
-from .relaxations.sparse import SparseMAP, SparseMAPMarginalisation, SparsemaxMarginalisation, TopKSparsemax
-from .score_function.antithetic_pairs import AntitheticPairs
-from .score_function.baselines import ConstantBaseline, GreedyBaseline, RunningMeanBaseline, SampledBaseline
-from .score_function.conditional_mean import ConditionalMeanBaseline
-from .score_function.importance_weighted_set import ImportanceWeightedSet
-from .score_function.learned import LearnedBaseline
-from .score_function.optimal import OptimalBaseline
-from .score_function.ppo import ProximalPolicy, Rollout
-from .score_function.reinforce import LeaveOneOut, Reinforce, VarGrad, half_variance
-from .score_function.reward_normalisation import NormalisedRewards
-from .score_function.sum_and_sample import SumAndSample
-from .score_function.taylor import DoubleControl, MuProp
-from .score_function.unordered_set import UnorderedSet
-from .straight_through import SampledStraightThrough, Simple, StraightThrough, StraightThroughMarginals
+from .perturbation import (
+    MultiplicativePerturbation,
+    PerturbAndMAP,
+    PerturbAndParse,
+    PerturbedOptimizer,
+    StochasticSoftmax,
+    StochasticSparseMAP,
+)
+from .policies import StepGreedy, StepLeaveOneOut, StepLocalExpectation, StepReinforce, StepSampled
+from .policy_baselines import StepConditionalMean, StepLearned, StepOptimal
+from .ppo import ProximalPolicy, Rollout, StepPPO
+from .reinmax import PathQuadrature, ReinMax, ReinMaxControl, ReinMaxRao
+from .relaxations import DifferentiableDP, StructuredAttention, smoothed_maximum
+from .score_function import AntitheticPairs, DoubleControl, LeaveOneOut, MuProp, Reinforce, VarGrad, half_variance
+from .sparse_supports import SparseMAP, SparseMAPMarginalisation, SparsemaxMarginalisation, TopKSparsemax
+from .spigot import SPIGOT, SPIGOTCE, SPIGOTEG, SPIGOTSteps
+from .straight_through import (
+    Identity,
+    PerturbedIdentity,
+    SampledStraightThrough,
+    Simple,
+    StepStraightThrough,
+    StepStraightThroughGumbel,
+    StraightThrough,
+    StraightThroughMarginals,
+)
 from .supervised import (
     SUPERVISED_LOSSES,
     PerturbedFenchelYoung,
@@ -72,102 +78,37 @@ from .supervised import (
     structured_perceptron,
 )
 from .supervised_training import SUPERVISED, Frozen, Supervised
+from .without_replacement import ImportanceWeightedSet, SumAndSample, UnorderedSet
 
-ESTIMATORS: dict[str, type[Estimator[Any]]] = {
+_FAMILIES: tuple[tuple[type[Estimator[Any]], ...], ...] = (
     # the reference
-    "exact": ExactMarginalisation,
+    (ExactMarginalisation,),
     # score function
-    "reinforce": Reinforce,
-    "reinforce_constant": ConstantBaseline,
-    "reinforce_running_mean": RunningMeanBaseline,
-    "reinforce_greedy": GreedyBaseline,
-    "reinforce_sampled": SampledBaseline,
-    "reinforce_optimal": OptimalBaseline,
-    "reinforce_learned": LearnedBaseline,
-    "reinforce_conditional_mean": ConditionalMeanBaseline,
-    "reinforce_normalised": NormalisedRewards,
-    "reinforce_ppo": ProximalPolicy,
-    "rloo": LeaveOneOut,
-    "vargrad": VarGrad,
-    "muprop": MuProp,
-    "double_cv": DoubleControl,
-    "antithetic_pairs": AntitheticPairs,
-    "sum_and_sample": SumAndSample,
-    "unordered_set": UnorderedSet,
-    "importance_weighted_set": ImportanceWeightedSet,
+    (Reinforce, ConstantBaseline, RunningMeanBaseline, GreedyBaseline, SampledBaseline, OptimalBaseline, LearnedBaseline),
+    (ConditionalMeanBaseline, NormalisedRewards, ProximalPolicy, LeaveOneOut, VarGrad, MuProp, DoubleControl, AntitheticPairs),
+    (SumAndSample, UnorderedSet, ImportanceWeightedSet),
     # score function of independent categories and bits
-    "arm": ARM,
-    "disarm": DisARM,
-    "disarm_sb": DisARMStickBreaking,
-    "disarm_tree": DisARMTree,
-    "carms": CARMS,
-    "arsm": ARSM,
-    "local_expectation": LocalExpectation,
-    "rodeo": Rodeo,
-    "rebar": Rebar,
-    "relax": Relax,
+    (ARM, DisARM, DisARMStickBreaking, DisARMTree, CARMS, ARSM, LocalExpectation, Rodeo, Rebar, Relax),
     # score function of policies, decision by decision
-    "step_reinforce": StepReinforce,
-    "step_greedy": StepGreedy,
-    "step_sampled": StepSampled,
-    "step_conditional_mean": StepConditionalMean,
-    "step_optimal": StepOptimal,
-    "step_learned": StepLearned,
-    "step_leave_one_out": StepLeaveOneOut,
-    "step_local_expectation": StepLocalExpectation,
-    "step_ppo": StepPPO,
+    (StepReinforce, StepGreedy, StepSampled, StepConditionalMean, StepOptimal, StepLearned, StepLeaveOneOut, StepLocalExpectation),
+    (StepPPO,),
     # straight-through
-    "ste": StraightThrough,
-    "ste_marginals": StraightThroughMarginals,
-    "ste_sample": SampledStraightThrough,
-    "simple": Simple,
-    "step_ste": StepStraightThrough,
-    "identity": Identity,
-    "identity_perturbed": PerturbedIdentity,
-    "gst": GappedStraightThrough,
-    "reinmax": ReinMax,
-    "reinmax_rao": ReinMaxRao,
-    "reinmax_cv": ReinMaxControl,
-    "path_quadrature": PathQuadrature,
+    (StraightThrough, StraightThroughMarginals, SampledStraightThrough, Simple, StepStraightThrough, Identity, PerturbedIdentity),
+    (GappedStraightThrough, ReinMax, ReinMaxRao, ReinMaxControl, PathQuadrature),
     # Gumbel relaxations
-    "gumbel_softmax": GumbelSoftmax,
-    "st_gumbel": StraightThroughGumbel,
-    "decoupled_st_gumbel": DecoupledGumbel,
-    "gumbel_rao": GumbelRao,
-    "step_st_gumbel": StepStraightThroughGumbel,
-    "relaxed_top_k": RelaxedTopK,
-    "relaxed_top_k_st": StraightThroughTopK,
-    "gumbel_crf": GumbelCRF,
-    "gumbel_crf_st": StraightThroughGumbelCRF,
+    (GumbelSoftmax, StraightThroughGumbel, DecoupledGumbel, GumbelRao, StepStraightThroughGumbel, RelaxedTopK, StraightThroughTopK),
+    (GumbelCRF, StraightThroughGumbelCRF),
     # perturbation
-    "perturb_and_map": PerturbAndMAP,
-    "perturb_and_parse": PerturbAndParse,
-    "stochastic_softmax": StochasticSoftmax,
-    "stochastic_sparsemap": StochasticSparseMAP,
-    "perturbed_optimizer": PerturbedOptimizer,
-    "perturbed_multiplicative": MultiplicativePerturbation,
+    (PerturbAndMAP, PerturbAndParse, StochasticSoftmax, StochasticSparseMAP, PerturbedOptimizer, MultiplicativePerturbation),
     # surrogate projections and finite differences
-    "spigot": SPIGOT,
-    "spigot_steps": SPIGOTSteps,
-    "spigot_ce": SPIGOTCE,
-    "spigot_eg": SPIGOTEG,
-    "blackbox": BlackboxDifferentiation,
-    "imle": ImplicitMLE,
-    "aimle": AdaptiveImplicitMLE,
+    (SPIGOT, SPIGOTSteps, SPIGOTCE, SPIGOTEG, BlackboxDifferentiation, ImplicitMLE, AdaptiveImplicitMLE),
     # relaxations without noise
-    "structured_attention": StructuredAttention,
-    "differentiable_dp": DifferentiableDP,
-    "entmax": Entmax,
-    "fusedmax": Fusedmax,
-    "oscarmax": Oscarmax,
-    "csparsemax": ConstrainedSparsemax,
-    "csoftmax": ConstrainedSoftmax,
-    "sparsemap": SparseMAP,
+    (StructuredAttention, DifferentiableDP, Entmax, Fusedmax, Oscarmax, ConstrainedSparsemax, ConstrainedSoftmax, SparseMAP),
     # marginalisation over a sparse support
-    "sparsemap_marginalisation": SparseMAPMarginalisation,
-    "sparsemax_marginalisation": SparsemaxMarginalisation,
-    "top_k_sparsemax": TopKSparsemax,
-}
+    (SparseMAPMarginalisation, SparsemaxMarginalisation, TopKSparsemax),
+)
+
+ESTIMATORS = {kind.name: kind for family in _FAMILIES for kind in family}
 """The classes of the estimators by their names."""
 
 AVAILABLE_ESTIMATORS = plugins.Catalogue(ESTIMATORS, "estimator", Estimator, SUPERVISED)

@@ -22,7 +22,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, final
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, final, get_args
 
 import torch
 from torch import Tensor
@@ -217,32 +217,35 @@ def _described(value: object) -> str:
 class Estimator(Configured, abc.ABC, Generic[O]):
     """An estimator of the gradient of an expected (or relaxed) loss with respect to scores.
 
-    A concrete estimator is a frozen dataclass of options. `surrogate` is what one trains with; `gradient` is what one measures.
+    A concrete estimator is a frozen dataclass of options. You train with `surrogate` and measure `gradient`. Its class may give the first
+    three attributes as keywords: ``class LeaveOneOut(ScoreFunction, name="rloo", tier="core", references=("kool2019buy",))``.
 
     Attributes:
         name: registry name.
         references: BibTeX keys.
-        needs: the capabilities that the oracle must have.
+        tier: ``core`` for one estimator of every idea, which presets measure; subclasses are ``extended`` again unless they say so.
+        needs: the capabilities that the oracle must have; without, the one in the brackets of the base class.
+        calls: the `evaluations`, if they are the same for all options.
         objective: whose gradient is estimated.
         unbiased: whether the estimate is unbiased for its objective, for every loss.
         deterministic: whether it draws no random numbers.
         inside_hull: whether the loss is evaluated at points that are no structures.
         state: the options that `observed` changes; training starts with what they are given as.
         needs_gold: whether the loss has to hold true structures, as ``gold``.
-        tier: ``core`` for one estimator of every idea, which presets measure; subclasses are ``extended`` again unless they say so.
         version: raised when a change moves the measured values.
     """
 
     name: ClassVar[str]
     references: ClassVar[tuple[str, ...]] = ()
+    tier: ClassVar[Tier] = "extended"
     needs: ClassVar[tuple[type[Oracle], ...]] = (Oracle,)
+    calls: ClassVar[Evaluations]
     objective: ClassVar[Objective]
     unbiased: ClassVar[bool] = False
     deterministic: ClassVar[bool] = False
     inside_hull: ClassVar[bool] = False
     state: ClassVar[tuple[str, ...]] = ()
     needs_gold: ClassVar[bool] = False
-    tier: ClassVar[Tier] = "extended"
     version: ClassVar[int] = 1
 
     @property
@@ -250,9 +253,9 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         """The multiple of the target gradient that the estimate tends to in the small-step limit (SPIGOT: η, I-MLE: λ)."""
         return 1.0
 
-    @abc.abstractmethod
     def evaluations(self) -> Evaluations:
         """What one estimate costs in calls of the loss and of the oracle."""
+        return self.calls
 
     def lists(self, oracle: Any, event_shape: tuple[int, ...]) -> bool:
         """Whether the declared `Evaluations.listings` are made here; an oracle may draw sets without one."""
@@ -384,10 +387,17 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         """Why scores of this shape are out of reach, as one sentence that begins with the estimator's name; None where they are not."""
         return None
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(
+        cls, *, name: str | None = None, references: tuple[str, ...] = (), tier: Tier = "extended", **options: Any
+    ) -> None:
         """Whatever a subclass lets people call first asks whether the pair is possible, and is one operation."""
         super().__init_subclass__(**options)
-        cls.tier = vars(cls).get("tier", "extended")  # not that of what it extends
+        if name is not None:
+            cls.name, cls.references = name, references
+        cls.tier = vars(cls).get("tier", tier)  # not that of what it extends
+        if "needs" not in vars(cls):
+            kinds = [kind for base in vars(cls).get("__orig_bases__", ()) for kind in get_args(base)]
+            cls.needs = tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Oracle)) or cls.needs
         if "structure" in vars(cls):
             cls.structure = operation()(_refusing(vars(cls)["structure"]))  # type: ignore[attr-defined]
         if "surrogate" in vars(cls):
@@ -396,6 +406,13 @@ class Estimator(Configured, abc.ABC, Generic[O]):
             cls.observed = _of_finite(vars(cls)["observed"])  # type: ignore[method-assign]
         if "warmed_up" in vars(cls):
             cls.warmed_up = _refusing(vars(cls)["warmed_up"])  # type: ignore[assignment, method-assign]
+
+
+class UnbiasedEstimator(Estimator[O]):
+    """An estimator whose mean is the gradient of the expected loss, for every loss."""
+
+    objective = "expected"
+    unbiased = True
 
 
 class PathwiseEstimator(Estimator[O]):
@@ -454,6 +471,15 @@ class PathwiseEstimator(Estimator[O]):
         if not torch.is_inference_mode_enabled() and not depends(losses, point):
             raise _without_gradient(self.name)
         return losses
+
+
+class Relaxation(PathwiseEstimator[O]):
+    """An estimator of the exact gradient of its own, relaxed, objective: that of the loss at a differentiable point inside the hull."""
+
+    objective = "relaxed"
+    unbiased = True
+    inside_hull = True
+    linear = True
 
 
 def upstream_gradient(name: str, losses: Tensor, point: Tensor, *, create_graph: bool = False, retain_graph: bool = True) -> Tensor:
@@ -661,7 +687,9 @@ __all__ = [
     "Oracle",
     "PathwiseEstimator",
     "ProjectionOracle",
+    "Relaxation",
     "SamplingOracle",
+    "UnbiasedEstimator",
     "carry",
     "evaluate",
     "expand_samples",

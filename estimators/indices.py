@@ -41,11 +41,10 @@ def of_indices(function: IndexLoss) -> OfIndices:
 
     Example:
         >>> from structgrad.estimators import make_estimator
-        >>> from structgrad.oracles import LinearChain
         >>> gold = torch.tensor([0, 1, 1])
         >>> loss = of_indices(lambda tags: (tags != gold).sum(-1))
         >>> scores, generator = torch.zeros(3, 2, 2), torch.Generator().manual_seed(0)
-        >>> estimate = make_estimator("rloo[num_samples=64]").gradient(loss, LinearChain(), scores, generator=generator)
+        >>> estimate = make_estimator("rloo[num_samples=64]").gradient(loss, "linear_chain", scores, generator=generator)
         >>> bool(estimate[0, 0, 0] < 0 < estimate[0, 0, 1])  # the first tag is to be 0
         True
     """

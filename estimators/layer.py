@@ -22,7 +22,7 @@ from ..oracles.capabilities import MarginalOracle, Oracle, WarmStart
 from ..oracles.capabilities.ragged import Inside, of_lengths
 from ..oracles.tensor_kinds import check_dense, naming, own, unusual_kind
 from .base import NOTHING, Estimator, Loss, PathwiseEstimator, check_call
-from .score_function.learned import PooledNetwork
+from .learned_baseline import PooledNetwork
 
 Evaluation = Literal["argmax", "relaxed"]
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..oracles import registry
 from ..oracles.capabilities import Oracle
 from ..oracles.capabilities.base import at_least_single
+from ..oracles.device_tables import made_once
 from ..oracles.options import Configured, Positive, Within
 from ..oracles.random_streams import gumbel_quantile, inner_uniform
 from .base import check_call
-from .gamma_sums import MOST_TERMS, gamma_sum_quantile
 
 
 class Noise(Configured, abc.ABC):
@@ -143,6 +144,7 @@ NOISES: dict[str, type[Noise]] = {"gumbel": Gumbel, "normal": Normal, "sum_of_ga
 """The classes of noise by their names."""
 
 AnyNoise = Annotated[Noise, "a noise: gumbel, normal or sum_of_gamma"]
+
 AnySmoothNoise = Annotated[SmoothNoise, "a noise of known density: gumbel or normal"]
 
 
@@ -156,3 +158,116 @@ def make_noise(text: str) -> Noise:
     kind, _, options = text.partition("/")
     noise: Noise = registry.build(f"{kind}[{options.replace('/', ',')}]", NOISES, "noise")
     return noise
+
+
+INTERVALS = 2048
+"""Of the table, in the logit of the probability; the relative error of a quantile is below 1e-8."""
+
+MOST_TERMS = 200
+"""A table takes seconds then; its cost grows with the square."""
+
+ENDS = (-37.5, 36.8)
+"""Logits of the table: just beyond those of 2⁻⁵⁴ and of 1 − 2⁻⁵³."""
+
+NEWTON = 4
+"""Steps from a coarse interpolation to the quantiles of the table: a fifth would change nothing."""
+
+
+def gamma_sum_quantile(uniform: Tensor, shape: float, terms: int) -> Tensor:
+    """The x with ``P(X ≤ x) = u`` for ``X = Σ_{i=1}^{s} Gamma(a, scale s/i)``.
+
+    Args:
+        uniform: float64 numbers in [2⁻⁵⁴, 1 − 2⁻⁵³].
+        shape: a.
+        terms: s.
+
+    Example:
+        One term is a gamma variable; with shape 1 that is an exponential one, of median log 2.
+
+        >>> gamma_sum_quantile(torch.tensor([0.5], dtype=torch.float64), 1.0, 1)
+        tensor([0.6931], dtype=torch.float64)
+    """
+    table = _table(shape, terms, uniform.device)
+    step = (ENDS[1] - ENDS[0]) / INTERVALS
+    place = uniform.logit().sub_(ENDS[0]).div_(step)
+    interval = place.floor().clamp_(0, INTERVALS - 1)
+    within = place.sub_(interval)
+    first, second, third, last = table[interval.long()].unbind(-1)
+    return torch.addcmul(first, within, torch.addcmul(second, within, torch.addcmul(third, within, last))).exp_()
+
+
+@made_once
+def _table(shape: float, terms: int, device: torch.device) -> Tensor:
+    """Coefficients [intervals, 4] of cubics that meet the log-quantile and its derivative at both ends of an interval."""
+    law = _Law(shape, terms)
+    logits = np.linspace(*ENDS, INTERVALS + 1)
+    values = law.log_quantiles(logits)
+    slopes = (ENDS[1] - ENDS[0]) / INTERVALS / law.logit(values)[1]
+    rise = values[1:] - values[:-1]
+    third, last = 3 * rise - 2 * slopes[:-1] - slopes[1:], slopes[:-1] + slopes[1:] - 2 * rise
+    return torch.from_numpy(np.stack([values[:-1], slopes[:-1], third, last], -1)).to(device)
+
+
+class _Law:
+    """The distribution of X as a mixture of gamma distributions of shapes ``s a + n`` and scale 1."""
+
+    def __init__(self, shape: float, terms: int) -> None:
+        from scipy import special  # takes a second to import, and few need it
+
+        self.special = special
+        self.least = shape * terms
+        self.mean = shape * terms * float(np.sum(1 / np.arange(1, terms + 1)))
+        weights = _mixture(shape, terms)
+        # So many Poisson probabilities that those beyond are nothing at the last quantile, some 37 scales of the first term away.
+        last = self.mean + 40 * terms + 12 * (self.mean * terms) ** 0.5
+        weights = np.pad(weights, (0, max(0, int(last + 12 * last**0.5 + 40) - len(weights))))
+        self.at_most, self.above = weights.cumsum(), np.append(weights[::-1].cumsum()[-2::-1], 0.0)
+        self.places = self.least + np.arange(len(weights))
+        self.densities, self.factorials = weights * self.places, special.gammaln(self.places + 1)
+        self.last = last
+
+    def logit(self, log_x: Any) -> tuple[Any, Any]:
+        """``log P(X ≤ x)/P(X > x)`` and its derivative in ``log x``, for an array of ``log x``."""
+        below, above, density = np.concatenate([self._sums(part) for part in np.array_split(log_x, -(-len(log_x) // 32))], -1)
+        return np.log(below) - np.log(above), density / (below * above)
+
+    def _sums(self, log_x: Any) -> Any:
+        x = np.exp(log_x)
+        # Poisson probabilities further from their mean are below 1e-30.
+        ends = (x.min() - 12 * x.min() ** 0.5 - 40, x.max() + 12 * x.max() ** 0.5 + 40)
+        near = slice(*np.searchsorted(self.places, ends))
+        poisson = np.exp(np.outer(log_x, self.places[near]) - x[:, None] - self.factorials[near])
+        above = self.special.gammaincc(self.least, x) + poisson @ self.above[near]
+        return np.stack([poisson @ self.at_most[near], above, poisson @ self.densities[near]])
+
+    def log_quantiles(self, logits: Any) -> Any:
+        """By Newton's method, from an interpolation."""
+        lowest = (ENDS[0] - 2 - np.log(self.at_most[0] or 1.0) + self.special.gammaln(self.least + 1)) / self.least
+        lowest = min(lowest, np.log(self.mean) - 1)
+        log_x = np.union1d(np.linspace(lowest, np.log(self.mean), 300), np.log(np.linspace(self.mean * 1e-2, self.last, 500)))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            known = self.logit(log_x)[0]
+        usable = np.isfinite(known)
+        result = np.interp(logits, known[usable], log_x[usable])
+        for _ in range(NEWTON):
+            value, slope = self.logit(result)
+            result = result + (logits - value) / slope
+        return result
+
+
+def _mixture(shape: float, terms: int) -> Any:
+    """Probabilities of K = 0, 1, ..., until they are nothing: ``n p_n = Σ_{j=1}^{n} r_j p_{n−j}`` with ``r_j = a Σ_i (1 − i/s)^j``."""
+    ratios = 1 - np.arange(1, terms) / terms
+    weights, rates, n, largest = np.ones(1), np.zeros(0), 0, 1.0
+    while n == 0 or weights[n] > 1e-35 * largest or weights[n] > weights[n - 1]:
+        n += 1
+        if n > len(rates):
+            powers = np.arange(n, 2 * n + 64)
+            rates = np.append(rates, shape * (ratios ** powers[:, None]).sum(-1))
+            weights = np.append(weights[:n], np.zeros(len(powers)))
+        weights[n] = rates[:n] @ weights[n - 1 :: -1] / n
+        largest = max(largest, weights[n])
+        if largest > 1e200:
+            weights, largest = weights * 1e-200, largest * 1e-200
+    found = weights[: n + 1]
+    return found / found.sum()

@@ -332,13 +332,12 @@ class PerturbedFenchelYoung(Configured):
     Example:
         >>> from structgrad.oracles import Subset
         >>> oracle, target = Subset(2), torch.tensor([0.0, 1.0, 1.0, 0.0])
-        >>> loss, generator = PerturbedFenchelYoung(num_samples=100), torch.Generator().manual_seed(0)
-        >>> scores = torch.zeros(4, requires_grad=True)
+        >>> loss, scores = PerturbedFenchelYoung(num_samples=100), torch.zeros(4, requires_grad=True)
         >>> optimiser = torch.optim.SGD([scores], lr=1.0)
         >>> values = []
         >>> for step in range(20):
         ...     optimiser.zero_grad()
-        ...     value = loss(oracle, scores, target, generator=generator)
+        ...     value = loss(oracle, scores, target, generator=torch.Generator().manual_seed(0))
         ...     value.backward()
         ...     optimiser.step()
         ...     values.append(float(value.detach()))

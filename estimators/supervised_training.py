@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
 
 from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle, RelaxedOracle
 from ..oracles.options import Count, Positive
-from .base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
+from .base import Estimator, Evaluations, Loss, evaluate, with_gradient
 from .noise import AnyNoise, Gumbel
-from .relaxations.differentiable_dp import smoothed_maximum
+from .relaxations import smoothed_maximum
 from .supervised import (
     PerturbedFenchelYoung,
     crf_loss,
@@ -32,10 +32,10 @@ from .supervised import (
 class Supervised(Estimator[Any]):
     """Training on true structures: the surrogate is a loss of the scores against them, plus the task's loss at them."""
 
-    objective: ClassVar[Objective] = "supervised"
-    unbiased: ClassVar[bool] = True
-    deterministic: ClassVar[bool] = True
-    needs_gold: ClassVar[bool] = True
+    objective = "supervised"
+    unbiased = True
+    deterministic = True
+    needs_gold = True
 
     @final
     def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
@@ -51,7 +51,7 @@ class Supervised(Estimator[Any]):
 
 
 @dataclass(frozen=True)
-class ConditionalRandomField(Supervised):
+class ConditionalRandomField(Supervised, name="crf", references=("lafferty2001conditional",)):
     """The negative log-likelihood of the true structure: `crf_loss`.
 
     Cost: one log-partition and the marginals, one loss.
@@ -60,19 +60,15 @@ class ConditionalRandomField(Supervised):
         Lafferty, McCallum & Pereira 2001, "Conditional random fields", section 3.
     """
 
-    name: ClassVar[str] = "crf"
-    references: ClassVar[tuple[str, ...]] = ("lafferty2001conditional",)
-    needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=1, marginals=1)
+    needs = (MarginalOracle,)
+    calls = Evaluations(losses=1, marginals=1)
 
     def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
         return crf_loss(oracle, scores, gold)
 
 
 @dataclass(frozen=True)
-class Perceptron(Supervised):
+class Perceptron(Supervised, name="perceptron", references=("collins2002discriminative",)):
     """The structured perceptron: `structured_perceptron`.
 
     Cost: one argmax, one loss.
@@ -81,18 +77,14 @@ class Perceptron(Supervised):
         Collins 2002, "Discriminative training methods for hidden Markov models", section 2.
     """
 
-    name: ClassVar[str] = "perceptron"
-    references: ClassVar[tuple[str, ...]] = ("collins2002discriminative",)
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=1, argmax=1)
+    calls = Evaluations(losses=1, argmax=1)
 
     def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
         return structured_perceptron(oracle, scores, gold)
 
 
 @dataclass(frozen=True)
-class MarginPerceptron(Supervised):
+class MarginPerceptron(Supervised, name="margin_perceptron", references=("taskar2003maxmargin",)):
     """The structured hinge loss: `margin_perceptron`.
 
     Cost: one argmax, one loss.
@@ -106,18 +98,14 @@ class MarginPerceptron(Supervised):
 
     cost: Positive = 1.0
 
-    name: ClassVar[str] = "margin_perceptron"
-    references: ClassVar[tuple[str, ...]] = ("taskar2003maxmargin",)
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=1, argmax=1)
+    calls = Evaluations(losses=1, argmax=1)
 
     def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
         return margin_perceptron(oracle, scores, gold, cost=self.cost)
 
 
 @dataclass(frozen=True)
-class SparseMAPLoss(Supervised):
+class SparseMAPLoss(Supervised, name="sparsemap_loss", references=("niculae2018sparsemap",)):
     """The SparseMAP loss: `sparsemap_loss`.
 
     Cost: one projection, one loss.
@@ -126,19 +114,15 @@ class SparseMAPLoss(Supervised):
         Niculae, Martins, Blondel & Cardie 2018, "SparseMAP: differentiable sparse structured inference", section 4.
     """
 
-    name: ClassVar[str] = "sparsemap_loss"
-    references: ClassVar[tuple[str, ...]] = ("niculae2018sparsemap",)
-    needs: ClassVar[tuple[type[Oracle], ...]] = (ProjectionOracle,)
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=1, projections=1)
+    needs = (ProjectionOracle,)
+    calls = Evaluations(losses=1, projections=1)
 
     def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
         return sparsemap_loss(oracle, scores, gold)
 
 
 @dataclass(frozen=True)
-class MarginSparseMAP(Supervised):
+class MarginSparseMAP(Supervised, name="margin_sparsemap", references=("niculae2018sparsemap",)):
     """The margin SparseMAP loss: `margin_sparsemap_loss`.
 
     Cost: one projection, one loss.
@@ -152,19 +136,15 @@ class MarginSparseMAP(Supervised):
 
     cost: Positive = 1.0
 
-    name: ClassVar[str] = "margin_sparsemap"
-    references: ClassVar[tuple[str, ...]] = ("niculae2018sparsemap",)
-    needs: ClassVar[tuple[type[Oracle], ...]] = (ProjectionOracle,)
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=1, projections=1)
+    needs = (ProjectionOracle,)
+    calls = Evaluations(losses=1, projections=1)
 
     def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
         return margin_sparsemap_loss(oracle, scores, gold, cost=self.cost)
 
 
 @dataclass(frozen=True)
-class PerturbedFenchelYoungTraining(Supervised):
+class PerturbedFenchelYoungTraining(Supervised, name="perturbed_fenchel_young", references=("berthet2020learning",)):
     """The perturbed Fenchel–Young loss: `PerturbedFenchelYoung`.
 
     Cost: M argmax and one noise tensor each, one loss.
@@ -180,9 +160,7 @@ class PerturbedFenchelYoungTraining(Supervised):
     num_samples: Count = 10
     noise: AnyNoise = Gumbel()
 
-    name: ClassVar[str] = "perturbed_fenchel_young"
-    references: ClassVar[tuple[str, ...]] = ("berthet2020learning",)
-    deterministic: ClassVar[bool] = False
+    deterministic = False
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, argmax=self.num_samples, perturbations=self.num_samples)
@@ -192,7 +170,7 @@ class PerturbedFenchelYoungTraining(Supervised):
 
 
 @dataclass(frozen=True)
-class DifferentiableDPLoss(Supervised):
+class DifferentiableDPLoss(Supervised, name="differentiable_dp_loss", references=("mensch2018differentiable",)):
     """Differentiable dynamic programming as a loss: ``DP_Ω(θ) − ⟨θ, y⟩``, of gradient ``E(θ) − y``; with the entropy it is `crf_loss`.
 
     With ½‖·‖² it may be negative, for the smoothed maximum then lies below the best score.
@@ -208,12 +186,8 @@ class DifferentiableDPLoss(Supervised):
 
     omega: Literal["l2", "entropy"] = "l2"
 
-    name: ClassVar[str] = "differentiable_dp_loss"
-    references: ClassVar[tuple[str, ...]] = ("mensch2018differentiable",)
-    needs: ClassVar[tuple[type[Oracle], ...]] = (RelaxedOracle,)
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=1, relaxations=1)
+    needs = (RelaxedOracle,)
+    calls = Evaluations(losses=1, relaxations=1)
 
     def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
         if self.omega == "entropy":
@@ -223,19 +197,16 @@ class DifferentiableDPLoss(Supervised):
 
 
 @dataclass(frozen=True)
-class Frozen(Estimator[Any]):
+class Frozen(Estimator[Any], name="frozen"):
     """No gradient in the scores: the decoder learns at the best structures of an encoder that stays as it is, as in a pipeline.
 
     Cost: one argmax, one loss.
     """
 
-    name: ClassVar[str] = "frozen"
-    objective: ClassVar[Objective] = "argmax"
-    unbiased: ClassVar[bool] = True
-    deterministic: ClassVar[bool] = True
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=1, argmax=1)
+    objective = "argmax"
+    unbiased = True
+    deterministic = True
+    calls = Evaluations(losses=1, argmax=1)
 
     def surrogate(self, loss: Loss, oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         losses = evaluate(loss, oracle.argmax(scores.detach()), oracle.event_ndim)
@@ -243,13 +214,10 @@ class Frozen(Estimator[Any]):
 
 
 SUPERVISED: dict[str, type[Estimator[Any]]] = {
-    "crf": ConditionalRandomField,
-    "perceptron": Perceptron,
-    "margin_perceptron": MarginPerceptron,
-    "sparsemap_loss": SparseMAPLoss,
-    "margin_sparsemap": MarginSparseMAP,
-    "perturbed_fenchel_young": PerturbedFenchelYoungTraining,
-    "differentiable_dp_loss": DifferentiableDPLoss,
-    "frozen": Frozen,
+    kind.name: kind
+    for kind in (
+        *(ConditionalRandomField, Perceptron, MarginPerceptron, SparseMAPLoss, MarginSparseMAP, PerturbedFenchelYoungTraining),
+        *(DifferentiableDPLoss, Frozen),
+    )
 }
 """What `make_estimator` builds besides the estimators: ways of training that know the true structures, or nothing of them."""

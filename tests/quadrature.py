@@ -50,7 +50,7 @@ def deal_gumbels(monkeypatch: pytest.MonkeyPatch, values: Tensor) -> None:
 def deal_uniforms(monkeypatch: pytest.MonkeyPatch, values: Tensor) -> None:
     """Uniforms of antithetic pairs are ``[rows, *bits]`` from now on."""
     dealt = lambda batch, shape, **named: values.reshape(*batch, *shape)  # noqa: E731
-    monkeypatch.setattr("structgrad.estimators.factorised.antithetic.random_uniform", dealt)
+    monkeypatch.setattr("structgrad.estimators.antithetic.random_uniform", dealt)
 
 
 def estimates_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor, samples: Tensor | int) -> Tensor:

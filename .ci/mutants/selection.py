@@ -109,12 +109,11 @@ def _names(root: Path, module: str, draw: random.Random) -> list[str]:
 @cache
 def _registry(root: Path) -> dict[str, str]:
     """The module of each name of the registry of estimators."""
-    text = (root / "estimators/__init__.py").read_text(encoding="utf-8")
-    sources = {
-        alias.name: f"structgrad.estimators.{node.module}"
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.ImportFrom) and node.level == 1
-        for alias in node.names
+    return {
+        keyword.value.value: module
+        for module, path in modules(root).items()
+        if module.startswith("structgrad.estimators.")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for keyword in (node.keywords if isinstance(node, ast.ClassDef) else ())
+        if keyword.arg == "name" and isinstance(keyword.value, ast.Constant)
     }
-    pairs = re.findall(r'^    "(\w+)": (\w+),$', text, re.MULTILINE)
-    return {name: sources[kind] for name, kind in pairs if sources.get(kind) in modules(root)}

@@ -30,10 +30,16 @@ GREY = "#808080"
 """The colour of the exact gradient, and of no other estimator."""
 
 _HUES = {
-    **{"straight_through": 0.03, "identity": 0.03, "factorised": 0.15, "policies": 0.32, "": 0.5},
-    **{"score_function": 0.64, "relaxations": 0.76, "perturbation": 0.86, "argmax_differences": 0.95},
+    **dict.fromkeys(("straight_through",), 0.03),
+    **dict.fromkeys(("factorised", "antithetic", "coupled_categories", "control_variates", "gumbel_rao", "reinmax"), 0.15),
+    **dict.fromkeys(("policies", "policy_baselines"), 0.32),
+    **dict.fromkeys(("",), 0.5),
+    **dict.fromkeys(("score_function", "baselines", "learned_baseline", "ppo", "without_replacement"), 0.64),
+    **dict.fromkeys(("relaxations", "sparse_supports", "attention", "constrained_attention", "fused_attention"), 0.76),
+    **dict.fromkeys(("gumbel", "perturbation"), 0.86),
+    **dict.fromkeys(("argmax_differences", "spigot"), 0.95),
 }
-"""Hues by package of the estimator, and of all other ones; estimators of one package spread over a tenth of the circle."""
+"""Hues by module of the estimator, and of all other ones; estimators of one hue spread over a tenth of the circle."""
 
 _LIGHTNESS, _CHROMA = (0.54, 0.63), 0.15
 """Of OKLab. Between these lightnesses, every hue has a contrast of at least 3 : 1 on a white page and on a dark one."""
@@ -173,8 +179,8 @@ def looks(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
 
     kinds: dict[float | None, list[str]] = {}
     for estimator, family in frame[["estimator", "family"]].drop_duplicates("estimator").astype(str).itertuples(index=False, name=None):
-        package = ESTIMATORS[family].__module__.split(".")[2] if family in ESTIMATORS else ""
-        kinds.setdefault(None if package == "exact" else _HUES.get(package, _HUES[""]), []).append(estimator)
+        module = ESTIMATORS[family].__module__.split(".")[2] if family in ESTIMATORS else ""
+        kinds.setdefault(None if module == "exact" else _HUES.get(module, _HUES[""]), []).append(estimator)
     found, (dark, light) = {}, _LIGHTNESS
     for number, (hue, same) in enumerate(kinds.items()):
         for position, estimator in enumerate(same):

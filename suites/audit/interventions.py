@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...estimators.base import Estimator
 from ...estimators.noise import SmoothNoise
-from ...estimators.score_function.reinforce import scores_of
+from ...estimators.score_function import scores_of
 from ...oracles.capabilities import MarginalOracle, SamplingOracle
 from .cases import FLAT, PEAKED, USUAL, AuditLoss, Structure, all_structures, off_structures, random_scores, seeded
 

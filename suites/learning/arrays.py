@@ -28,24 +28,21 @@ _SEED = re.compile(r"seed[-=](\d+)")
 
 OWN = "own"  # prefix of the idea of a user's own estimator; its name follows
 
-IDEAS = {  # Ideas by module, or by folder for the other modules in it. Resamples draw ideas, because numbers of one idea are dependent.
+IDEAS = {  # Ideas by module. Resamples draw ideas, because numbers of one idea are dependent.
     module: idea
     for idea, modules in {
         "exact": ("exact",),
         "score function": (
-            *("score_function", "policies", "factorised.antithetic", "factorised.control_variates", "factorised.coupled_categories"),
-            *("factorised.discrete_stein", "factorised.local_expectation"),
+            *("score_function", "baselines", "learned_baseline", "ppo", "without_replacement", "policies", "policy_baselines"),
+            *("factorised", "antithetic", "coupled_categories", "control_variates"),
         ),
-        "straight-through": (
-            *("straight_through", "identity", "policies.relaxed", "factorised.reinmax", "factorised.reinmax_control"),
-            "factorised.path_quadrature",
-        ),
-        "Gumbel": ("perturbation.gumbel", "perturbation.gumbel_crf", "perturbation.relaxed_subset", "factorised.gumbel_rao"),
+        "straight-through": ("straight_through", "reinmax"),
+        "Gumbel": ("gumbel", "gumbel_rao"),
         "perturbed maximiser": ("perturbation",),
-        "SPIGOT": ("argmax_differences.spigot", "argmax_differences.spigot_variants"),
+        "SPIGOT": ("spigot",),
         "implicit differentiation": ("argmax_differences",),
-        "relaxation": ("relaxations",),
-        "sparse support": ("relaxations.sparse",),
+        "relaxation": ("relaxations", "attention", "constrained_attention", "fused_attention"),
+        "sparse support": ("sparse_supports",),
     }.items()
     for module in modules
 }
@@ -215,7 +212,7 @@ def idea_of(family: str) -> str:
     from ...estimators import ESTIMATORS  # a page without learning does not import torch
 
     place = ESTIMATORS[family].__module__.partition(".estimators.")[2] if family in ESTIMATORS else ""
-    return IDEAS.get(place) or IDEAS.get(place.partition(".")[0]) or f"{OWN}: {family}"
+    return IDEAS.get(place) or f"{OWN}: {family}"
 
 
 def half_of_task(task: str) -> str:

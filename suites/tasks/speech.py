@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...estimators.enumeration import expected_loss
+from ...estimators.exact import expected_loss
 from ...oracles import IndependentCategoricals, Subset
 from ...oracles.options import Count, NonNegative
 from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss, seeded

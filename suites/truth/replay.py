@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator, Loss
-from ...estimators.score_function.reinforce import scores_of
-from ...estimators.score_function.without_replacement import draw_set, log_mass_of_others, race
+from ...estimators.score_function import scores_of
+from ...estimators.without_replacement import draw_set, log_mass_of_others, race
 from ...oracles.capabilities import DistinctSamplingOracle, DrawnSet, KBestOracle, MarginalOracle, SamplingOracle
 from ...oracles.random_streams import RowGenerator
 from ..device_memory import Launches

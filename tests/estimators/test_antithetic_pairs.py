@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from structgrad.estimators import AntitheticPairs
-from structgrad.estimators.score_function.antithetic_pairs import Opposite, Recorded
+from structgrad.estimators.score_function import Opposite, Recorded
 from structgrad.oracles import SeedBlocks
 from structgrad.suites.truth import exact_truth
 from tests.estimator_cases import ALL_CASES, LOSSES, numbers

@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from torch import Tensor
 
 from structgrad.estimators import DecoupledGumbel, Estimator, GappedStraightThrough, GumbelRao, GumbelSoftmax, Loss, StraightThroughGumbel
-from structgrad.estimators.factorised.common import conditional_race
+from structgrad.estimators.factorised import conditional_race
 from structgrad.oracles import Categorical, IndependentCategoricals
 from tests.estimator_cases import exact_mean, numbers, table_loss, three_classes
 from tests.helpers import OracleCase, chi_square_p_value, one_hots, seeded

@@ -11,8 +11,7 @@ import torch
 from scipy import stats
 
 from structgrad.estimators import Gumbel, Noise, Normal, SumOfGamma
-from structgrad.estimators.gamma_sums import gamma_sum_quantile
-from structgrad.estimators.noise import NOISES
+from structgrad.estimators.noise import NOISES, gamma_sum_quantile
 from structgrad.oracles import Categorical, SeedBlocks
 from structgrad.oracles.random_streams import RowGenerator
 from tests.estimator_cases import numbers, oracles

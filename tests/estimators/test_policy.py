@@ -34,8 +34,7 @@ from structgrad.estimators import (
     StepStraightThroughGumbel,
     make_estimator,
 )
-from structgrad.estimators.factorised.common import conditional_race
-from structgrad.estimators.policies import relaxed
+from structgrad.estimators.factorised import conditional_race
 from structgrad.oracles import ShiftReduce
 from structgrad.suites.measures.bias import Sampling, measure
 from structgrad.suites.oracle_proxy import hooked
@@ -483,7 +482,7 @@ def choice_by_quadrature(case: OracleCase, scores: Tensor, monkeypatch: pytest.M
         lost = 1 if z[2, 2, 0] else 0
         noise = torch.zeros(len(nodes), *case.event, dtype=torch.float64)
         noise[:, 2, 2, lost] = (1 - share).log() - share.log()  # −log r
-        monkeypatch.setattr(relaxed, "Gumbel", lambda noise=noise: FixedNoise(noise))
+        monkeypatch.setattr("structgrad.estimators.straight_through.Gumbel", lambda noise=noise: FixedNoise(noise))
         dealt: Any = scripted(case.oracle, z.expand(1, len(nodes), *case.event))
         estimator = StepStraightThroughGumbel()
         estimates = estimator.gradient(lambda z: z[..., 2, 2, 0], dealt, scores.expand(len(nodes), *case.event), generator=seeded())

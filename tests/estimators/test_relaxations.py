@@ -28,7 +28,7 @@ from structgrad.estimators import (
     StructuredAttention,
     make_estimator,
 )
-from structgrad.estimators.perturbation.relaxed_subset import log_of_the_rest, successive_softmaxes
+from structgrad.estimators.gumbel import log_of_the_rest, successive_softmaxes
 from structgrad.oracles import Alignment, Categorical, LinearChain, Subset
 from structgrad.oracles.numerics import scaled
 from tests.estimator_cases import (

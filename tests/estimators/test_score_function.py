@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import ConstantBaseline, Estimator, GreedyBaseline, LeaveOneOut, Reinforce, RunningMeanBaseline, VarGrad
-from structgrad.estimators.score_function.reinforce import ScoreFunction
+from structgrad.estimators.score_function import ScoreFunction
 from structgrad.oracles import Categorical
 from structgrad.suites.measures.bias import measure
 from tests.estimator_cases import CASES, LOSSES, numbers, oracles, table_loss, three_classes

@@ -14,8 +14,7 @@ from scipy.stats import ks_2samp
 from torch import Tensor
 
 from structgrad.estimators import ImportanceWeightedSet, Loss, Reinforce, UnorderedSet
-from structgrad.estimators.score_function.unordered_set import by_quadrature, by_recursion
-from structgrad.estimators.score_function.without_replacement import draw_set, log_chance_above, log_mass_of_others
+from structgrad.estimators.without_replacement import by_quadrature, by_recursion, draw_set, log_chance_above, log_mass_of_others
 from structgrad.oracles import Assignment, Categorical, DrawnSet, Subset
 from structgrad.suites.measures.bias import Sampling, measure
 from tests.estimator_cases import CASES, LOSSES, exact_mean, numbers, oracles, table_loss, three_classes
@@ -167,7 +166,7 @@ def test_nothing_is_left_of_a_whole_space() -> None:
 @pytest.mark.parametrize("chunk", [3, 4096])
 def test_the_law_of_the_race(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ordered draws are each from what is left, whatever the chunks; the set knows its probabilities and its rest."""
-    monkeypatch.setattr("structgrad.estimators.score_function.without_replacement.CHUNK", chunk)
+    monkeypatch.setattr("structgrad.estimators.without_replacement.CHUNK", chunk)
     scores = numbers(5)
     drawn = draw_set(Categorical(), scores.expand(100_000, 5), 2, generator=seeded(chunk))
     first, second = drawn.structures.argmax(-1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from structgrad.estimators import ESTIMATORS, Estimator, StructuredLayer, train_step
-from structgrad.estimators.score_function.ppo import ClippedUpdates
+from structgrad.estimators.ppo import ClippedUpdates
 from structgrad.oracles import Alignment, Categorical, IndependentCategoricals, LinearChain, ProjectiveTree, ShiftReduce, Subset
 from tests.estimator_cases import numbers
 from tests.helpers import seeded

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.estimators.score_function.learned import PooledNetwork, readable
+from structgrad.estimators.learned_baseline import PooledNetwork, readable
 from structgrad.oracles import (
     Alignment,
     Assignment,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from structgrad.estimators import LeaveOneOut, Reinforce, Simple, StraightThrough, StructuredAttention
 from structgrad.estimators.base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
-from structgrad.estimators.score_function.reinforce import scores_of
+from structgrad.estimators.score_function import scores_of
 from structgrad.oracles import MarginalOracle, Oracle, SamplingOracle
 from structgrad.suites.audit import Audit, audit
 

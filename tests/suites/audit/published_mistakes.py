@@ -40,8 +40,9 @@ from structgrad.estimators.base import (
     with_backward,
     with_gradient,
 )
-from structgrad.estimators.factorised.common import ExactSampleForward, PullBack, Race, conditional_race, softmax_product
-from structgrad.estimators.score_function.reinforce import scores_of
+from structgrad.estimators.factorised import PullBack, conditional_race, softmax_product
+from structgrad.estimators.gumbel_rao import ExactSampleForward, Race
+from structgrad.estimators.score_function import scores_of
 from structgrad.oracles import Oracle, SamplingOracle
 from structgrad.oracles.options import Positive
 from structgrad.oracles.random_streams import standard_gumbel

@@ -19,7 +19,7 @@ from scipy import optimize, stats
 from torch import Tensor
 
 from structgrad.estimators.base import Estimator
-from structgrad.estimators.score_function.without_replacement import SetEstimator
+from structgrad.estimators.without_replacement import SetEstimator
 from structgrad.oracles import Assignment, Categorical, EnumerableOracle, SpanningTree, Subset
 from structgrad.oracles.capabilities import DrawnSet
 from structgrad.suites.measures.bias_tests import ALPHA, FILTER, FLAT

@@ -1,1 +1,0 @@
-"""Surrogate projections and finite differences of argmax."""

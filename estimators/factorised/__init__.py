@@ -1,1 +1,0 @@
-"""Estimators of independent categories and bits."""

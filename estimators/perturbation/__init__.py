@@ -1,1 +1,0 @@
-"""Noise on the scores: perturb-and-MAP, Gumbel relaxations, perturbed optimizers."""

@@ -1,1 +1,0 @@
-"""Estimators of policies, decision by decision."""

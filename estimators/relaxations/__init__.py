@@ -1,1 +1,0 @@
-"""Deterministic relaxations and sparse marginalisation."""

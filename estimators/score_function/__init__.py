@@ -1,1 +1,0 @@
-"""The score-function family, over any oracle that samples."""
