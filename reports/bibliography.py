@@ -28,12 +28,7 @@ class Entry:
     fields: dict[str, str]
 
     def __str__(self) -> str:
-        """Authors, title, venue and year, for people.
-
-        Example:
-            >>> str(entries()["valiant1979complexity"])
-            'L. G. Valiant (1979). The Complexity of Computing the Permanent. Theoretical Computer Science.'
-        """
+        """Authors, title, venue and year: L. G. Valiant (1979). The Complexity of Computing the Permanent. Theoretical Computer Science."""
         people = (name.partition(", ") for name in self.fields["author"].split(" and "))
         names = [" ".join([*(f"{part[0]}." for part in first.split()), last]) for last, _, first in people]
         authors = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if len(names) <= 4 else f"{names[0]} et al."
@@ -44,12 +39,7 @@ class Entry:
 
     @property
     def short(self) -> str:
-        """Authors and year.
-
-        Example:
-            >>> entries()["valiant1979complexity"].short
-            'Valiant 1979'
-        """
+        """Authors and year: Valiant 1979."""
         names = [name.partition(", ")[0] for name in self.fields["author"].split(" and ")]
         return f"{' & '.join(names) if len(names) <= 2 else f'{names[0]} et al.'} {self.fields['year']}"
 
@@ -63,10 +53,7 @@ def entries() -> dict[str, Entry]:
 
 
 def used(frame: pd.DataFrame, known: Mapping[str, Sequence[str]] | None = None) -> dict[Entry, list[str]]:
-    """The publications behind the estimators and oracles of a result table, each with the names that refer to it, by key.
-
-    The names with their keys may be `known`, as `cited` returns them.
-    """
+    """The publications behind a result table, each with the names that refer to it; names with keys may be `known` from `cited`."""
     rows = frame[frame["status"] != "skipped"]
     families, oracles = (map(str, rows[column].astype(object).unique()) for column in ("family", "oracle"))
     names = cited(families, oracles) if known is None else known

@@ -94,18 +94,10 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read(path: Path | str, columns: Sequence[str] | None = None) -> tuple[pd.DataFrame, Manifest]:
-    """The table and the manifest of a run; the finished cells of one that was killed or interrupted.
+    """The table and the manifest of a run by its folder or table; the finished cells of a run that was killed or interrupted.
 
-    If a table is damaged, it is derived again from the cells.
-
-    Args:
-        path: the folder of a run, or its table.
-        columns: some of its columns, which saves memory; batches of replicates are then arrays.
-
-    Raises:
-        FileNotFoundError: there is no table.
-        OtherSchemaError: a table of another schema version.
-        ValueError: the file is no table of structgrad.
+    A damaged table is derived again from the cells. Some `columns` alone save memory; batches of replicates are then arrays. Raises a
+    FileNotFoundError without a table, an OtherSchemaError, or a ValueError if the file is no table of structgrad.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -140,7 +132,7 @@ def read(path: Path | str, columns: Sequence[str] | None = None) -> tuple[pd.Dat
         frame, names = table.to_pandas(), list(columns or COLUMNS)
         if columns is None:
             frame["batches"] = frame["batches"].map(tuple)
-        return with_visible_names(frame[names].astype({name: COLUMNS[name] for name in names})), _manifest(metadata[_METADATA_MANIFEST])
+        return _with_visible_names(frame[names].astype({name: COLUMNS[name] for name in names})), _manifest(metadata[_METADATA_MANIFEST])
     except (KeyError, TypeError, ValueError, pa.ArrowException, OverflowError) as error:
         raise ValueError(
             f"{file} is not what its schema version {SCHEMA_VERSION} says ({' '.join(str(error).split())}); measure it again"
@@ -150,10 +142,10 @@ def read(path: Path | str, columns: Sequence[str] | None = None) -> tuple[pd.Dat
 def _derived(folder: Path) -> tuple[pd.DataFrame, Manifest]:
     from ..suites.running.runner import collect
 
-    return with_visible_names(to_frame(collect(folder))), manifest_of(folder)
+    return _with_visible_names(to_frame(collect(folder))), manifest_of(folder)
 
 
-def with_visible_names(frame: pd.DataFrame) -> pd.DataFrame:
+def _with_visible_names(frame: pd.DataFrame) -> pd.DataFrame:
     """The table without names that hold control characters, or characters that hide or reverse text."""
     for name in frame.select_dtypes(["category", "string"]):
         changed = {word: seen for word in frame[name].dropna().unique() if (seen := visible(str(word))) != word}

@@ -1,28 +1,38 @@
-"""Tables by path, by the name of a baseline, or the published table."""
+"""Tables by path, by the name of a baseline, or the published table.
+
+A baseline is a named table that runs are compared with: one file with the rows that a gate needs, and the manifest of its run.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
-from ...suites.base import Row
+from ...suites.base import COLUMNS, FAILED, Row
+from ...suites.comparison.pairs import is_compared
+from ...suites.metrics import rule_of
 from ...suites.running.remote import is_url, reading
 from .. import published, results
-from . import baselines
+
+FOLDER = Path("baselines")
+"""Default folder of baselines."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A run, a baseline or the published table.
-
-    Attributes:
-        name: the given name. ``frame``: its table. ``manifest``: that of its run.
-    """
+    """A run, a baseline or the published table, by the given name: its table, and the manifest of its run."""
 
     name: str
     frame: pd.DataFrame
@@ -40,43 +50,31 @@ class Loaded:
         return self.manifest.get("kind") == published.NAME
 
 
-def load(name: str, folder: Path = baselines.FOLDER, columns: Sequence[str] | None = None) -> Loaded:
-    """The table of a run folder, a file, a URL, or a baseline of this name; ``published`` is the table of the package.
+def load(name: str, folder: Path = FOLDER, columns: Sequence[str] | None = None) -> Loaded:
+    """The table of a run folder, a file, a URL, or a baseline of this name in a folder; ``published`` is the table of the package.
 
-    Args:
-        name: path, URL, name of a baseline, or ``published``.
-        folder: folder of the baselines.
-        columns: some columns, as in `results.read`.
-
-    Raises:
-        FileNotFoundError: there is neither.
-        OtherSchemaError: a table of another schema version.
-        ValueError: a file that is no table of structgrad.
+    Columns and errors are those of `results.read`.
     """
     if is_url(name):
         with reading(name) as fetched:
             return Loaded(name, *results.read(fetched, columns))
     path: Path | None = Path(name)
     if not Path(name).exists():
-        known = baselines.names(folder)
+        known = baselines_in(folder)
         if name not in (*known, published.NAME):
             from ...oracles.registry import hint
 
             more = f"; {hint(name, [*known, published.NAME])}" if known else f", and {folder} holds no baseline"
             raise FileNotFoundError(f"found neither a run nor a baseline {name!r}{more}")
-        path = baselines.path_of(name, folder) if name in known else None
+        path = path_of(name, folder) if name in known else None
     frame, manifest = published.load() if path is None else results.read(path, columns)
     return Loaded(name, frame, manifest)
 
 
 def comparable(base: Loaded, head: Loaded) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of two tables that are compared.
-
-    A baseline is compared with the rows that a baseline keeps. The published table is compared with the cells that both hold,
-    equally rounded.
-    """
+    """The rows of two tables that are compared: those that a baseline keeps, or the cells that the published table has too, rounded."""
     if not (base.is_published or head.is_published):
-        return base.frame, baselines.needed(head.frame) if "baseline" in base.manifest else head.frame
+        return base.frame, gated_rows(head.frame) if "baseline" in base.manifest else head.frame
     frames = [loaded.frame if loaded.is_published else published.reduced(loaded.frame) for loaded in (base, head)]
     cells = [pd.MultiIndex.from_frame(frame[["problem", "stage", "instance", "estimator"]].astype(str)) for frame in frames]
     old, new = (frame[own.isin(other)] for frame, own, other in zip(frames, cells, cells[::-1], strict=True))
@@ -99,3 +97,36 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
     values: dict[str, Any] = {name: column.astype(object).where(column.notna(), None) for name, column in columns.items()}
     values["batches"] = [tuple(map(float, batches)) if batches is not None else () for batches in frame["batches"]]
     return [Row(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]
+
+
+def path_of(name: str, folder: Path) -> Path:
+    """The file of a baseline, whose name is a plain word, so that nothing is written or removed elsewhere."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"`baseline` got the name {name!r}; expected letters, digits, dots, dashes and underscores")
+    return folder / f"{name}.parquet"
+
+
+def baselines_in(folder: Path) -> list[str]:
+    """The names of all baselines of a folder."""
+    return sorted(path.stem for path in folder.glob("*.parquet")) if folder.is_dir() else []
+
+
+def gated_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that a gate needs: gated metrics and failures."""
+    gated = frame["metric"].isin([name for name in frame["metric"].unique() if rule_of(name).gated])
+    return frame[(is_compared(frame) & gated) | (frame["status"].isin(FAILED) & frame["metric"].eq(""))]
+
+
+def save_baseline(path: Path, frame: pd.DataFrame, manifest: results.Manifest, **about: Any) -> int:
+    """Write a baseline of a run, as a whole or not at all, and return the number of its rows.
+
+    Its name is also stored, and why it was saved although the gate fails.
+    """
+    kept = gated_rows(frame).assign(traceback="", seconds=np.nan, source="").astype(COLUMNS).reset_index(drop=True)
+    kept = kept.assign(**{str(name): kept[name].cat.remove_unused_categories() for name in kept.select_dtypes("category")})
+    note = {"saved": datetime.now(UTC).isoformat(timespec="seconds"), "rows": len(kept), **about}
+    with tempfile.TemporaryDirectory() as folder:
+        written = results.write(kept, Path(folder), {**manifest, "baseline": note})
+        pq.write_table(pq.read_table(written), written, compression="zstd", use_dictionary=True)
+        results.write_whole(path, written.read_bytes())
+    return len(kept)

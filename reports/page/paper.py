@@ -1,7 +1,4 @@
-r"""Figures for a paper: drawn by seaborn at the width of a column or of a page, as PDF with its fonts, each with the text of its caption.
-
-A caption is TeX for ``\caption{\input{…}}``: the measurement and its size.
-"""
+r"""Figures for a paper: drawn by seaborn as PDF, each with the text of its caption, which is TeX for ``\caption{\input{…}}``."""
 
 from __future__ import annotations
 
@@ -81,12 +78,7 @@ class PlannedFigure:
 
 
 def planned(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iterator[PlannedFigure]:
-    """The matrix of best estimators; for each problem bias and variance, and error against cost.
-
-    Args:
-        frame: the rows of a run.
-        known: entry ``catalogue`` of its manifest, as in `dataset.marks`.
-    """
+    """The matrix of best estimators; for each problem bias and variance, and error against cost. The catalogue is that of the manifest."""
     held = dataset.marks(tables.by_loss(frame), known or {})
     best = winners(held)
     if len(best):
@@ -106,9 +98,7 @@ def planned(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iter
 def winners(held: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The best estimator of any kind for each problem and entropy level, with the time of `MAIN_BUDGET` estimates of REINFORCE.
 
-    Returns:
-        One row for each: ``base`` (the problem without its loss), ``loss``, ``stage``, ``estimator``, ``score``, ``colour``, and ``sure``:
-        whether no other may be as good.
+    ``base`` is the problem without its loss, and ``sure`` is whether no other may be as good.
     """
     standings = held["standings"]
     asked = standings[(standings["question"] == "gradients") & (standings["budget"] == MAIN_BUDGET)]
@@ -136,15 +126,8 @@ def draw_matrix(best: pd.DataFrame) -> Figure:
             rows = best[best["loss"] == loss].set_index(["base", "stage"])
             grid, words = (rows[name].unstack().reindex(index=bases, columns=stages) for name in ("code", "word"))
             looks: dict[str, Any] = {"vmin": -0.5, "vmax": len(codes) - 0.5, "linewidths": 0.6, "cbar": False}
-            sns.heatmap(
-                grid.astype(float),
-                annot=words.fillna(""),
-                fmt="",
-                annot_kws={"size": 6},
-                ax=panel,
-                cmap=ListedColormap(list(colours)),
-                **looks,
-            )
+            looks |= {"annot": words.fillna(""), "fmt": "", "annot_kws": {"size": 6}, "cmap": ListedColormap(list(colours))}
+            sns.heatmap(grid.astype(float), ax=panel, **looks)
             panel.set(xlabel="", ylabel="", title=loss)
             panel.tick_params(axis="both", length=0)
             panel.tick_params(axis="y", rotation=0)
@@ -156,9 +139,8 @@ def _plane(axes: Axes, rows: pd.DataFrame) -> None:
     at, colours = rows["bias"].where(rows["bias_bound"].isna(), rows["bias_bound"]), list(rows["colour"])
     for bounded, marker in ((False, "o"), (True, "<")):
         part = rows["bias_bound"].notna() == bounded
-        axes.scatter(
-            at[part], rows["variance"][part], c=list(rows["colour"][part]), marker=marker, s=16, edgecolors="white", linewidths=0.5
-        )
+        looks: dict[str, Any] = {"c": list(rows["colour"][part]), "marker": marker, "s": 16, "edgecolors": "white", "linewidths": 0.5}
+        axes.scatter(at[part], rows["variance"][part], **looks)
     low, high = (rows[name].where(rows["bias_bound"].isna(), at) for name in ("bias_low", "bias_high"))
     axes.hlines(rows["variance"], low, high, colors=colours, linewidth=0.7)
     axes.vlines(at, rows["variance_low"], rows["variance_high"], colors=colours, linewidth=0.7)

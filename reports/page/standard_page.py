@@ -1,8 +1,6 @@
 """The page ``docs/results/standard.md``, its figures, and the table of the README, from the published table.
 
 Usage: ``python -m structgrad.reports.page.standard_page --to docs/results [--again FOLDER --data DIR]``.
-
-With ``--again``, the commands of the published table run first, into that folder. Interrupted runs are resumed.
 """
 
 from __future__ import annotations
@@ -41,12 +39,7 @@ BUILT_IN, REAL = "standard-entropies", "standard-stages"
 
 @dataclass(frozen=True)
 class Contest:
-    """The best estimators on the structures of one loss at one entropy level, with one budget.
-
-    Attributes:
-        wins: on how many structures each estimator is named as the best. ``named``: the same with ties included.
-        count: of how many structures.
-    """
+    """The number of structures, and on how many each estimator is the best (``wins``), or best or tied (``named``)."""
 
     wins: Counter[str]
     named: Counter[str]
@@ -81,7 +74,7 @@ class Standard:
 
     @classmethod
     def load(cls, folder: Path = published.FOLDER) -> Standard:
-        """Read the table of the package, or of another folder."""
+        """Read the table of a folder."""
         frame, about = published.load(folder)
         return cls(frame, about, answers.answers(frame, about["catalogue"]["values_only"]))
 
@@ -103,11 +96,12 @@ class Standard:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def figures(self) -> dict[str, bytes]:
-        """PNG images by name: structures at entropy levels, and real scores at stages of training."""
+        """PNG images by file name: structures at entropy levels, and real scores at stages of training."""
         best = paper.winners(dataset.marks(self.frame, self.about["catalogue"]))
         entropies = best["stage"].str.startswith("h=")
         short = best.assign(base=best["base"].str.removesuffix("_regimes"))
-        return {name: paper.saved(paper.draw_matrix(short[part]), "png") for name, part in ((BUILT_IN, entropies), (REAL, ~entropies))}
+        parts = ((BUILT_IN, entropies), (REAL, ~entropies))
+        return {f"{name}.png": paper.saved(paper.draw_matrix(short[part]), "png") for name, part in parts}
 
     def measured(self) -> pd.DataFrame:
         """Scores, structure, number of structures, entropy levels, instances and losses, one row per set of scores."""
@@ -157,27 +151,8 @@ def _instances(rows: pd.DataFrame, column: str) -> int:
     return int(rows[rows["instance"].fillna("") != ""].groupby(column, observed=True)["instance"].nunique().max())
 
 
-def write(folder: Path) -> list[Path]:
-    """Write ``standard.md``, its figures and the page ``standard-run.html`` into a folder."""
-    standard = Standard.load()
-    contents = {f"{name}.png": image for name, image in standard.figures().items()}
-    contents |= {"standard.md": standard.page(), "standard-run.html": standard.html()}
-    for name, content in contents.items():
-        results.write_whole(folder / name, content)
-    return [folder / name for name in contents]
-
-
 def again(folder: Path, data: Path, to: Path = published.FOLDER) -> None:
-    """Measure the published table again: run its commands, and make it of their results.
-
-    Args:
-        folder: one run per subfolder; interrupted runs are resumed.
-        data: folder of the real score files.
-        to: folder of the table, by default that of the package.
-
-    Raises:
-        CalledProcessError: a run that failed, after its own message.
-    """
+    """Measure the published table again by its commands, one run per subfolder; interrupted runs are resumed."""
     runs = []
     for position, command in enumerate(published.load()[1]["command"].split(" && ")):
         words = shlex.split(command)[1:]
@@ -198,8 +173,10 @@ def main(words: list[str] | None = None) -> None:
         parser.error("got one of --again and --data; expected both or neither")
     if given.again is not None:
         again(given.again, given.data)
-    for path in write(given.to):
-        print(path)  # noqa: T201
+    standard = Standard.load()
+    for name, content in {**standard.figures(), "standard.md": standard.page(), "standard-run.html": standard.html()}.items():
+        results.write_whole(given.to / name, content)
+        print(given.to / name)  # noqa: T201
 
 
 if __name__ == "__main__":

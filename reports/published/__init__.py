@@ -1,8 +1,4 @@
-"""The published table: the results of a standard run, kept so small that it ships with the package.
-
-It holds the numbers that a recommendation needs, in float32, without the exact gradient and without the batches behind a number. A run
-is reduced in the same way before it is compared, so that both sides are rounded.
-"""
+"""The published table: the numbers of a standard run that a recommendation needs, in float32, so that it ships with the package."""
 
 from __future__ import annotations
 
@@ -53,12 +49,7 @@ _ENVIRONMENT = ("python", "packages", "commit", "dirty", "cpu", "cores", "os", "
 def reduced(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of a run that the published table keeps: `METRICS` against the expected loss, rounded to float32.
 
-    Example:
-        >>> from dataclasses import replace
-        >>> row = Row("c", "bias", "toy", "init", "", "subset[k=3]", "mlp", "ste", "ste", metric="gain", value=0.1)
-        >>> kept = reduced(base.to_frame([row, replace(row, metric="cosine")]))
-        >>> list(kept["metric"]), float(kept["value"].iloc[0])
-        (['gain'], 0.10000000149011612)
+    A run is reduced before it is compared with the table, so that both sides are rounded.
     """
     kept = frame["metric"].isin(METRICS) & (frame["status"] == "ok") & frame["value"].notna() & (frame["setting"] == "")
     kept &= frame["reference"].isin(["", "expected"]) & ~frame["family"].isin(REFERENCE_FAMILIES)
@@ -77,20 +68,7 @@ def _with_all_columns(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def write(*runs: Path, folder: Path = FOLDER) -> Path:
-    """Make the published table of finished runs.
-
-    Args:
-        runs: their folders; no problem may be in two of them.
-        folder: where ``standard.parquet`` and ``standard.json`` go.
-
-    Returns:
-        The path of the table.
-
-    Raises:
-        FileNotFoundError: there is no run.
-        ValueError: a run that is not finished, or without a metric that a recommendation needs; two of the same problem, or a table of more
-            than `LARGEST` bytes.
-    """
+    """Make the published table of finished runs, no two of one problem, into a folder; return its path."""
     import pandas as pd
 
     read = []
@@ -167,17 +145,7 @@ def command_of(line: str) -> str:
 
 
 def load(folder: Path = FOLDER) -> tuple[pd.DataFrame, results.Manifest]:
-    """The table, with all columns of a result table, and the manifest of its run.
-
-    Raises:
-        OtherSchemaError: a table of another schema version.
-
-    Example:
-        >>> from structgrad.suites import base
-        >>> frame, about = load()
-        >>> about["rows"] == len(frame), list(frame.columns) == list(base.COLUMNS)
-        (True, True)
-    """
+    """The table, with all columns of a result table, and the manifest of its run."""
     import pandas as pd
 
     from ...suites.running.store import OtherSchemaError
@@ -190,12 +158,6 @@ def load(folder: Path = FOLDER) -> tuple[pd.DataFrame, results.Manifest]:
 
 
 def predictors(folder: Path = FOLDER) -> dict[str, Any]:
-    """Correlations between metrics of gradients and the accuracy of trained models: figures of ``docs/results/learning.md``.
-
-    Example:
-        >>> found = predictors()
-        >>> found["used"]["predictor"], found["used"]["stage"], found["confirmed"]
-        ('ρ of 16 estimates', 'early', False)
-    """
+    """Correlations between metrics of gradients and the accuracy of trained models: figures of ``docs/results/learning.md``."""
     found: dict[str, Any] = json.loads((folder / PREDICTORS).read_text(encoding="utf-8"))
     return found

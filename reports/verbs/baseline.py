@@ -18,7 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_Folder = Annotated[Path, typer.Option("--dir", help="Folder with the baselines.", metavar="DIR")]
+_Folder = Annotated[Path, typer.Option("--dir", help="Folder with the loading.", metavar="DIR")]
 _HERE = Path("baselines")
 
 
@@ -42,18 +42,17 @@ def save(  # noqa: PLR0913 - one parameter per option
         from ...suites.comparison import gate
         from ...suites.comparison.settings import load_settings
         from ...suites.running.store import OtherSchemaError
-        from ..analysis import baselines
-        from ..analysis.loading import load
+        from ..analysis import loading
         from ..comparison import formats
 
-        path = baselines.path_of(name, folder)
+        path = loading.path_of(name, folder)
         if path.exists() and not replace:
             raise ValueError(f"baseline {name!r} already exists in {folder}; --replace overwrites it if the gate against it passes")
         if force is not None and not force.strip():
             raise ValueError("--force got an empty reason; expected the reason to save despite a failing gate")
-        loaded, settings = load(run, folder), load_settings(config)
+        loaded, settings = loading.load(run, folder), load_settings(config)
         try:
-            before = load(str(path)) if path.exists() else None
+            before = loading.load(str(path)) if path.exists() else None
         except OtherSchemaError:
             before = None
         # Without an older baseline, only claims are checked.
@@ -62,7 +61,7 @@ def save(  # noqa: PLR0913 - one parameter per option
         if result.outcome == "failed" and force is None:
             typer.echo(formats.gate_text(result), err=True, nl=False)
             fail(f"baseline {name} is not saved, because the gate fails; to save it anyway, use --force 'the reason'", REGRESSED)
-        count = baselines.save(path, loaded.frame, loaded.manifest, name=name, **({"reason": force} if force else {}))
+        count = loading.save_baseline(path, loaded.frame, loaded.manifest, name=name, **({"reason": force} if force else {}))
         typer.echo(f"baseline {name}: {count} rows, {path.stat().st_size} bytes, {path}")
 
 
@@ -75,17 +74,23 @@ def show(
     """Show the origin of a baseline: code, seed, machine, command, and the reason if it was saved with --force."""
     with sentences():
         from ...oracles.registry import hint
-        from ..analysis import baselines
+        from .. import results
+        from ..analysis import loading
 
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"`baseline show` got --dir {folder}, which is a file; expected a folder with baselines")
-        known = baselines.names(folder)
+        known = loading.baselines_in(folder)
         if name is None:
             typer.echo(json.dumps(known) if as_json else "\n".join(known) or f"no baselines in {folder}")
             return
-        path = baselines.path_of(name, folder)
+        path = loading.path_of(name, folder)
         if not path.is_file():
             raise ValueError(f"no baseline {name!r} in {folder}" + (f"; {hint(name, known)}" if known else ""))
-        found = baselines.describe(path)
+        manifest = results.read(path)[1]
+        environment, note = manifest.get("environment", {}), manifest.get("baseline", {})
+        found = {"name": note.get("name", path.stem), "file": str(path), "bytes": path.stat().st_size}
+        found |= {key: note.get(key) for key in ("rows", "saved", "reason")}
+        found |= {key: environment.get(key) for key in ("commit", "dirty", "packages")}
+        found |= {"seed": manifest.get("seed"), "cpu": environment.get("cpu"), "command": manifest.get("command")}
         lines = "\n".join(f"{key}: {value}" for key, value in found.items() if value is not None)
         typer.echo(json.dumps(found, indent=1) if as_json else lines)

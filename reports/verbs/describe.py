@@ -51,15 +51,7 @@ def describe(
 
 
 def facts(name: str) -> list[Record]:
-    """All facts of a name: one record for each kind that has it.
-
-    Args:
-        name: any name of `list`, for estimators, oracles, problems and tasks also with options; or a class as ``module:Class`` or
-            ``file.py:Class``.
-
-    Raises:
-        ValueError: an unknown name, with the nearest names of all kinds, or an unknown option.
-    """
+    """All facts of a name, with or without options, or of a class as ``module:Class`` or ``file.py:Class``: a record for each kind."""
     from ...oracles import Oracle
     from ...oracles.registry import imported, parse
     from ...suites.tasks import Task

@@ -27,7 +27,7 @@ MIN_DISK = 0.2 * 2**30
 
 @dataclass(frozen=True)
 class MachineCheck:
-    """A property of the machine: its value, and the advice that repairs it. A broken one fails runs; others make them slower or noisier."""
+    """A property of the machine, and the advice that repairs it. A broken one fails runs; others make them slower or noisier."""
 
     name: str
     value: str
@@ -190,8 +190,7 @@ def _memory() -> Iterator[MachineCheck]:
 
 
 def _available_memory() -> int | None:
-    """Bytes that are free without swapping; None if the system does not report them."""
-    with suppress(OSError):
+    with suppress(OSError):  # only Linux reports it there
         found = re.search(r"^MemAvailable: *(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"), re.MULTILINE)
         return int(found[1]) * 1024 if found else None
     return None

@@ -41,15 +41,7 @@ def option(default: Any, panel: str | None, metavar: str | None, *flags: str, sh
 
 
 def seconds_of(text: str) -> float:
-    """Convert a duration such as ``45``, ``90s``, ``2m`` or ``1h30m`` to seconds.
-
-    Raises:
-        typer.BadParameter: not a positive duration.
-
-    Example:
-        >>> [seconds_of(text) for text in ("45", "90s", "2m", "1h30m", "0.5 h")]
-        [45.0, 90.0, 120.0, 5400.0, 1800.0]
-    """
+    """Convert a duration such as ``45``, ``90s``, ``2m``, ``0.5 h`` or ``1h30m`` to seconds."""
     units = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
     piece = r"(\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?"
     if re.fullmatch(rf"{piece}|({piece}(ms|min|s|m|h|d))+", text := text.replace(" ", "")):

@@ -76,16 +76,11 @@ def recommend(options: RecommendOptions) -> None:
 
 def lines(found: Recommendation, *, whole: bool = False) -> list[str]:
     """A recommendation for people, with all eligible estimators if it is to be whole."""
-    wish, about = found.wish, found.about
-    asked = [
-        wish.oracle,
-        "differentiable loss" if wish.loss_gradients else "black-box loss",
-        *(["unbiased"] if wish.unbiased else []),
-        f"batch of {wish.batch}",
-        *([f"an evaluation of the loss takes {significant(wish.loss_cost)} REINFORCE estimates"] if wish.loss_cost else []),
-        f"entropy level {wish.stage}",
-    ]
-    text = [", ".join(asked), *(line for note in found.notes for line in _wrapped(note))]
+    wish, about, known = found.wish, found.about, found.predictors
+    asked = [wish.oracle, "differentiable loss" if wish.loss_gradients else "black-box loss", "unbiased" if wish.unbiased else ""]
+    price = f"an evaluation of the loss takes {significant(wish.loss_cost)} REINFORCE estimates" if wish.loss_cost else ""
+    asked += [f"batch of {wish.batch}", price, f"entropy level {wish.stage}"]
+    text = [", ".join(filter(None, asked)), *(line for note in found.notes for line in _wrapped(note))]
     for answer in found.answers:
         text += ["", *_wrapped(f"Loss {answer.loss}" + (f": {answer.meaning}." if answer.meaning else "."), "")]
         text += [line for sentence in _sentences(answer) for line in _wrapped(sentence)]
@@ -96,7 +91,6 @@ def lines(found: Recommendation, *, whole: bool = False) -> list[str]:
     same = "all get the same time" if all(answer.timed for answer in found.answers) else "all do the same work"
     environment, day = about.get("environment", {}), str(about.get("finished") or about.get("started") or "").partition("T")[0]
     commit = f"structgrad {environment['commit'][:9]}" if environment.get("commit") else ""
-    known = found.predictors
     used, held_out = (coefficient(Interval(*triple)) for triple in (known["used"]["correlation"], known["halves"]["held_out"]))
     end = (
         f"ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²) lies between −1 and 1, higher is better. g is the exact gradient, ĝ the average over a batch; {same}. "
@@ -110,41 +104,36 @@ def lines(found: Recommendation, *, whole: bool = False) -> list[str]:
 
 def _sentences(answer: Recommended) -> Iterator[str]:
     """The answer with its ties or its reason, the evidence, its origin, and the estimators that are left out."""
+    best, instances, rivals = answer.best, plural(answer.instances, "instance"), answer.rivals
     ties = listed([f"{rival.estimator} ({number(rival.rho.value)})" for rival in answer.tied], len(answer.tied))
-    first, instances = f"{answer.best.estimator}, ρ {estimate(answer.best.rho)}", plural(answer.instances, "instance")
+    first, others = f"{best.estimator}, ρ {estimate(best.rho)}", "the only other" if rivals == 1 else f"all {rivals} others"
     if answer.outcome == "useless":
         yield f"No estimator is useful here ({instances}): the ρ of the best is not significantly above 0 ({first})."
     elif answer.outcome == "unclear":
-        others = f", and {ties} are not significantly different" if answer.tied else " is the only eligible estimator"
-        yield f"No estimator is clearly best here ({instances}): {first}{others}."
+        more = f", and {ties} are not significantly different" if ties else " is the only eligible estimator"
+        yield f"No estimator is clearly best here ({instances}): {first}{more}."
     elif ties:
-        yield f"Take {first}, or {ties}: not significantly different from it, of {plural(answer.rivals, 'other')}."
-    elif answer.rivals:
-        yield f"Take {first}: significantly better than {'the only other' if answer.rivals == 1 else f'all {answer.rivals} others'}."
+        yield f"Take {first}, or {ties}: not significantly different from it, of {plural(rivals, 'other')}."
     else:
-        yield f"Take {first}: no other estimator is eligible."
-    yield f"{answer.best.estimator}: {evidence(answer.best, timed=answer.timed)}."
-    sampled = "every possible sample" if answer.best.replicates is None else f"{answer.best.replicates} replicates each"
+        yield f"Take {first}: {f'significantly better than {others}' if rivals else 'no other estimator is eligible'}."
+    yield f"{best.estimator}: {_evidence(best, timed=answer.timed)}."
+    counted = " to ".join(dict.fromkeys(exponential(math.log(end)) for end in answer.structures))
+    level = answer.stage if answer.entropy is None or answer.stage.startswith("h=") else f"{answer.stage} (h={number(answer.entropy, 2)})"
+    sampled = "every possible sample" if best.replicates is None else f"{best.replicates} replicates each"
+    where = (answer.problem, answer.sizes, f"{counted} structures", level, instances, sampled)
     times = "" if answer.timed else " No times relative to REINFORCE were taken: all get the same number of estimates."
     if answer.uncertain:
         from ..analysis.answers import uncertain_times
 
         times = f" {uncertain_times(answer.uncertain)}"
-    yield f"Measured on {_where(answer)}, {instances}, {sampled}.{times}"
+    yield f"Measured on {', '.join(filter(None, where))}.{times}"
     reasons = (" are 0", "found biased", "estimates", "measured", "not resolved")
     left_out = [f"{name} ({reason})" for name, reason in answer.left_out.items() if reason.endswith(reasons)]
     if left_out:
         yield f"Left out: {', '.join(left_out)}."
 
 
-def _where(answer: Recommended) -> str:
-    """The scores, sizes and entropy level of an answer."""
-    counted = " to ".join(dict.fromkeys(exponential(math.log(end)) for end in answer.structures))
-    state = answer.stage if answer.entropy is None or answer.stage.startswith("h=") else f"{answer.stage} (h={number(answer.entropy, 2)})"
-    return ", ".join(filter(None, [answer.problem, answer.sizes, f"{counted} structures", state]))
-
-
-def evidence(found: Candidate, *, timed: bool = True) -> str:
+def _evidence(found: Candidate, *, timed: bool) -> str:
     """The evidence on an estimator; its bias is a value only where it is not 0 within its error, and 0 only where that is proven."""
     if found.verdict == "unbiased-exact":
         bias = "bias 0, exactly"

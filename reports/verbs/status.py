@@ -56,11 +56,6 @@ def state(folder: Path, place: str) -> dict[str, Any]:
     """The state of a run in a folder, which may be a copy of the place that is shown.
 
     Its status is running, killed, interrupted, broken (nothing could be written any more), stopped (by a limit or failure) or finished.
-    Numbers of cells that are done, failed and left are also those of each suite; ``skipped`` is the number of pairs that do not fit.
-    ``errors`` are the reasons of some failed cells, the latest first, and ``command`` continues the run.
-
-    Raises:
-        ValueError: a plan that is damaged or of another version.
     """
     from ...suites.running.store import Store
     from ...suites.running.work import FAILED_KIND

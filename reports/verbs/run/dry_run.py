@@ -28,11 +28,7 @@ Outline = dict[str, Any]
 
 
 def outline(plan: Plan, work: Grid, machine: Machine, preset: str, command: str) -> Outline:
-    """Estimate a plan; nothing is measured, and time to compile kernels does not count.
-
-    ``skipped`` pairs do not fit. At most ``structures`` are enumerated. ``seconds`` and ``bytes`` are those of the whole run. ``command``
-    repeats the run.
-    """
+    """Estimate a plan; nothing is measured, and time to compile kernels does not count."""
     cells, costs = work.cells, CostModel(plan)
     instances = {cell.scores: cell.instances for cell in cells}
     samples = {scores: sample(plan, *scores) for scores in instances}

@@ -52,11 +52,6 @@ def launched(  # noqa: PLR0913
     """Lay a plan out, refuse it if this machine cannot afford it, and measure it, or a shard of it.
 
     The options are those that repeat the run. The counts of cells by status are returned; None for a dry run.
-
-    Raises:
-        ValueError: a plan or a machine that cannot be, or a folder with results of a newer version.
-        OSError: a folder that cannot be written.
-        typer.Exit: interrupted, or nothing can be written any more; finished cells are kept.
     """
     verbosity, repeat = Verbosity(options.quiet, options.json), command(options)
     machine.checked(plan)
@@ -124,12 +119,7 @@ def launched(  # noqa: PLR0913
 
 @contextmanager
 def opened(place: str, *, fresh: bool = False) -> Iterator[tuple[Path, Mirror | None]]:
-    """The locked folder of a run, and its mirror if the place is a URL; a fresh one holds no finished cells.
-
-    Raises:
-        ValueError: a folder with results of a newer version, or a URL that cannot be used.
-        OSError: a folder that cannot be written.
-    """
+    """The locked folder of a run, and its mirror if the place is a URL; a fresh one holds no finished cells."""
     with writing(place) as (folder, mirror):
         results.check_not_newer(folder)
         if fresh:
