@@ -356,12 +356,7 @@ def _estimator(name: str) -> Any:
 
 
 def is_own(estimator: str) -> bool:
-    """Whether an estimator comes from a file or module of the user's.
-
-    Example:
-        >>> is_own("./mine.py:Mine[k=2]"), is_own("rloo")
-        (True, False)
-    """
+    """Whether an estimator comes from a file or module of the user's, such as ./mine.py:Mine[k=2]."""
     return ":" in estimator.partition("[")[0]
 
 

@@ -85,14 +85,7 @@ def comparable(base: Loaded, head: Loaded) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:
-    """The rows of a table.
-
-    Example:
-        >>> from structgrad.suites import base
-        >>> row = Row("c", "bias", "toy", "init", "", "subset[k=3]", "mlp", "ste", "ste", metric="gain", value=1.0)
-        >>> rows_of(base.to_frame([row])) == [row]
-        True
-    """
+    """The rows of a table."""
     columns = {field.name: frame[field.name] for field in dataclasses.fields(Row)}
     values: dict[str, Any] = {name: column.astype(object).where(column.notna(), None) for name, column in columns.items()}
     values["batches"] = [tuple(map(float, batches)) if batches is not None else () for batches in frame["batches"]]

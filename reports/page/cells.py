@@ -23,10 +23,7 @@ _MANY = 12
 
 @dataclass(frozen=True)
 class TableCell:
-    """One entry of a table: its text, the key to sort by, a verdict that colours it, and lines in small print below it.
-
-    ``best`` entries are in bold, and ``alarm`` marks a broken claim.
-    """
+    """One entry of a table: its text, the key to sort by, a verdict that colours it, and notes in small print; ``best`` is in bold."""
 
     text: str
     key: float | str = ""
@@ -49,13 +46,9 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its title, (title, explanation) of each column, and rows of cells.
+    """A table: its title, (title, explanation) of each column, and rows of cells. Its name is its id in the page.
 
-    Attributes:
-        note: text above the table.
-        name: unique id in the page.
-        filters: (title, first choice) of columns with a menu; "" chooses all entries.
-        pinned: whether the first column stays in sight.
+    Columns with a menu have ``filters`` (title, first choice), of which "" chooses all. The first column stays in sight if it is pinned.
     """
 
     title: str
@@ -82,13 +75,8 @@ def tabulate(
 ) -> Table:
     """A table of rows by the titles of their columns, with the best number of each group in bold, ties included.
 
-    Args:
-        title: its title.
-        rows: words, or cells.
-        hints: explanations of columns, by title.
-        costs: by title, a function of a cell's key that is smallest at the best.
-        groups: group of each row. Rows of None, such as the exact gradient, do not compete.
-        **keywords: other fields of `Table`. By default, a table of many rows has ``filters`` of its columns that have several words.
+    The best has the smallest of ``costs``, functions of a cell's key by title. Rows of the group None, such as the exact gradient, do not
+    compete. A table of many rows has filters of its columns that have several words, unless the keywords are other fields of `Table`.
     """
     titles = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[cell if isinstance(cell := row.get(name, EMPTY), TableCell) else plain(cell) for name in titles] for row in rows]

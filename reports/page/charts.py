@@ -22,12 +22,7 @@ _LINE: dict[str, Any] = {"detail": alt.Detail("estimator:N"), "tooltip": alt.val
 
 @functools.cache
 def specs() -> dict[str, dict[str, Any]]:
-    """The charts of gradients by name, as Vega-Lite's JSON, without data.
-
-    Example:
-        >>> sorted(specs())[:3]
-        ['error', 'levels', 'plane']
-    """
+    """The charts of gradients by name, as Vega-Lite's JSON, without data."""
     found = {"plane": _plane(), "error": _error(), "levels": _levels()}
     found |= {f"ranking-{kind}": _ranking(kind) for kind in _KINDS}
     found |= {f"sweep-{across}-{along}": _sweep(across, along) for across in _KINDS for along in _KINDS}
@@ -44,11 +39,8 @@ def _chart(*tooltip: tuple[str, str], **channels: Any) -> alt.Chart:
     pairs = (("estimator", "estimator"), ("problem", "problem"), ("level", "entropy level"), ("loss", "loss"), *tooltip)
     pairs = (*pairs, ("n", "instances"), *((name, name) for name in ("replicates", "seed")))
     told = [alt.Tooltip(f"{field}:N", title=title) for field, title in pairs]
-    return alt.Chart(alt.NamedData("rows")).encode(color=_COLOUR, opacity=_faded(0.95, 0.12), tooltip=told, **channels)
-
-
-def _faded(opacity: float, faded: float) -> Any:
-    return alt.condition("picked == '' || datum.estimator == picked", alt.value(opacity), alt.value(faded))
+    opacity = alt.condition("picked == '' || datum.estimator == picked", alt.value(0.95), alt.value(0.12))
+    return alt.Chart(alt.NamedData("rows")).encode(color=_COLOUR, opacity=opacity, tooltip=told, **channels)
 
 
 def _scale(kind: Kind) -> alt.Scale:
@@ -109,10 +101,11 @@ def _plane() -> Any:
 def _error() -> Any:
     """The error of an average against its cost: a band between quartiles, and a large mark at one estimate."""
     log = alt.Scale(type="log", nice=False)
-    base = _chart(
-        ("shown", "@error"), ("cost_shown", "@cost"), ("estimates", "estimates averaged"), x=alt.X("cost:Q", scale=log, title="@cost")
+    shown = (("shown", "@error"), ("cost_shown", "@cost"), ("estimates", "estimates averaged"))
+    base, size = (
+        _chart(*shown, x=alt.X("cost:Q", scale=log, title="@cost")),
+        alt.condition("datum.estimates == 1", alt.value(90), alt.value(16)),
     )
-    size = alt.condition("datum.estimates == 1", alt.value(90), alt.value(16))
     return _banded(base, log, "@error", ("low", "error", "high"), 380, size=size)
 
 
@@ -131,13 +124,7 @@ def _sweep(across: Kind, along: Kind) -> Any:
 
 
 def training_specs(names: Sequence[str], colours: Mapping[str, str], metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The charts of training by the name of their rows, see `LearningSection`: a panel per task.
-
-    Args:
-        names: the estimators.
-        colours: of each estimator.
-        metrics: the labels of numbers of the gradient; the first is shown at first.
-    """
+    """The charts of training by the name of their rows, a panel per task; the first of the labels of metrics is shown at first."""
     picked = alt.selection_point(name="estimators", fields=["estimator"], bind="legend")
     scale, unit = alt.Scale(domain=list(names), range=[colours[name] for name in names]), alt.Scale(zero=False)
     legend = alt.Legend(title=None, symbolLimit=0, labelLimit=170, symbolOpacity=1)

@@ -14,7 +14,7 @@ from .. import bibliography
 from ..analysis import answers, tables
 from ..bibliography import Entry
 from ..results import Manifest
-from . import answering, sections
+from . import sections
 from .cells import Table, plain_table
 from .learning import LearningSection, learning_of, of_gradients
 
@@ -97,9 +97,9 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
         quick=manifest.get("preset") == "quick",
         contradictions=contradictions(claims),
         claims=_claims_sentence(claims) if not learning or (claims["verdict"] != "").any() else "",
-        minute=answering.minute(found),
-        price=answering.price(found),
-        answers=answering.answer_table(found),
+        minute=sections.minute(found),
+        price=sections.price(found),
+        answers=sections.answer_table(found),
         comparison=sections.comparison_table(frame),
         overview=sections.claim_tables(claims),
         cost=sections.cost_table(frame),

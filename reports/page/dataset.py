@@ -79,10 +79,7 @@ def summary(found: dict[str, pd.DataFrame], rows: int) -> str:
 
 
 def packed(found: dict[str, pd.DataFrame]) -> str:
-    """Tables as columns in JSON, deflated, in base64: a browser unpacks it on demand.
-
-    Numbers have four digits; words are positions in a list of them.
-    """
+    """Tables as columns in JSON, deflated, in base64. Numbers have four digits; words are positions in a list of them."""
     as_columns = {name: [_column(str(title), values) for title, values in table.items()] for name, table in found.items()}
     return deflated(json.dumps(as_columns, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
 
@@ -109,12 +106,7 @@ def _strict_value(value: float) -> float | int | str | None:
 
 
 def marks(frame: pd.DataFrame, known: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """The tables that the charts share, by name.
-
-    Args:
-        frame: the rows of a run, with one loss per problem; see `tables.by_loss`.
-        known: of its manifest: ``values_only``, as in `answers.answers`, and ``sizes`` by problem, in words.
-    """
+    """The tables that the charts share, by name, from rows with one loss per problem and the catalogue of their manifest."""
     known_sizes, found = known.get("sizes", {}), cells(frame)
     sizes = [known_sizes.get(name, known_sizes.get(name.rpartition(", ")[0], "")) for name in found["problem"]]
     return {
@@ -171,10 +163,7 @@ def sweeps(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def looks(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """A colour of its own and a shape of Vega-Lite for every estimator of a run.
-
-    Within a hue, estimators go from dark to light and have different shapes.
-    """
+    """A colour of its own and a shape of Vega-Lite for every estimator; within a hue they go from dark to light."""
     from ...estimators import ESTIMATORS
 
     kinds: dict[float | None, list[str]] = {}
@@ -199,12 +188,7 @@ def _colour(hue: float, lightness: float) -> str:
 
 
 def short_name(estimator: str) -> str:
-    """The name of an estimator for a figure: the class of your own file or module, and at most 30 letters.
-
-    Example:
-        >>> short_name("imle[lambda=2.5]"), short_name("./a/long/path/mine.py:Mine[k=2]")
-        ('imle[lambda=2.5]', 'Mine[k=2]')
-    """
+    """The name of an estimator for a figure: the class of your own file or module, and at most 30 letters."""
     name, bracket, options = estimator.partition("[")
     short = name.rpartition(":")[2] + bracket + options
     return short if len(short) <= 30 else short[:29] + "…"

@@ -18,7 +18,7 @@ from ...suites.text import cells_line, plural
 from ..analysis import tables
 from ..analysis.answers import MAIN_BUDGET, QUESTIONS
 from ..results import Manifest
-from . import answering, charts, dataset, sections
+from . import charts, dataset, sections
 from .content import METRIC_MEANING, VERDICT_MEANING, report
 from .learning import of_gradients
 
@@ -44,10 +44,10 @@ def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
         question.name: {
             "asks": question.asks,
             "criterion": question.criterion,
-            "label": answering.SCORES[question.score][0],
-            "unit": answering.unit(question.score, timed=timed),
+            "label": sections.SCORES[question.score][0],
+            "unit": sections.unit(question.score, timed=timed),
             "lower": question.logarithmic,
-            "meaning": answering.SCORES[question.score][1],
+            "meaning": sections.SCORES[question.score][1],
             "budgeted": question.score != "variance_seconds",
         }
         for question in QUESTIONS

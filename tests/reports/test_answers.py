@@ -10,7 +10,7 @@ import pytest
 from structgrad.reports import results
 from structgrad.reports.analysis import answers
 from structgrad.reports.analysis.answers import Answer
-from structgrad.reports.page import answering
+from structgrad.reports.page import sections
 from structgrad.suites.base import Row
 from tests.reports import examples
 from tests.reports.recommendation_cases import REINFORCE, Made, rows
@@ -71,8 +71,8 @@ def test_seconds_without_ratios_give_no_times_and_that_is_said(frame: pd.DataFra
     found = answers.answers(frame[frame["metric"] != "time_ratio"])
     assert not any(answer.timed for answer in found)
     assert one(found, "error").score.value == pytest.approx(math.prod(bias**2 + 3 / 16 for bias in (0.02, 0.3, 0.1)) ** (1 / 3))
-    assert answering.price(found) == "with 16 estimates each (no times relative to REINFORCE were taken)"
-    assert "Without times relative to REINFORCE, every candidate averages the same number" in answering.answer_table(found).note
+    assert sections.price(found) == "with 16 estimates each (no times relative to REINFORCE were taken)"
+    assert "Without times relative to REINFORCE, every candidate averages the same number" in sections.answer_table(found).note
 
 
 @pytest.mark.parametrize(("error", "timed", "tied"), [(0.01, True, False), (0.19, True, True), (0.25, False, True)])
@@ -88,7 +88,7 @@ def test_the_interval_of_a_ratio_goes_into_that_of_rho_and_into_the_ties(tmp_pat
     # dρ / d log cost = ρ V / 2M / (1 + V / M), here with V / M = 6.
     assert width == pytest.approx(error * answer.score.value * 3 / 7 if timed else 0, rel=0.1)
     said = "The time of reinforce_constant is not known to ± 20%, so all get the same number of oracle calls and loss evaluations."
-    assert (said in answering.answer_cell(answer).notes) == (not timed)
+    assert (said in sections.answer_cell(answer).notes) == (not timed)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_no_winner_is_named_where_there_is_none(bias: float | None, twins: int, 
         table = [replace(row, value=-row.value) if row.metric == "gain" else row for row in table]
     frame = results.to_frame(table)
     answer = next(one for one in answers.answers(frame) if one.question.name == "gradients" and one.budget == 16)
-    assert (answer.outcome, answering.answer_cell(answer).text) == (outcome, text)
+    assert (answer.outcome, sections.answer_cell(answer).text) == (outcome, text)
     assert (answer.score.low is None) == (instances < answers.FEWEST_INSTANCES)
     if outcome == "unclear":
-        assert f"no estimator is clearly best here ({instances} instances): ste (ρ " in answering.answer_cell(answer).notes[0]
+        assert f"no estimator is clearly best here ({instances} instances): ste (ρ " in sections.answer_cell(answer).notes[0]
 
 
 def test_an_estimator_that_was_timed_once_does_not_compete_at_equal_time() -> None:
@@ -163,7 +163,7 @@ def test_who_mostly_estimates_0_is_no_answer(frame: pd.DataFrame) -> None:
     assert with_zeros(0.95).mostly_zero == (winner.estimator,)
     alone = with_zeros(0.95)
     alone = replace(alone, tied=(), scores={alone.estimator: alone.score})
-    assert answering.answer_cell(alone).notes[-1] == f"the only eligible one: averages of {winner.estimator} are mostly 0"
+    assert sections.answer_cell(alone).notes[-1] == f"the only eligible one: averages of {winner.estimator} are mostly 0"
     assert winner.estimator not in with_zeros(0.95).tied
     assert with_zeros(0.25).estimator == winner.estimator
     assert "0 in 25% of estimates" in with_zeros(0.25).why
