@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .verbs import audit, baseline, catalogue, compare, describe, doctor, export, gate, init, options, recommend, report, status
+from .verbs import audit, baseline, catalogue, compare, describe, doctor, export, init, options, recommend, report, status
 from .verbs.outcome import BAD_INPUT, OK, fail
 from .verbs.run import command as run
 from .verbs.run import merge
@@ -32,7 +32,7 @@ VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
     "merge": merge.merge,
     "report": report.report,
     "compare": compare.compare,
-    "gate": gate.gate,
+    "gate": compare.gate,
     "baseline": baseline.app,
     "export": export.export,
     "audit": audit.audit,

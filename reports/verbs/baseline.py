@@ -42,8 +42,8 @@ def save(  # noqa: PLR0913 - one parameter per option
         from ...suites.comparison import gate
         from ...suites.comparison.settings import load_settings
         from ...suites.running.store import OtherSchemaError
+        from .. import comparison
         from ..analysis import loading
-        from ..comparison import formats
 
         path = loading.path_of(name, folder)
         if path.exists() and not replace:
@@ -59,7 +59,7 @@ def save(  # noqa: PLR0913 - one parameter per option
         machines = (before.machine if before else {}, loaded.machine)
         result = gate(before.frame if before else [], loaded.frame, machines, settings)
         if result.outcome == "failed" and force is None:
-            typer.echo(formats.gate_text(result), err=True, nl=False)
+            typer.echo(comparison.gate_text(result), err=True, nl=False)
             fail(f"baseline {name} is not saved, because the gate fails; to save it anyway, use --force 'the reason'", REGRESSED)
         count = loading.save_baseline(path, loaded.frame, loaded.manifest, name=name, **({"reason": force} if force else {}))
         typer.echo(f"baseline {name}: {count} rows, {path.stat().st_size} bytes, {path}")

@@ -180,7 +180,7 @@ def _processors() -> Iterator[MachineCheck]:
 
 def _memory() -> Iterator[MachineCheck]:
     from ...suites.running.planning.plan import CORES
-    from .run.dry_run import WORKER_BYTES
+    from .run.launch import WORKER_BYTES
 
     available = _available_memory()
     if available is not None:

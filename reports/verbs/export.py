@@ -66,7 +66,7 @@ def exported(frame: pd.DataFrame, to: str) -> bytes:
         names = frame.select_dtypes("category")
         return frame.assign(batches=frame["batches"].map(list)).astype(dict.fromkeys(names, "string")).to_parquet(index=False)
 
-    from ..comparison.formats import json_text
+    from ..comparison import json_text
 
     records = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return "".join(json_text(record, indent=None) for record in records).encode()

@@ -56,7 +56,7 @@ def recommend(options: RecommendOptions) -> None:
         if options.loss_gradients not in ("yes", "no"):
             raise ValueError(f"--loss-gradients got {options.loss_gradients!r}; expected yes or no")
         from ..analysis import recommendation
-        from ..comparison.formats import json_text
+        from ..comparison import json_text
         from ..published import NAME
 
         found = recommendation.recommend(

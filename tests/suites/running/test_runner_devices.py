@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from structgrad.reports import results
-from structgrad.reports.verbs.run.dry_run import lines, outline
+from structgrad.reports.verbs.run.launch import lines, outline
 from structgrad.suites.running import cells
 from structgrad.suites.running.engines import local
 from structgrad.suites.running.planning.grid import grid
