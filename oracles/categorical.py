@@ -16,7 +16,7 @@ from . import kernels
 from .active_set.solution import Projection
 from .active_set.start import Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
-from .capabilities.base import KernelPlan, at_least_single, in_dtype
+from .capabilities.base import at_least_single
 from .capabilities.derivatives import differentiated, exchanged_for, unsqueeze_event
 from .capabilities.indices import NONE, chosen
 from .capabilities.marginals import ExactLaw
@@ -52,24 +52,10 @@ class SoftmaxOracle(FactorisedOracle):
     def _argmax(self, rows: Tensor) -> Tensor:
         return torch.zeros_like(rows).scatter_(-1, rows.argmax(-1, keepdim=True), 1)
 
-    def _plan(self, call: str, operation: str, scores: Tensor) -> KernelPlan | None:
-        if operation == "log_partition":
-            return KernelPlan((((), torch.float64),), lambda rows: (self._reference_log_partition(rows),))
-        if operation == "probabilities":
-            return KernelPlan(((self._event(scores), None),), self._reference_softmax)
-        return super()._plan(call, operation, scores)
-
     def _law(self, rows: Tensor) -> ExactLaw | None:
         lines = rows.reshape(len(rows), -1, rows.shape[-1])
         tables = tables_of_categories(tuple(lines.shape[1:]), rows.device)
         return EdgeLaw(tables, rows.flatten(1).unsqueeze(0), lambda parts: parts.reshape(rows.shape))
-
-    def _marginals_at_once(self, scores: Tensor) -> Tensor | None:
-        if isinstance(scores, Tensor) and differentiated(scores):
-            self.check_scores("marginals", scores)
-            return feasible_softmax(scores)
-        found = self._at_once("marginals", "probabilities", scores)
-        return None if found is None else found[0]
 
     def _marginals_of(self, valid: Tensor) -> Tensor:
         found = feasible_softmax(valid) if differentiated(valid) else None
@@ -80,27 +66,18 @@ class SoftmaxOracle(FactorisedOracle):
         return super()._marginals_at(structure, valid) if found is None else exchanged_for(structure, found)
 
     def _compute_log_partition(self, scores: Tensor) -> Tensor:
-        return super()._compute_log_partition(scores) if kernels.enabled(scores) else self._rowwise(self._sum_of_structures, scores)
-
-    def _compute_marginals_alone(self, scores: Tensor) -> Tensor:
-        found = self._at_once("marginals", "probabilities", scores)
-        return self._rowwise(self._row_softmax, scores) if found is None else found[0]
-
-    def _row_softmax(self, rows: Tensor) -> Tensor:
-        kernel = self._kernel("probabilities", rows)
-        if kernel is None:
-            return self._reference_softmax(rows)[0]
-        return kernel.computed((rows.contiguous(),), ((rows.shape, rows.dtype),), self._reference_softmax)[0]
-
-    def _reference_softmax(self, rows: Tensor) -> tuple[Tensor]:
-        return (softmax(rows, self.event_ndim),)
+        return (
+            super()._compute_log_partition(scores)
+            if kernels.enabled(scores)
+            else self._rowwise(lambda rows: (self._sum_of_structures(rows),), scores)[0]
+        )
 
     def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         return softmax(rows, self.event_ndim), self._sum_of_structures(rows)
 
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
         marginals = softmax(at_least_single(scores), self.event_ndim)
-        return in_dtype(softmax_product(marginals, at_least_single(direction)), scores.dtype)
+        return softmax_product(marginals, at_least_single(direction)).to(scores.dtype)
 
 
 @dataclass(frozen=True)
@@ -162,14 +139,7 @@ class Categorical(SoftmaxOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         return rows.new_zeros(*index.shape, rows.shape[-1]).scatter_(-1, index.unsqueeze(-1), feasible)
 
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
-        return projection.closed(projection.project(rows, 1), _parts_alone)
-
-    def _project_at_once(self, scores: Tensor) -> Projection | None:
-        found = self._at_once("project", "project", scores)
-        return None if found is None else projection.closed(found, _parts_alone)
-
-    def _plan(self, call: str, operation: str, scores: Tensor) -> KernelPlan | None:
-        return projection.plan(operation, self._event(scores), 1) or super()._plan(call, operation, scores)
+        return projection.closed(rows, 1, _parts_alone)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         order = rows.sort(dim=-1, descending=True, stable=True).indices[:, :k]
@@ -219,7 +189,7 @@ def feasible_softmax(scores: Tensor) -> Tensor | None:
     None too where a row of it is NaN, as it is by -inf alone, by +inf and by NaN. A function of Python takes twice as long for autograd.
     """
     # Between a forward and a backward pass every check finds its code far from the processor: there are few.
-    if not (kernels.direct_serves(scores) and scores.dtype in kernels.FLOATING and scores.numel()):
+    if not (kernels.enabled(scores) and scores.is_contiguous() and scores.numel()):
         return None
     probabilities = scores.softmax(-1)
     shown = probabilities.detach().numpy()

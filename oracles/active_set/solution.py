@@ -28,7 +28,6 @@ class Projection:
         free: [b, *event] bool, with ``mean``: the parts that move with the scores. The closed forms of this package share one Jacobian,
             ``diag(s) − ssᵀ/Σs`` with ``s`` the indicator of these parts.
         lists: with ``mean``: the atoms as lists of parts, so that no gradient needs them written out.
-        given: with ``mean``: the same [*batch, *event] in the dtype of the scores, which nobody else holds.
         tangent: with ``mean``: its Jacobian, where it is another than that of ``free``: the orthogonal projection of directions on the face
             that holds the mean, as a differentiable function of means and directions [..., *event] that broadcast against each other.
     """
@@ -39,7 +38,6 @@ class Projection:
     free: Tensor | None = None
     lists: AtomLists | None = None
     tangent: Callable[[Tensor, Tensor], Tensor] | None = None
-    given: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +78,6 @@ class SparseSolution:
             adjoint = partial(self._grouped, lists=lists, from_parts=True)
         elif tangent is not None:
             adjoint = partial(self._move_on_face, tangent, known)
-        if self.projection.given is not None:
-            return self._attached(self.projection.given, adjoint, new=True)
         return self._attached(kernels.converted(self._shaped(known), self.scores.dtype).expand(self.scores.shape), adjoint)
 
     @property
@@ -120,15 +116,12 @@ class SparseSolution:
     def _shaped(self, rows: Tensor, event: bool = True) -> Tensor:
         return rows.reshape((*self.shared, *(rows.shape[1:] if event else ())))
 
-    def _attached(self, value: Tensor, adjoint: Callable[[Tensor], Tensor], *, new: bool = False) -> Tensor:
-        """The value [*batch, ...], as a function of the scores that is linear at fixed atoms; ``adjoint`` is its Jacobian, transposed.
-
-        Nobody else holds a value that is ``new``.
-        """
+    def _attached(self, value: Tensor, adjoint: Callable[[Tensor], Tensor]) -> Tensor:
+        """The value [*batch, ...], as a function of the scores that is linear at fixed atoms; ``adjoint`` is its Jacobian, transposed."""
         if not (self.scores.requires_grad and torch.is_grad_enabled()):
             return value
         apply: Callable[..., Tensor] = _Attached.apply if transforming() else _attach
-        return apply(self.scores, _Value(value if new else value.clone(), adjoint))
+        return apply(self.scores, _Value(value.clone(), adjoint))
 
     def _move_on_face(self, tangent: Callable[[Tensor, Tensor], Tensor], known: Tensor, direction: Tensor) -> Tensor:
         return tangent(self._shaped(known), direction.double())
@@ -147,17 +140,13 @@ class SparseSolution:
         free = self.projection.free
         assert free is not None
         if free.is_cpu and free.shape == direction.shape:
-            direction = kernels.plain(direction).contiguous()
-            direct = None if self.oracle is None else self.oracle._direct("project", "move_free", direction)
-            if direct is not None:
-                moved: Tensor = direct(direction, free)[0]
-                return moved
+            direction = direction.detach().contiguous()
             kernel = kernels.find("simplex", "move_free", direction)
             if kernel is not None:
-                moved = torch.empty_like(direction)
+                moved: Tensor = torch.empty_like(direction)
                 kernel(*(values.flatten(1) for values in (direction.resolve_neg(), free, moved)))
                 return moved
-        return moved_free(kernels.plain(direction), self._shaped(free), self.event_ndim)
+        return moved_free(direction.detach(), self._shaped(free), self.event_ndim)
 
     def _move_weights(self, direction: Tensor) -> Tensor:
         """From weights [*batch, m] back to scores; the derivative of weights in ``⟨atoms, θ⟩`` is symmetric."""

@@ -22,13 +22,13 @@ import abc
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
 from .. import kernels
-from ..kernels.direct import Direct
+from ..kernels.gpu.first_use import Output, Reference
 from ..magnitudes import beyond_memory
 from ..numerics import HALF, Total, cut, share_rows, zero_ignored
 from ..options import Configured
@@ -52,24 +52,6 @@ FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 MOST_KNOWN = 1024
 """Shapes of scores that an oracle keeps in mind."""
-
-NOT_BOUND: Any = object()
-
-
-class KernelPlan(NamedTuple):
-    """What a kernel writes for an operation.
-
-    Attributes:
-        rooms: shape after the batch and dtype of each result, that of the scores where it is None.
-        reference: for rows that the kernel does not certify.
-        certified: whether it certifies rows.
-        kernel: for rows [b, *event], where it is none of the oracle's own.
-    """
-
-    rooms: tuple[tuple[tuple[int, ...], torch.dtype | None], ...]
-    reference: Callable[..., tuple[Tensor, ...]]
-    certified: bool = True
-    kernel: Callable[[Tensor], kernels.AnyKernel | None] | None = None
 
 
 class Oracle(IndexedStructures, Configured, abc.ABC):
@@ -126,13 +108,12 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         With ``as_indices`` the same structure in compact form, int64 ``[*batch, *index]``, all -1 for an infeasible item: see `indices`.
         """
         compact = wants_indices("argmax", as_indices)
-        if lengths is None and (found := self._argmax_at_once(scores, compact)) is not None:
-            return found
         valid, inside = self._prepared("argmax", scores, lengths)
         if compact:
-            best = self._rowwise_indices(lambda rows: self._best_indices(self.natural_parameters(rows)), valid)
+            (best,) = self._rowwise(lambda rows: (self._best_indices(self.natural_parameters(rows)),), valid, torch.int64)
             return self._cut_indices(best, inside, self._event(valid))
-        return self._cut(self._rowwise(lambda rows: self._best(self.natural_parameters(rows)), valid), inside)
+        (best,) = self._rowwise(lambda rows: (self._best(self.natural_parameters(rows)),), valid)
+        return self._cut(best, inside)
 
     @final
     @operation()
@@ -146,7 +127,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         valid, inside = self._prepared("score", scores, lengths)
         parameters = self.natural_parameters(at_least_single(valid))
         score = self._score_indices if wants_indices("score", as_indices) else self._score
-        return in_dtype(score("score", z, parameters, inside, Total(self.reach(parameters) == 0)), scores.dtype)
+        return score("score", z, parameters, inside, Total(self.reach(parameters) == 0)).to(scores.dtype)
 
     @final
     @operation()
@@ -232,7 +213,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         """
         if transforming() or not parameters.is_cpu:
             return 1
-        return kernels.reach(share_rows(kernels.plain(parameters), self.event_ndim), LARGEST)
+        return kernels.reach(share_rows(parameters.detach(), self.event_ndim), LARGEST)
 
     def _score(self, call: str, z: Tensor, parameters: Tensor, inside: Tensor | None, total: Total) -> Tensor:
         """⟨η, z⟩ of natural parameters, or what the total makes of it: what is inside, without ignored entries."""
@@ -285,71 +266,6 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         """Scores ``[*batch, *event]`` with the one free completion in their padding; the event may grow, results are cut back."""
         return torch.where(self._inside(self._event(scores), lengths), scores, -math.inf)
 
-    # Straight to the kernel, where nothing else is to be done.
-
-    def _argmax_at_once(self, scores: Tensor, as_indices: bool) -> Tensor | None:
-        """`argmax` by its kernel alone; None where that does not serve."""
-        found = self._at_once("argmax", "argmax_indices" if as_indices else "argmax", scores)
-        return None if found is None else found[0]
-
-    def _at_once(self, call: str, operation: str, scores: Tensor, *others: Tensor) -> Sequence[Tensor] | None:
-        """What the kernel of an operation finds for scores as they are, [*batch, ...]; None where it does not serve.
-
-        Errors are those of `_checked`. The other inputs are like the scores.
-        """
-        direct = self._direct(call, operation, scores)
-        if direct is None:
-            return None
-        found = direct(kernels.plain(scores), *map(kernels.plain, others))
-        if found is None:
-            self._checked(call, scores)  # what is wrong in an ignored entry is nobody's business
-        return found
-
-    def _direct(self, call: str, operation: str, scores: Tensor) -> Direct | None:
-        """The kernel that takes these scores as they are; None where there is none."""
-        if not isinstance(scores, Tensor) or not kernels.direct_serves(scores):
-            return None
-        key = operation, scores.shape, scores.dtype
-        direct: Direct | None = self._bound.get(key, NOT_BOUND)
-        if direct is NOT_BOUND:
-            self.check_scores(call, scores)
-            if len(self._bound) == MOST_KNOWN:
-                self._bound.clear()
-            direct = self._bound[key] = self._bind(call, operation, scores)
-        return direct
-
-    @cached_property
-    def _bound(self) -> dict[tuple[str, torch.Size, torch.dtype], Direct | None]:
-        """The kernels of operations for scores of a shape and dtype, None where there is none."""
-        return {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_bound"}
-
-    def _bind(self, call: str, operation: str, scores: Tensor) -> Direct | None:
-        plan = self._plan(call, operation, scores)
-        if plan is None or scores.dtype not in kernels.FLOATING or scores.numel() == 0:
-            return None
-        rows = self._rows(scores.detach()) if scores.ndim > self.event_ndim else scores.detach().unsqueeze(0)
-        kernel = self._kernel(operation, rows) if plan.kernel is None else plan.kernel(rows)
-        if not isinstance(kernel, kernels.Kernel):
-            return None
-        rooms = tuple(((len(rows), *shape), dtype or rows.dtype) for shape, dtype in plan.rooms)
-        return kernel.bound(rows, tuple(scores.shape), rooms, plan.reference, certified=plan.certified)
-
-    def _plan(self, call: str, operation: str, scores: Tensor) -> KernelPlan | None:
-        """How an operation goes straight to its kernel; None where a subclass has it go another way."""
-        event = self._event(scores)
-        if operation == "argmax" and self._goes_as(Oracle, "natural_parameters", "_best"):
-            return KernelPlan(((event, None),), self._reference_argmax, certified=False)
-        if operation == "argmax_indices" and self._goes_as(Oracle, "natural_parameters"):
-            return KernelPlan(((self.index_shape(event), torch.int64),), self._reference_argmax, certified=False)
-        return None
-
-    def _goes_as(self, kind: type, *names: str) -> bool:
-        """Whether these methods are those of a base class."""
-        return all(getattr(type(self), name) is getattr(kind, name) for name in names)
-
     # Shared plumbing.
 
     def _prepared(self, call: str, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -393,7 +309,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         if scores.is_neg():  # a view of torch's that NumPy does not know
             scores = scores.resolve_neg()
         # One cheap pass first: what is wrong in an ignored entry is nobody's business, and rare.
-        if scores.is_cpu and not kernels.below_infinity(share_rows(kernels.plain(scores), self.event_ndim)):
+        if scores.is_cpu and not kernels.below_infinity(share_rows(scores.detach(), self.event_ndim)):
             bad = ~(scores < math.inf) & self.read_mask(self._event(scores), scores.device)
             if bool(bad.any()):
                 raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
@@ -454,30 +370,26 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         """[*batch, *event] -> [b, *event]; a reshape takes a microsecond where nothing is to be done."""
         return values if values.ndim == self.event_ndim + 1 else values.reshape(-1, *self._event(values))
 
-    def _rowwise(self, compute: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
-        """Run ``compute`` on distinct rows [b, *event] and give its result back as [*batch, ...] in the dtype of the scores."""
-        if scores.ndim == self.event_ndim + 1 and scores.stride(0):  # as in `_rowwise_all`
-            return kernels.converted(compute(at_least_single(kernels.plain(scores))), scores.dtype)
-        return self._rowwise_all(lambda rows: (compute(rows),), scores)[0]
-
-    def _rowwise_all(self, compute: Callable[[Tensor], tuple[Tensor, ...]], scores: Tensor, most: int | None = None) -> list[Tensor]:
-        """`_rowwise` of several results, the first ``most`` of them where the others are not wanted."""
-        if scores.ndim == self.event_ndim + 1 and scores.stride(0):  # one batch dimension that shares nothing: rows as they are
-            return [self._result(result, scores.dtype) for result in compute(at_least_single(kernels.plain(scores)))[:most]]
+    def _rowwise(self, compute: Callable[[Tensor], Sequence[Tensor]], scores: Tensor, dtype: torch.dtype | None = None) -> list[Tensor]:
+        """Results ``[*batch, ...]`` of ``compute`` for distinct rows [b, *event], in a dtype, that of the scores where it is None."""
+        given = scores.detach()
+        shared = share_rows(given, self.event_ndim)
+        if shared is given and scores.ndim == self.event_ndim + 1:
+            return [_in(each, dtype or scores.dtype) for each in compute(at_least_single(shared))]
         batch = scores.shape[: scores.ndim - self.event_ndim]
-        shared = share_rows(scores.detach(), self.event_ndim)
         distinct = shared.shape[: len(batch)]
-        results = [self._result(result, scores.dtype) for result in compute(at_least_single(self._rows(shared)))[:most]]
-        if len(batch) != 1:
-            results = [result.reshape((*distinct, *result.shape[1:])) for result in results]
-        if distinct != batch:
-            results = [result.expand((*batch, *result.shape[len(batch) :])) for result in results]
-        return results
+        results = [_in(each, dtype or scores.dtype) for each in compute(at_least_single(self._rows(shared)))]
+        return [each.reshape((*distinct, *each.shape[1:])).expand((*batch, *each.shape[1:])) for each in results]
 
-    @staticmethod
-    def _result(values: Tensor, dtype: torch.dtype) -> Tensor:
-        """Results shaped like the scores in their dtype; log-partitions ``[b]``, whose differences are taken, as they are."""
-        return values if values.ndim == 1 else kernels.converted(values, dtype)
+    def _computed(
+        self, operation: str, rows: Tensor, outputs: Sequence[Output], reference: Reference, *others: Tensor, certified: bool = True
+    ) -> Sequence[Tensor]:
+        """Results [b, ...] of rows [b, *event] and others like them, by a kernel. Rows that it refuses are left to the reference."""
+        kernel = self._kernel(operation, rows)
+        if kernel is None:
+            return reference(rows, *others)
+        inputs = (rows.contiguous(), *[other.contiguous() for other in others])
+        return kernel.computed(inputs, outputs, reference, certified=certified)
 
     def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
         """The compiled kernel of an operation where it applies to these rows."""
@@ -485,15 +397,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
 
     def _best(self, rows: Tensor) -> Tensor:
         """MAP of rows, compiled where that applies."""
-        kernel = self._kernel("argmax", rows)
-        if kernel is None:
-            return self._reference_argmax(rows)[0]
-        inputs, room = (rows.contiguous(),), (rows.shape, rows.dtype)
-        if isinstance(kernel, kernels.Kernel):
-            return kernel.computed(inputs, (room,), self._reference_argmax, certified=False)[0]
-        # Those of other devices give some structure where none is feasible.
-        best = kernel.computed(inputs, (room,), lambda rows: (self._argmax(self._cleaned(rows)),), certified=False)[0]
-        return self._feasible_or_zero(best, rows)
+        return self._computed("argmax", rows, ((rows.shape[1:], None),), self._reference_argmax, certified=False)[0]
 
     def _holds_empty(self, event_shape: tuple[int, ...]) -> bool:
         """Whether having no part is a structure, which is then feasible whatever is forbidden."""
@@ -514,9 +418,9 @@ def inner(structure: Tensor, scores: Tensor, event_ndim: int) -> Tensor:
     return product.flatten(product.ndim - event_ndim).sum(-1)
 
 
-def in_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """`Tensor.to`, which takes a microsecond where nothing is to be done."""
-    return values if values.dtype == dtype else values.to(dtype)
+def _in(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Results [b, ...] in a dtype. Log-partitions [b] stay in float64: differences of them are taken."""
+    return values if values.dtype == dtype or values.ndim == 1 else kernels.converted(values, dtype)
 
 
 def at_least_single(rows: Tensor) -> Tensor:

@@ -29,9 +29,7 @@ class Differentiable(Protocol):
 
     def _compute_log_partition(self, scores: Tensor) -> Tensor: ...
 
-    def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]: ...
-
-    def _compute_marginals_alone(self, scores: Tensor) -> Tensor: ...
+    def _compute_marginals(self, scores: Tensor) -> list[Tensor]: ...
 
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor: ...
 
@@ -68,7 +66,8 @@ class Marginals(torch.autograd.Function):
         ctx.oracle, ctx.serving = oracle, SERVING.get()
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(scores)
-        return oracle._compute_marginals(scores) if both else oracle._compute_marginals_alone(scores)
+        found = oracle._compute_marginals(scores)
+        return (found[0], found[1]) if both else found[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
@@ -133,7 +132,7 @@ def _pulled_back(scores: Tensor, oracle: Differentiable, along: Tensor | None, w
         gradient = _product(scores, along, oracle) if higher else oracle._compute_covariance_product(scores, along)
     if weights is None:
         return gradient
-    marginals = marginals_of(scores, oracle) if higher else oracle._compute_marginals_alone(scores)
+    marginals = marginals_of(scores, oracle) if higher else oracle._compute_marginals(scores)[0]
     first = unsqueeze_event(weights.to(marginals.dtype), oracle.event_ndim) * marginals
     return first if gradient is None else gradient + first
 

@@ -156,9 +156,9 @@ class KBestOracle(Oracle):
         items = share_rows(valid, self.event_ndim).numel() // math.prod(self._event(valid))
         self._check_memory(f"`kbest` got k={k}", 8 * k * items * numbers, "choose a smaller k")
         if compact:
-            found = self._rowwise_indices(lambda rows: self._listed_indices(rows, k), valid)
+            (found,) = self._rowwise(lambda rows: (self._listed_indices(rows, k),), valid, torch.int64)
             return self._cut_indices(found.movedim(scores.ndim - self.event_ndim, 0), inside, self._event(valid))
-        listed = self._rowwise(lambda rows: self._listed_best(rows, k).movedim(0, 1), valid)
+        (listed,) = self._rowwise(lambda rows: (self._listed_best(rows, k).movedim(0, 1),), valid)
         return self._cut(listed.movedim(scores.ndim - self.event_ndim, 0), inside)
 
     def _listed_best(self, rows: Tensor, k: int) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels.switch import SERVING
-from ..numerics import HALF, Total, share_rows
+from ..numerics import Total
 from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming
 
@@ -162,23 +162,23 @@ class IndexedStructures(abc.ABC):
 
         kernel = self._kernel("argmax_indices", rows)
         if isinstance(kernel, kernels.Kernel):
-            room = (len(rows), *self.index_shape(tuple(rows.shape[1:]))), torch.int64
-            return kernel.computed((rows.contiguous(),), (room,), reference, certified=False)[0]
-        parts = self._kernel_parts("argmax_parts", (rows.contiguous(),), (len(rows),), reference)
+            output = self.index_shape(tuple(rows.shape[1:])), torch.int64
+            return kernel.computed((rows.contiguous(),), (output,), reference, certified=False)[0]
+        parts = self._kernel_parts("argmax_parts", (rows.contiguous(),), (), reference)
         return self._of_dense(self._best(rows)) if parts is None else self._from_parts(parts, tuple(rows.shape[1:]))
 
     def _kernel_parts(
         self, operation: str, inputs: tuple[Tensor, ...], shape: tuple[int, ...], reference: Callable[..., tuple[Tensor]]
     ) -> Tensor | None:
-        """What a kernel of parts finds, ``[*shape, p]``; None without one. Kernels write 1 + part, and leave 0 where there is none."""
+        """What a kernel of parts finds, ``[b, *shape, p]``; None without one. Kernels write 1 + part, and leave 0 where there is none."""
         rows = inputs[0]
         kernel = self._kernel(operation, rows)
         if kernel is None:
             return None
         if operation == "sample_parts":
             kernel = kernel.drawing(inputs[1])
-        room = (*shape, self._written_parts(tuple(rows.shape[1:]))), torch.int64
-        numbers: Tensor = kernel.computed(inputs, (room,), reference, certified=operation == "sample_parts")[0]
+        output = (*shape, self._written_parts(tuple(rows.shape[1:]))), torch.int64
+        numbers: Tensor = kernel.computed(inputs, (output,), reference, certified=operation == "sample_parts")[0]
         if not numbers.is_cpu:
             return numbers.sub_(1)
         np.subtract(numbers.numpy(), 1, numbers.numpy())  # in a quarter of the time, where there are few
@@ -197,18 +197,6 @@ class IndexedStructures(abc.ABC):
         event = tuple(structures.shape[structures.ndim - self.event_ndim :])
         self._check_countless("as_indices", event)
         return self._indices_of(structures != 0)
-
-    def _rowwise_indices(self, compute: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
-        """Run ``compute`` on distinct rows [b, *event]; int64 [*batch, *index]."""
-        if scores.ndim == self.event_ndim + 1 and scores.stride(0):  # one batch dimension that shares nothing: rows as they are
-            rows = kernels.plain(scores)
-            return compute(rows.float() if rows.dtype in HALF else rows)
-        batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
-        shared = share_rows(scores.detach(), self.event_ndim)
-        rows = shared.reshape(-1, *shared.shape[len(batch) :])
-        found = compute(rows.float() if rows.dtype in HALF else rows)
-        found = found.reshape((*shared.shape[: len(batch)], *found.shape[1:]))
-        return found.expand((*batch, *found.shape[len(batch) :]))
 
     def _cut_indices(self, indices: Tensor, inside: Tensor | None, event_shape: tuple[int, ...]) -> Tensor:
         """What lies inside ``[*batch, *event]``, -1 elsewhere, of indices ``[..., *batch, *index]`` of an event that may have grown."""

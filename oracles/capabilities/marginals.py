@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol, final
 
@@ -11,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .. import kernels
 from ..numerics import Total, share_rows
 from ..transforms import operation
-from .base import LARGEST, KernelPlan, Oracle, at_least_single, in_dtype, inner
+from .base import LARGEST, Oracle, at_least_single, inner
 from .derivatives import (
     both_of,
     differentiated,
@@ -27,9 +27,6 @@ from .derivatives import (
     unsqueeze_event,
 )
 from .indices import wants_indices
-
-_WAY = ("natural_parameters", "_row_log_partition", "_row_marginals")
-"""What log-partitions and marginals go through, besides methods of their own."""
 
 
 class ExactLaw(Protocol):
@@ -100,9 +97,7 @@ class MarginalOracle(Oracle):
 
         Its gradient is `marginals` where η is θ; of a policy that is normalised locally it is constantly 0, and so is its gradient.
         """
-        if lengths is None and (found := self._log_partition_at_once(scores)) is not None:
-            return found
-        return in_dtype(self._log_partition_of(self._parameters("log_partition", scores, lengths)[0]), scores.dtype)
+        return self._log_partition_of(self._parameters("log_partition", scores, lengths)[0]).to(scores.dtype)
 
     @final
     @operation()
@@ -125,13 +120,12 @@ class MarginalOracle(Oracle):
             >>> z.detach(), scores.grad
             (tensor([1., 0., 0.]), tensor([-0.3715,  0.0487,  0.3228]))
         """
-        if lengths is None and at is None and (found := self._marginals_at_once(scores)) is not None:
-            return found
         if at is not None and not (isinstance(at, Tensor) and isinstance(scores, Tensor) and at.shape == scores.shape):
             scores, at = self._alike(scores, at)
         valid, inside = self._parameters("marginals", scores, lengths)
         marginals = self._marginals_of(valid) if at is None else self._marginals_at(self._grown(at, valid), valid)
-        return in_dtype(self._cut(marginals, inside), scores.dtype)
+        marginals = self._cut(marginals, inside)
+        return marginals if marginals.dtype == scores.dtype else marginals.to(scores.dtype)
 
     @final
     @operation()
@@ -155,7 +149,7 @@ class MarginalOracle(Oracle):
             total = Total(offsets=law.offsets.reshape(*large.shape, -1))
             value = score("log_prob", z.detach(), single.detach().double(), inside, total)
             result = torch.where(large, exchanged_for(value, result), result)
-        return in_dtype(result, scores.dtype)
+        return result.to(scores.dtype)
 
     @final
     @operation()
@@ -169,7 +163,7 @@ class MarginalOracle(Oracle):
             entropy = torch.where(exact[0], exact[1].entropy().reshape(exact[0].shape), entropy)
         entropy = entropy.masked_fill(log_partition == -math.inf, 0)
         entropy.detach().clamp_(min=0)
-        return in_dtype(entropy, scores.dtype)
+        return entropy.to(scores.dtype)
 
     @final
     @operation()
@@ -193,7 +187,7 @@ class MarginalOracle(Oracle):
             divergence = torch.where(blocked.flatten(blocked.ndim - self.event_ndim).any(-1), math.inf, divergence)
         divergence = divergence.masked_fill(log_partition == -math.inf, 0)
         divergence.detach().clamp_(min=0)
-        return in_dtype(divergence, scores.dtype)
+        return divergence.to(scores.dtype)
 
     def _parameters(self, call: str, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Natural parameters, at least float32, with their padding completed, and which entries are inside (None for all)."""
@@ -222,41 +216,11 @@ class MarginalOracle(Oracle):
         law = self._law(self._rows(rows[0])) if bool(large.any()) else None
         return None if law is None else (large, law)
 
-    def _log_partition_at_once(self, scores: Tensor) -> Tensor | None:
-        """`log_partition` by its kernel alone; None where that does not serve."""
-        if isinstance(scores, Tensor) and differentiated(scores):
-            return (
-                None
-                if self._direct("log_partition", "marginals", scores) is None
-                else in_dtype(log_partition_of(scores, self), scores.dtype)
-            )
-        found = self._at_once("log_partition", "log_partition", scores)
-        return None if found is None else kernels.converted(found[0], scores.dtype)
-
-    def _marginals_at_once(self, scores: Tensor) -> Tensor | None:
-        """The same for `marginals`, with their derivative."""
-        if isinstance(scores, Tensor) and differentiated(scores):
-            return None if self._direct("marginals", "marginals", scores) is None else marginals_of(scores, self)
-        found = self._at_once("marginals", "marginals", scores)
-        return None if found is None else found[0]
-
-    def _plan(self, call: str, operation: str, scores: Tensor) -> KernelPlan | None:
-        event = self._event(scores)
-        if operation == "log_partition" and self._goes_as(MarginalOracle, *_WAY, "_log_partition_of", "_compute_log_partition"):
-            self.check_marginals(call, event)
-            return KernelPlan((((), torch.float64),), lambda rows: (self._reference_log_partition(rows),))
-        if operation == "marginals" and self._goes_as(MarginalOracle, *_WAY):
-            self.check_marginals(call, event)
-            return KernelPlan(((event, None), ((), torch.float64)), self._uncertified_marginals)
-        if operation == "covariance_product":
-            return KernelPlan(((event, None),), lambda *given: (self._reference_covariance_product(*given),))
-        return super()._plan(call, operation, scores)
-
     def _log_partition_of(self, valid: Tensor) -> Tensor:
         return log_partition_of(valid, self) if differentiated(valid) else self._compute_log_partition(valid)
 
     def _marginals_of(self, valid: Tensor) -> Tensor:
-        return marginals_of(valid, self) if differentiated(valid) else self._compute_marginals_alone(valid)
+        return marginals_of(valid, self) if differentiated(valid) else self._compute_marginals(valid)[0]
 
     def _marginals_at(self, structure: Tensor, valid: Tensor) -> Tensor:
         """The structure, with the derivative of `_marginals_of`."""
@@ -286,68 +250,44 @@ class MarginalOracle(Oracle):
 
     def _grown(self, structure: Tensor, valid: Tensor) -> Tensor:
         """A structure in the dtype of valid scores, with 0 in the entries that completed padding has besides."""
-        structure = in_dtype(structure.detach(), valid.dtype)
+        structure = structure.detach().to(valid.dtype)
         missing = [valid.shape[dim] - structure.shape[dim] for dim in range(-1, -1 - self.event_ndim, -1)]
         return pad(structure, [side for size in missing for side in (0, size)]) if any(missing) else structure
 
     def _both_of(self, valid: Tensor) -> tuple[Tensor, Tensor]:
-        return both_of(valid, self) if differentiated(valid) else self._compute_marginals(valid)
+        if differentiated(valid):
+            return both_of(valid, self)
+        marginals, log_partition = self._compute_marginals(valid)
+        return marginals, log_partition
 
     # What `derivatives` differentiates: kernels where they apply, the reference elsewhere and for rows whose range a kernel cannot certify.
 
     def _compute_log_partition(self, scores: Tensor) -> Tensor:
-        if (found := self._at_once("log_partition", "log_partition", scores)) is not None:
-            return found[0]
-        return self._rowwise_all(self._row_log_partition, scores)[0]
+        return self._rowwise(self._row_log_partition, scores)[0]
 
-    def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        if (found := self._at_once("log_partition", "marginals", scores)) is not None:
-            return found[0], found[1]
-        marginals, log_partition = self._rowwise_all(self._row_marginals, scores)
-        return marginals, log_partition
+    def _compute_marginals(self, scores: Tensor) -> list[Tensor]:
+        """Marginals and log-partitions."""
+        return self._rowwise(self._row_marginals, scores)
 
-    def _compute_marginals_alone(self, scores: Tensor) -> Tensor:
-        """Without the log-partition, which then needs no conversion."""
-        if (found := self._at_once("marginals", "marginals", scores)) is not None:
-            return found[0]
-        return self._rowwise_all(self._row_marginals, scores, 1)[0]
+    def _row_log_partition(self, rows: Tensor) -> Sequence[Tensor]:
+        return self._computed("log_partition", rows, (((), torch.float64),), lambda rows: (self._reference_log_partition(rows),))
 
-    def _row_log_partition(self, rows: Tensor) -> tuple[Tensor, ...]:
-        kernel = self._kernel("log_partition", rows)
-        if kernel is None:
-            return (self._reference_log_partition(rows),)
-        return kernel.computed(
-            (rows.contiguous(),), ((rows.shape[:1], torch.float64),), lambda rows: (self._reference_log_partition(rows),)
-        )
-
-    def _row_marginals(self, rows: Tensor) -> tuple[Tensor, ...]:
-        kernel = self._kernel("marginals", rows)
-        if kernel is None:
-            return self._reference_marginals(rows)
-        rooms = (rows.shape, rows.dtype), (rows.shape[:1], torch.float64)
-        return kernel.computed((rows.contiguous(),), rooms, self._uncertified_marginals)
+    def _row_marginals(self, rows: Tensor) -> Sequence[Tensor]:
+        return self._computed("marginals", rows, ((rows.shape[1:], None), ((), torch.float64)), self._exact_marginals)
 
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
-        if direction.dtype == scores.dtype and direction.shape == scores.shape and direction.is_contiguous() and not direction.is_neg():
-            found = self._at_once("marginals", "covariance_product", scores, direction)
-            if found is not None:
-                return found[0]
-        rows = at_least_single(self._rows(kernels.plain(scores)))
-        along = in_dtype(self._rows(kernels.plain(direction)), rows.dtype)
-        kernel = self._kernel("covariance_product", rows)
-        if kernel is None:
-            product = self._reference_covariance_product(rows, along)
-        else:
-            inputs, room = (rows.contiguous(), along.contiguous()), (rows.shape, rows.dtype)
-            product = kernel.computed(inputs, (room,), lambda *given: (self._reference_covariance_product(*given),))[0]
-        return in_dtype(product if rows.ndim == scores.ndim else product.reshape(scores.shape), scores.dtype)
+        rows = at_least_single(self._rows(scores.detach()))
+        along = self._rows(direction.detach()).to(rows.dtype)
+        output, reference = (rows.shape[1:], None), lambda *given: (self._reference_covariance_product(*given),)
+        (product,) = self._computed("covariance_product", rows, (output,), reference, along)
+        return product.reshape(scores.shape).to(scores.dtype)
 
     def _reference_log_partition(self, scores: Tensor) -> Tensor:
         rows = at_least_single(self._cleaned(scores)).reshape(-1, *self._event(scores))
         return self._log_partition(rows).reshape(scores.shape[: scores.ndim - self.event_ndim])
 
-    def _uncertified_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Marginals and log-partition of float64 rows that are beyond a kernel."""
+    def _exact_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Marginals and log-partitions of rows in torch, right at any scale."""
         marginals, log_partition = self._reference_marginals(rows)
         if self.reach(rows) == 2 and (exact := self._exact(rows.detach())):
             marginals = torch.where(unsqueeze_event(exact[0], self.event_ndim), exact[1].marginals, marginals)

@@ -73,8 +73,6 @@ class ProjectionOracle(Oracle):
                 raise ValueError("`project` got a start under torch.func; expected none: leave it out, because a transform has other rows")
             return self._project_transformed(scores, lengths)
         refuse_duals("project", scores)
-        if lengths is None and start is None and (at_once := self._project_at_once(scores)) is not None:
-            return SparseSolution(at_once, scores, tuple(scores.shape[: scores.ndim - self.event_ndim]), self.event_ndim, self)
         inside = None
         if lengths is None:
             valid = self._cleaned(self._checked("project", scores))
@@ -84,17 +82,13 @@ class ProjectionOracle(Oracle):
             beyond = self._cleaned(torch.full_like(scores, -math.inf))
             valid = torch.where(self._parts_inside(self._event(scores), inside), scores, beyond)
         batch = scores.shape[: scores.ndim - self.event_ndim]
-        shared = share_rows(kernels.plain(valid), self.event_ndim)
+        shared = share_rows(valid.detach(), self.event_ndim)
         rows = kernels.converted(self._rows(shared), torch.float64)
         sizes = None if lengths is None else self._row_lengths(lengths, tuple(batch), self._event(scores))
         distinct = tuple(shared.shape[: len(batch)])
         beginning = None if start is None else self._beginning(start, scores, lengths, distinct)
         projection = self._project_rows(rows, sizes, beginning)
         return SparseSolution(projection, valid, distinct, self.event_ndim, self, None if lengths is None else lengths.clone())
-
-    def _project_at_once(self, scores: Tensor) -> Projection | None:
-        """The projection of every item by a kernel of its closed form alone; None where there is none, or it does not serve."""
-        return None
 
     def _start_refusal(self, start: Any, scores: Tensor, lengths: Tensor | None = None) -> str | None:
         """Why a projection of these scores cannot begin with a solution; None where it can. To compare lengths waits for their device."""

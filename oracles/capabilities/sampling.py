@@ -10,11 +10,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from .. import kernels
 from ..numerics import share_rows
 from ..random_streams import check_generator, inner_uniform, random_uniform
 from ..transforms import operation, transforming, uncompiled
-from .base import LARGEST, at_least_single, in_dtype
+from .base import LARGEST, at_least_single
 from .indices import wants_indices
 from .marginals import MarginalOracle
 
@@ -61,13 +60,13 @@ class SamplingOracle(MarginalOracle):
             raise ValueError(f"`sample` got num_samples={num_samples}; expected at least 1, or None for one sample without that dimension")
         valid, inside = self._prepared("sample", scores, lengths)
         self.check_marginals("sample", self._event(scores))
-        valid, event = kernels.plain(valid), self._event(valid)
+        valid, event = valid.detach(), self._event(valid)
         batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
         leading = 1 if num_samples is None else num_samples
         uniforms = random_uniform(batch, (leading, self._noise_size(event)), generator=generator, device=scores.device)
         plain = len(batch) == 1 and (batch[0] == 1 or valid.stride(0) != 0)  # rows as they are, whose samples need no order
         structures = (self._drawn_plain if plain else self._drawn)(valid, uniforms, compact)
-        structures = structures if compact else in_dtype(structures, scores.dtype)
+        structures = structures if compact else structures.to(scores.dtype)
         structures = structures[0] if num_samples is None else structures
         return self._cut_indices(structures, inside, event) if compact else self._cut(structures, inside)
 
@@ -102,8 +101,8 @@ class SamplingOracle(MarginalOracle):
         kernel = self._kernel("sample", rows)
         if kernel is None:
             return self._reference_draw(rows, uniforms)
-        rooms = (((*uniforms.shape[:2], *rows.shape[1:]), rows.dtype),)
-        return kernel.drawing(uniforms).computed((rows.contiguous(), uniforms.contiguous()), rooms, reference)[0]
+        outputs = (((uniforms.shape[1], *rows.shape[1:]), None),)
+        return kernel.drawing(uniforms).computed((rows.contiguous(), uniforms.contiguous()), outputs, reference)[0]
 
     def _draw_indices(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         """Indices [b, s, *index] of the samples that `_draw` gives."""
@@ -111,7 +110,7 @@ class SamplingOracle(MarginalOracle):
         def reference(rows: Tensor, uniforms: Tensor) -> tuple[Tensor]:
             return (self._numbered(self._of_dense(self._reference_draw(rows, uniforms)), tuple(rows.shape[1:])),)
 
-        parts = self._kernel_parts("sample_parts", (rows.contiguous(), uniforms.contiguous()), tuple(uniforms.shape[:2]), reference)
+        parts = self._kernel_parts("sample_parts", (rows.contiguous(), uniforms.contiguous()), (uniforms.shape[1],), reference)
         return self._of_dense(self._draw(rows, uniforms)) if parts is None else self._from_parts(parts, tuple(rows.shape[1:]))
 
     def _reference_draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
@@ -181,7 +180,7 @@ class DistinctSamplingOracle(SamplingOracle):
             )
         valid, inside = self._prepared("sample_distinct", scores.detach() if isinstance(scores, Tensor) else scores, lengths)
         self.check_marginals("sample_distinct", self._event(scores))
-        valid, event = kernels.plain(valid), self._event(valid)
+        valid, event = valid.detach(), self._event(valid)
         batch = tuple(valid.shape[: valid.ndim - self.event_ndim])
         k = min(k, self.count(event))
         uniforms = inner_uniform(batch, (self._distinct_noise_size(event, k),), generator=generator, device=valid.device)
@@ -190,7 +189,7 @@ class DistinctSamplingOracle(SamplingOracle):
         items = torch.arange(math.prod(distinct), device=valid.device).reshape(distinct).expand(batch).flatten()
         rows = self.natural_parameters(at_least_single(shared.reshape(-1, *event))).double()
         drawn = self._sample_distinct(self._cleaned(rows), items, k, uniforms.reshape(len(items), uniforms.shape[-1]))
-        structures = self._cut(in_dtype(drawn.structures, scores.dtype).reshape(k, *batch, *event), inside)
+        structures = self._cut(drawn.structures.to(scores.dtype).reshape(k, *batch, *event), inside)
         log_probs, log_rest = drawn.log_probs.reshape(*batch, k), drawn.log_rest.reshape(batch)
         if self.reach(rows) == 2:  # Walks add up log-weights, which lose digits.
             cleaned = self._cleaned(rows)

@@ -11,6 +11,7 @@ Sources: those of `algorithms`.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -57,6 +58,8 @@ def argmax(rows: Tensor, structures: Tensor, graph: Graph) -> None:
     """Best structures of rows [b, *event]: of equal scores at a node, the first edge is taken."""
     for part, (values, choices) in launches(rows, (graph.nodes, rows.dtype), (2 * graph.nodes, torch.int32)):
         _argmax[(len(values),)](rows[part], structures[part], values, choices, *_going_up(graph), **_edges_at_once(graph))
+        infeasible = values.reshape(len(rows[part]), graph.nodes)[:, -1] == -math.inf
+        structures[part].masked_fill_(infeasible.reshape(-1, *[1] * (rows.ndim - 1)), 0)
 
 
 def sample(rows: Tensor, uniforms: Tensor, structures: Tensor, graph: Graph) -> None:

@@ -25,8 +25,7 @@ import torch
 from torch import Tensor
 
 from . import gpu, modules, switch
-from .direct import BoundRoom, Direct
-from .gpu.first_use import Reference, Room
+from .gpu.first_use import Output, Reference
 
 GRAIN = 400_000
 """Inner-loop steps of a sum that a thread must get for its start to pay: some 200 microseconds, where to wake it takes 100."""
@@ -46,7 +45,7 @@ HUGE = 2**25
 SMALL = 2**14
 """Bytes up to which the fixed cost of an allocation is what counts."""
 
-_NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.bool: np.bool_, torch.int64: np.int64}
+_NUMPY = {dtype: np.dtype(str(dtype).removeprefix("torch.")) for dtype in (torch.float32, torch.float64, torch.bool, torch.int64)}
 
 FLOATING = (torch.float32, torch.float64)
 """The dtypes of scores that kernels take."""
@@ -79,13 +78,12 @@ def shown_to_torch() -> Iterator[None]:
 
     Each call runs in one thread. Python traces its memory meanwhile, which slows it.
     """
-    traced, token, apart = tracemalloc.is_tracing(), _shown.set(True), switch.APART.set(True)
+    traced, token = tracemalloc.is_tracing(), _shown.set(True)
     tracemalloc.start()
     try:
         yield
     finally:
         _shown.reset(token)
-        switch.APART.reset(apart)
         if not traced:
             tracemalloc.stop()
 
@@ -116,73 +114,45 @@ class Kernel(NamedTuple):
         """Write results, of contiguous inputs; the reference is not asked."""
         self(*inputs, *results)
 
-    @staticmethod
-    def _redo(failed: Tensor, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
-        for result, redone in zip(results, reference(*(given[failed].double() for given in inputs)), strict=True):
-            result[failed] = redone.to(result.dtype)
-
     def computed(
-        self, inputs: tuple[Tensor, ...], rooms: tuple[Room, ...], reference: Reference, *, certified: bool = True
-    ) -> tuple[Tensor, ...]:
+        self, inputs: tuple[Tensor, ...], outputs: Sequence[Output], reference: Reference, *, certified: bool = True
+    ) -> Sequence[Tensor]:
         """Results of contiguous inputs. Rows that a certifying kernel refuses are computed by the reference, in float64."""
-        made = [_made(shape, dtype) for shape, dtype in rooms]
-        arrays, results = [array for array, _ in made], tuple([result for _, result in made])
+        rows, results, arrays = inputs[0], [], []
+        for shape, dtype in outputs:
+            array, result = _made((rows.shape[0], *shape), dtype or rows.dtype)
+            arrays.append(array)
+            results.append(result)
         if self.complete or not certified:
             launch(self.function, (*inputs, *arrays), self.options, self.operations)
-        elif (failed := self.certify(inputs, results, arrays)) is not None:
-            self._redo(failed, inputs, results, reference)
+        elif (refused := self.certify(inputs, arrays)) is not None:
+            found = reference(*(given[refused].double() for given in inputs))
+            for result, values in zip(results, found, strict=True):
+                result[refused] = values.to(result.dtype)
         return results
 
-    def certify(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], arrays: Sequence[np.ndarray] = ()) -> Tensor | None:
-        """Call a kernel that reports for every row whether its range sufficed; the arrays share the memory of the results.
+    def certify(self, inputs: Sequence[Tensor | np.ndarray], results: Sequence[Tensor | np.ndarray]) -> Tensor | None:
+        """Call a kernel that reports for every row whether its range sufficed.
 
-        Where there is a scalar one beside it, which takes rows one by one, that gets the rows which failed, or all where they are few.
+        A scalar kernel, where there is one, computes the rows that the other refuses, and a few rows at once.
 
         Returns:
-            The indices of the rows whose results are still to be found, None for none.
+            The indices of the rows that are refused; None for none.
         """
-        scalar = self.scalar or self.function
-        few = inputs[0].shape[0] < FEW
-        failed = self._failures(scalar if few else self.function, (*inputs, *(arrays or results)))
-        return failed if failed is None or few else self._taken_one_by_one(failed, inputs, results)
-
-    def _taken_one_by_one(self, failed: Tensor, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Tensor | None:
-        """Rows that failed by the scalar kernel, if there is one; gives those whose results are still to be found."""
-        if self.scalar is None:
-            return failed
-        scalar, redone = self.scalar, tuple(result[failed] for result in results)
-        still = self._failures(scalar, (*(given[failed] for given in inputs), *redone))
-        for result, rows in zip(results, redone, strict=True):
-            result[failed] = rows
-        return None if still is None else failed[still]
-
-    def bound(
-        self, rows: Tensor, shape: tuple[int, ...], rooms: tuple[Room, ...], reference: Reference, *, certified: bool = True
-    ) -> Direct | None:
-        """This kernel for rows like these, of scores of a shape, as `computed` would call it; None where that may take several threads."""
-        batch = rows.shape[0]
-        if batch > 1 and batch * self.operations // GRAIN > 1:
+        number = inputs[0].shape[0]
+        function = self.scalar if self.scalar is not None and number < FEW else self.function
+        certified = np.zeros(number, np.bool_)
+        launch(function, (*inputs, *results, certified), self.options, self.operations)
+        if b"\0" not in certified.tobytes():  # as bytes: a reduction takes longer than a kernel of one row
             return None
-        certified = certified and not self.complete
-        few = certified and batch < FEW
-        function = (self.scalar or self.function) if few else self.function
-
-        def mend(failed: Tensor, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> None:
-            still = failed if few else self._taken_one_by_one(failed, inputs, results)
-            if still is not None:
-                self._redo(still, inputs, results, reference)
-
-        leading = shape[: len(shape) - rows.ndim + 1]
-        made = [(BoundRoom((*leading, *room[1:]), tuple(room), _NUMPY[dtype]), dtype) for room, dtype in rooms]
-        bound = [each._replace(shape=None) if (each.shape, dtype) == (shape, rows.dtype) else each for each, dtype in made]
-        taken = None if len(leading) == 1 else tuple(rows.shape)
-        return Direct(function, self.options, taken, bound, mend if certified else None, complete=self.complete)
-
-    def _failures(self, function: _Function, tensors: tuple[Tensor | np.ndarray, ...]) -> Tensor | None:
-        certified = np.zeros(tensors[0].shape[0], dtype=np.bool_)
-        launch(function, (*tensors, certified), self.options, self.operations)
-        # As bytes: a reduction takes longer than a kernel of one row.
-        return None if b"\0" not in certified.tobytes() else torch.from_numpy((~certified).nonzero()[0])
+        refused = (~certified).nonzero()[0]
+        if self.scalar is None or function is self.scalar:
+            return torch.from_numpy(refused)
+        redone = [result[refused] for result in results]
+        still = self._replace(function=self.scalar, scalar=None).certify([given[refused] for given in inputs], redone)
+        for result, rows in zip(results, redone, strict=True):
+            result[refused] = rows  # type: ignore[assignment] # both are tensors, or both arrays
+        return None if still is None else torch.from_numpy(refused)[still]
 
 
 AnyKernel = Kernel | gpu.DeviceKernel
@@ -192,11 +162,6 @@ AnyKernel = Kernel | gpu.DeviceKernel
 def enabled(rows: Tensor) -> bool:
     """Whether kernels serve these rows: float32 or float64 on the CPU."""
     return rows.device.type == "cpu" and rows.dtype in FLOATING and switch.SERVING.get()
-
-
-def direct_serves(rows: Tensor) -> bool:
-    """Whether a `Direct` may take scores of whatever shape and dtype: dense ones on the CPU, where kernels serve and nobody looks on."""
-    return switch.SERVING.get() and rows.is_cpu and rows.is_contiguous() and not (rows.is_neg() or switch.APART.get())
 
 
 def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> Kernel | None:
@@ -225,18 +190,14 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 def _made(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[np.ndarray, Tensor]:
     """`zeros`, as an array and as a tensor."""
-    if SMALL <= math.prod(shape) * dtype.itemsize < HUGE or dtype not in _NUMPY or _shown.get():
+    kind = _NUMPY.get(dtype)
+    if kind is None or SMALL <= math.prod(shape) * kind.itemsize < HUGE or _shown.get():
         result = torch.empty(shape, dtype=dtype)
         array = result.numpy()
         array.fill(0)
         return array, result
-    array = np.zeros(shape, _NUMPY[dtype])
+    array = np.zeros(shape, kind)
     return array, torch.from_numpy(array)
-
-
-def plain(values: Tensor) -> Tensor:
-    """`Tensor.detach`, which takes a microsecond where nothing is to be done."""
-    return values.detach() if values.requires_grad else values
 
 
 def converted(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -297,13 +258,13 @@ def launch(function: _Function, tensors: tuple[Tensor | np.ndarray, ...], option
 
     Rows are independent of each other, so that the result does not depend on how they are split.
     """
-    arrays = [_array(tensor) for tensor in tensors]
+    arrays = [each if isinstance(each, np.ndarray) else each.detach().numpy() for each in tensors]
     if _shown.get():
         _call_and_show(function, arrays, options)
         return
-    rows = arrays[0].shape[0]
-    threads = min(torch.get_num_threads(), rows, rows * operations // GRAIN) if rows > 1 else 1
-    if threads <= 1:
+    rows = len(arrays[0])
+    threads = min(rows, rows * operations // GRAIN)
+    if threads <= 1 or (threads := min(threads, torch.get_num_threads())) <= 1:
         function(*arrays, *options)
         return
     edges = [rows * i // threads for i in range(threads + 1)]
@@ -323,12 +284,6 @@ def _call_and_show(function: _Function, arrays: list[np.ndarray], options: tuple
     tracemalloc.reset_peak()
     function(*arrays, *options)
     torch.empty(tracemalloc.get_traced_memory()[1] - before, dtype=torch.uint8)
-
-
-def _array(tensor: Tensor | np.ndarray) -> np.ndarray:
-    if isinstance(tensor, np.ndarray):
-        return tensor
-    return plain(tensor).numpy()
 
 
 @lru_cache(maxsize=4096)

@@ -29,9 +29,6 @@ CHOSEN = chosen()
 SERVING: ContextVar[bool] = ContextVar("structgrad_kernels_serving", default=CHOSEN != "off")
 """Whether kernels serve in this context."""
 
-APART: ContextVar[bool] = ContextVar("structgrad_kernels_apart", default=False)
-"""Whether, in this context, every call of a kernel is to be seen by what interprets it, or shows its memory."""
-
 
 class serving_as:  # noqa: N801 - is called like a function, and entered at every gradient, where a generator's context takes longer
     """Let kernels serve in this context, or not.

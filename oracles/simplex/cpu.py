@@ -16,7 +16,7 @@ def operations(event: tuple[int, ...]) -> int:
     return 5 * event[0]
 
 
-COMPLETE = frozenset({"project", "project_and_give", "move_free"})
+COMPLETE = frozenset({"project", "move_free"})
 """What gives whether all numbers are what they may be, which is below +inf and no NaN, and writes every entry of its results."""
 
 
@@ -66,16 +66,6 @@ def _project(row: np.ndarray, point: np.ndarray, free: np.ndarray, k: int, near:
         residual = near[i] - value - threshold
         above += max(residual, 0.0) - residual * value
     return max(above, 0.0)
-
-
-@compiled
-def project_and_give(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarray, given: np.ndarray, k: int) -> bool:
-    """The same, and the mean again in the dtype of the rows."""
-    numbers = project(rows, mean, free, gap, k)
-    for item in range(len(rows) if numbers else 0):
-        for part in range(rows.shape[1]):
-            given[item, part] = mean[item, part]
-    return numbers
 
 
 @compiled

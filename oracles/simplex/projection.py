@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import kernels
-from ..active_set.solution import Projection, moved_free
-from ..capabilities.base import KernelPlan
+from ..active_set.solution import Projection
 
 HALVINGS = 60
 """Of a bracket no longer than log n: what is left is below the rounding of float64."""
@@ -36,34 +35,15 @@ def project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     kernel = kernels.find("simplex", "project", rows, (k,))
     if kernel is None:
         return _project(rows, k)
-    rooms = (rows.shape, rows.dtype), (rows.shape, torch.bool), (rows.shape[:1], rows.dtype)
-    point, free, gap = kernel.computed((rows.contiguous(),), rooms, lambda rows: _project(rows, k), certified=False)
+    outputs = (rows.shape[1:], None), (rows.shape[1:], torch.bool), ((), None)
+    point, free, gap = kernel.computed((rows.contiguous(),), outputs, lambda rows: _project(rows, k), certified=False)
     return point, free, gap
 
 
-def plan(operation: str, event: tuple[int, ...], k: int) -> KernelPlan | None:
-    """What `project` goes straight to, and the derivative of what it finds, ``move_free``."""
-    if operation == "move_free":
-        return KernelPlan(
-            ((event, None),),
-            lambda directions, free: (moved_free(directions, free, 1),),
-            certified=False,
-            kernel=lambda directions: kernels.find("simplex", "move_free", directions),
-        )
-    if operation != "project":
-        return None
-    rooms = (event, torch.float64), (event, torch.bool), ((), torch.float64), (event, None)
-    return KernelPlan(
-        rooms, lambda rows: _project(rows, k), certified=False, kernel=lambda rows: kernels.find("simplex", "project_and_give", rows, (k,))
-    )
-
-
-def closed(found: Sequence[Tensor], decompose: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Projection:
-    """What `project` or its plan gives of every item, of any batch, with the way to write means [b, n] as atoms and weights."""
-    mean, free, gap, *given = found
-    if mean.ndim != 2:
-        mean, free, gap = mean.reshape(-1, mean.shape[-1]), free.reshape(-1, mean.shape[-1]), gap.reshape(-1)
-    return Projection(gap=gap, decompose=lambda: decompose(mean), mean=mean, free=free, given=given[0] if given else None)
+def closed(rows: Tensor, k: int, decompose: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Projection:
+    """`project`, with a function that writes means [b, n] as atoms and weights."""
+    mean, free, gap = project(rows, k)
+    return Projection(gap=gap, decompose=lambda: decompose(mean), mean=mean, free=free)
 
 
 def by_halving(rows: Tensor, excess: Tensor) -> Tensor:

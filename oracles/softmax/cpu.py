@@ -30,7 +30,7 @@ def operations(event: tuple[int, ...]) -> int:
     return math.prod(event)
 
 
-COMPLETE = frozenset({"argmax", "argmax_indices", "log_partition", "marginals", "probabilities"})
+COMPLETE = frozenset({"argmax", "argmax_indices", "log_partition", "marginals"})
 """What gives whether all numbers are below +inf, and none is NaN, and writes every entry of its results."""
 
 
@@ -65,12 +65,6 @@ def marginals(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray
         if log_partition[item] == -math.inf:
             marginals[item] = 0
     return below
-
-
-@compiled
-def probabilities(rows: np.ndarray, probabilities: np.ndarray) -> bool:
-    """The marginals alone."""
-    return bool(marginals(rows, probabilities, np.empty(len(rows))))
 
 
 def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, certified: np.ndarray) -> None:

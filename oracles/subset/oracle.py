@@ -13,7 +13,6 @@ from torch.nn.functional import pad, softplus
 from ..active_set.solution import Projection
 from ..active_set.start import Start
 from ..capabilities import KBestOracle, MarginalOracle, Oracle, SubsetOracle
-from ..capabilities.base import KernelPlan
 from ..capabilities.projection import RowArgmax
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
 from ..options import Count
@@ -169,14 +168,7 @@ class Subset(SubsetOracle, DerivedOracle):
         return torch.stack(chosen, -1)
 
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
-        return projection.closed(projection.project(rows, self.k), lambda mean: systematic_atoms(mean, self.k))
-
-    def _project_at_once(self, scores: Tensor) -> Projection | None:
-        found = self._at_once("project", "project", scores)
-        return None if found is None else projection.closed(found, lambda mean: systematic_atoms(mean, self.k))
-
-    def _plan(self, call: str, operation: str, scores: Tensor) -> KernelPlan | None:
-        return projection.plan(operation, self._event(scores), self.k) or super()._plan(call, operation, scores)
+        return projection.closed(rows, self.k, lambda mean: systematic_atoms(mean, self.k))
 
     _listed_indices = KBestOracle._listed_indices
 

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from numba import njit
-from torch import Tensor
 
 from structgrad.estimators import make_estimator
 from structgrad.oracles import LinearChain, ShiftReduce, Subset, kernels
@@ -54,24 +53,13 @@ def test_rows_are_split_over_threads(rows: int, number: int) -> None:
     assert len(seen) == max(1, min(rows, number))
 
 
-def test_a_bound_kernel_leaves_uncertified_rows_to_the_reference() -> None:
+def test_uncertified_rows_are_left_to_the_reference() -> None:
     def even(rows: np.ndarray, result: np.ndarray, certified: np.ndarray, factor: float) -> None:
         result[::2], certified[::2] = factor * rows[::2], True
 
-    def reference(rows: Tensor) -> tuple[Tensor]:
-        return (-rows,)
-
-    for shape in ((4, 3), (2, 2, 3)):
-        values = torch.arange(12.0).reshape(shape)
-        kernel = kernels.Kernel(even, None, (2.0,), 1)
-        bound = kernel.bound(values.reshape(4, 3), shape, (((4, 3), torch.float32),), reference)
-        assert bound is not None
-        (found,) = bound(values) or ()
-        expected = torch.where(torch.tensor([[True], [False], [True], [False]]), 2 * values.reshape(4, 3), -values.reshape(4, 3))
-        assert torch.equal(found, expected.reshape(shape))
-        values[..., -1] = math.nan
-        assert bound(values) is None
-    assert kernel._replace(operations=10**9).bound(values.reshape(4, 3), shape, (), reference) is None
+    rows = torch.arange(12.0).reshape(4, 3)
+    (found,) = kernels.Kernel(even, None, (2.0,), 1).computed((rows,), (((3,), None),), lambda given: (-given,))
+    assert torch.equal(found, torch.where(torch.tensor([[True], [False], [True], [False]]), 2 * rows, -rows))
 
 
 def test_an_oracle_that_has_served_goes_to_another_process() -> None:
@@ -201,7 +189,6 @@ def test_a_gradient_is_computed_by_what_computed_its_value(name: str, enabled: b
         return chosen
 
     monkeypatch.setattr(kernels, "find", spied(kernels.find))
-    monkeypatch.setattr(kernels, "direct_serves", spied(kernels.direct_serves))
     leaf = torch.randn(2, *event, requires_grad=True)
     with switch.serving_as(enabled):
         value = compute(oracle, leaf).nan_to_num().sum()

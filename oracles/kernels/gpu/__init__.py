@@ -19,7 +19,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -31,7 +31,7 @@ from torch import Tensor
 from .. import switch
 from ..notices import say
 from . import errors, first_use
-from .first_use import Reference, Room, Use
+from .first_use import Output, Reference, Use
 
 LEAST_CAPABILITY = (7, 0)
 """Of the cards that Triton compiles for."""
@@ -61,13 +61,14 @@ class DeviceKernel(NamedTuple):
         return self
 
     def computed(
-        self, inputs: tuple[Tensor, ...], rooms: tuple[Room, ...], reference: Reference, *, certified: bool = True
-    ) -> tuple[Tensor, ...]:
+        self, inputs: tuple[Tensor, ...], outputs: Sequence[Output], reference: Reference, *, certified: bool = True
+    ) -> Sequence[Tensor]:
         """Results, of contiguous inputs: by the kernel, or by its reference where the kernel does not serve on this device.
 
         Raises:
             Exception: what plain torch raises too, memory that ran out, and what a launch raises in the capture of a CUDA graph.
         """
+        rooms = [((len(inputs[0]), *shape), dtype or inputs[0].dtype) for shape, dtype in outputs]
         if not self.use.proven and not self.use.refused:
             first_use.judge(self.use, self.__call__, inputs, rooms, reference)
         failure = None
@@ -99,13 +100,12 @@ def interpreted(*, comparing: bool = False) -> Iterator[None]:
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("`interpreted` got no TRITON_INTERPRET=1; expected that variable in the environment before the process starts")
-    tokens = _interpreting.set(True), _comparing.set(comparing), switch.APART.set(True)
+    tokens = _interpreting.set(True), _comparing.set(comparing)
     try:
         yield
     finally:
         _interpreting.reset(tokens[0])
         _comparing.reset(tokens[1])
-        switch.APART.reset(tokens[2])
 
 
 @contextmanager

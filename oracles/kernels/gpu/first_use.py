@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -20,8 +20,11 @@ from .. import switch
 from ..notices import say
 from .errors import advice_on, in_short, out_of_memory_or
 
-Reference = Callable[..., tuple[Tensor, ...]]
+Reference = Callable[..., Sequence[Tensor]]
 """The results of a kernel's inputs in plain torch."""
+
+Output = tuple[tuple[int, ...], torch.dtype | None]
+"""One result of an operation: its shape after the batch, and its dtype, that of the scores where it is None."""
 
 Room = tuple[tuple[int, ...], torch.dtype]
 """The shape and the dtype of a result."""
@@ -75,7 +78,7 @@ def use_of(name: str, kind: tuple[Any, ...], device: int) -> Use:
     return Use(name, device)
 
 
-def judge(use: Use, launch: Callable[..., None], inputs: tuple[Tensor, ...], rooms: tuple[Room, ...], reference: Reference) -> None:
+def judge(use: Use, launch: Callable[..., None], inputs: tuple[Tensor, ...], rooms: Sequence[Room], reference: Reference) -> None:
     """Find out whether a kernel may serve, by rows like those of a call.
 
     Raises:
@@ -109,7 +112,7 @@ def judge(use: Use, launch: Callable[..., None], inputs: tuple[Tensor, ...], roo
                 torch.cuda.set_sync_debug_mode(mode)
 
 
-def _compare(use: Use, launch: Callable[..., None], inputs: tuple[Tensor, ...], rooms: tuple[Room, ...], reference: Reference) -> None:
+def _compare(use: Use, launch: Callable[..., None], inputs: tuple[Tensor, ...], rooms: Sequence[Room], reference: Reference) -> None:
     from .. import disabled  # imported here, because it imports this
 
     # Where nothing is feasible, the kernel's best structure is any.

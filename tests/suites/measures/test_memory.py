@@ -10,7 +10,6 @@ import torch
 
 from structgrad.estimators import ESTIMATORS, Reinforce, make_estimator
 from structgrad.oracles import Subset, kernels
-from structgrad.oracles.kernels import switch
 from structgrad.suites.measures.memory import Memory, peak_memory, training_memory
 from structgrad.suites.problems.losses import make_loss
 from tests.estimator_cases import a_case_for, numbers
@@ -123,7 +122,7 @@ def test_the_step_before_the_measured_one_runs_the_same_kernels() -> None:
     shown: list[bool] = []
 
     def loss(structures: torch.Tensor) -> torch.Tensor:
-        shown.append(switch.APART.get())
+        shown.append(kernels._shown.get())
         return structures.sum(-1)
 
     training_memory("reinforce", Subset(2), loss, torch.zeros(4, 5, dtype=torch.float64))
