@@ -23,7 +23,7 @@ from ..statistics.intervals import UNRESOLVED, Interval
 from ..statistics.metrics import Summary, estimated_metrics, exact_metrics, summarise
 from ..statistics.moments import Moments
 from ..truth import Target
-from ..truth.references import STEP, reference_gradient
+from ..truth.references import STEP, relaxed_gradient
 from ..truth.replay import replay, slots_of
 from .cases import FLAT, PEAKED, USUAL, AuditLoss, Case, Structure, masked_scores, random_scores, seeded, target
 from .causes import Point
@@ -164,7 +164,7 @@ def relaxed_checks(case: Case, points: list[Point]) -> Iterator[Check]:
         found = case.gradient(scores, "relaxed", loss)
         if isinstance(case.subject.estimator, FunctionEstimator):
             # A function has no value: a relaxed objective is taken to be the loss at the marginals.
-            wanted = own * reference_gradient("relaxed", structure.oracle, loss, scores[0]).gradient.expand_as(found)
+            wanted = own * relaxed_gradient(structure.oracle, loss, scores[0]).gradient.expand_as(found)
         else:
             derivative, doubt = derivatives(case.fresh(), structure, scores)
             sure = doubt <= 1e-4 * derivative.flatten(1).norm(dim=-1) + 1e-6

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ...estimators.base import Estimator, Loss, check_call
-from ...estimators.noise import Gumbel, Noise, SmoothNoise
+from ...estimators.base import Estimator, Loss, PathwiseEstimator, check_call
+from ...estimators.noise import Gumbel, SmoothNoise
 from ...oracles.capabilities import EnumerableOracle
 from ..base import Instance, NonFiniteError, Problem, estimator_name, loss_name, oracle_name
 from ..problems.sized import size_text
@@ -33,11 +33,10 @@ from ..statistics.metrics import (
     without_each_batch,
 )
 from ..statistics.moments import Moments
-from ..statistics.seeds import BLOCK
 from ..truth import UNKNOWN, Target, Truth, exact_truth
 from ..truth.enumeration import geometry
 from ..truth.loss_checks import examine_loss
-from ..truth.references import MIN_BLOCKS, own_reference, reference_gradient, reference_of
+from ..truth.references import own_reference, perturbed_reference, relaxed_gradient
 from ..truth.replay import draws_of, replay, replay_outside, replay_samples
 from .bias_tests import (
     ALPHA,
@@ -321,21 +320,22 @@ def _reference(estimator: Estimator[Any], problem: Problem, instance: Instance, 
 
     The gradient of ``L(argmax θ)`` is 0 almost everywhere, and no target.
     """
-    kind = own_reference(estimator)
+    kind, oracle = own_reference(estimator), problem.oracle
     if kind == "relaxed":
-        return reference_of(estimator, problem.oracle, instance.loss, instance.scores.to(context.device))
+        scores, point = instance.scores.to(context.device), None
+        if isinstance(estimator, PathwiseEstimator):
+            point = functools.partial(estimator.structure, oracle, generator=torch.Generator(scores.device))
+        return relaxed_gradient(oracle, instance.loss, scores, point)
     noise = getattr(estimator, "noise", Gumbel())
     if kind != "perturbed" or not isinstance(noise, SmoothNoise):
         return None
     key = (str(context.seed), problem.name, problem.stage, instance.name)
-    replicates = max(REFERENCE_WORK * context.effort.replicates, MIN_BLOCKS * BLOCK)
-    return _perturbed(noise, problem.oracle, instance, context.device, replicates, key=key)
+    return _perturbed(noise, oracle, instance, context.device, REFERENCE_WORK * context.effort.replicates, key=key)
 
 
 @functools.lru_cache(maxsize=256)
 def _perturbed(  # noqa: PLR0913
-    noise: Noise, oracle: Any, instance: Instance, device: str, replicates: int, *, key: tuple[str, ...]
+    noise: SmoothNoise, oracle: Any, instance: Instance, device: str, replicates: int, *, key: tuple[str, ...]
 ) -> NoisyGradient:
     """The reference of a noise, shared by all its estimators: its stream has the name of the instance alone."""
-    scores = instance.scores.to(device)
-    return reference_gradient("perturbed", oracle, instance.loss, scores, noise=noise, replicates=replicates, key=key)
+    return perturbed_reference(oracle, instance.loss, instance.scores.to(device), noise, key=key, replicates=replicates)
