@@ -286,7 +286,7 @@ class Bias(Suite):
                     yield Finding.failed(name, metric, error, instance=instance.name, reference="expected")
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
-        """No exact gradient to compare with; only properties of single estimates are measured, such as their variance."""
+        """No exact gradient; only properties of single estimates are measured, such as their variance."""
         return context.unknown(problem, instance)
 
 

@@ -45,10 +45,7 @@ def rounding_floor(size: float, truth: Truth, dtype: torch.dtype = torch.float64
     If the gradient nearly vanishes, the rounding of the estimates and of the losses in them remains. An estimate is a loss less a baseline,
     about size / spread, times z − μ. At a peaked distribution, z − μ has the rounding of 1 − μ.
 
-    Args:
-        size: root of the mean square of an estimate.
-        truth: of the instance, with the bound of its own error.
-        dtype: in which the estimator runs.
+    ``size`` is the root of the mean square of an estimate, and ``dtype`` that in which the estimator runs.
     """
     unit = torch.finfo(dtype).eps / torch.finfo(torch.float64).eps
     spread = math.sqrt(float((truth.marginals * (1 - truth.marginals)).clamp(min=0).sum()))
@@ -63,14 +60,9 @@ def resolved(moments: Moments, truth: Truth, dtype: torch.dtype, *, deterministi
     Estimates without a spread are constant if all are the exact gradient, or the same number other than 0 for many different structures.
     Otherwise the variation may be rare.
 
-    Args:
-        moments: of the errors of independent replicates.
-        truth: of the instance.
-        dtype: in which the estimator runs.
-        deterministic: whether it has no randomness.
-        losses: of an estimator that claims to have no bias, `averaged_losses`; None without the claim. The variance of such an estimator
-            follows that of the loss, and a small spread may come from the frequent structures alone. It must be worth `SPREAD_SEEN`
-            estimates of `loss_spread`, and `LOSSES_SEEN` changes of the loss at a peaked law.
+    ``losses`` are the `averaged_losses` of an estimator that claims to have no bias; None without the claim. The variance of such an
+    estimator follows that of the loss, and a small spread may come from the frequent structures alone. It must be worth `SPREAD_SEEN`
+    estimates of `loss_spread`, and `LOSSES_SEEN` changes of the loss at a peaked law.
     """
     summary, variances = summarise(moments), (truth.marginals * (1 - truth.marginals)).clamp(min=0)
     trace, most, size = float(summary.trace), float(variances.max()), float((summary.error + moments.gradient).norm())
@@ -109,10 +101,7 @@ def explained_by_rare_events(moments: Moments, truth: Truth, losses: float) -> b
     A t-test rejects too often if such events carry the variance: it knows the variance of the frequent ones alone. They explain an error
     of less than one standard error that `loss_spread` would give.
 
-    Args:
-        moments: of the errors of independent replicates.
-        truth: of the instance.
-        losses: as for `resolved`.
+    ``losses`` are those of `resolved`.
     """
     return losses * moments.total * float(summarise(moments).error.square().sum()) < loss_spread(truth)
 
@@ -130,24 +119,7 @@ def averaged_losses(estimator: Estimator[Any]) -> float:
 def bias_test(moments: Moments, truth: Truth, dtype: torch.dtype = torch.float64) -> float | None:
     """p-value of "the mean of the estimates is the exact gradient": Bonferroni over the tests of `partial_tests` that apply.
 
-    Args:
-        moments: of the errors of independent replicates.
-        truth: of the instance, with the exact kurtoses.
-        dtype: in which the estimates were made: an error within their rounding is none.
-
-    Returns:
-        The p-value; None if no direction can be tested.
-
-    Example:
-        >>> from structgrad.oracles import Categorical
-        >>> from structgrad.suites.truth import exact_truth
-        >>> truth = exact_truth(lambda z: z[..., 0], Categorical(), torch.zeros(3, dtype=torch.float64))
-        >>> truth.gradient
-        tensor([ 0.2222, -0.1111, -0.1111], dtype=torch.float64)
-        >>> moments = Moments.empty(truth.gradient)
-        >>> moments.add(torch.tensor([[1.0, -1.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64).repeat(400, 1), batch=0)
-        >>> bias_test(moments, truth) < 1e-9
-        True
+    The estimates were made in ``dtype``: an error within its rounding is none. None if no direction can be tested.
     """
     p_values = partial_tests(moments, truth, dtype).values()
     return min(1.0, min(p_values) * len(p_values)) if p_values else None
@@ -239,11 +211,7 @@ def sequential_test(draw: Callable[[str, int], Moments], truth: Truth, effort: E
     times the replicates, so that a false one has probability α². P-values keep that calibration: after a confirmation, ``max(p, p')²`` is
     below x with probability at most x.
 
-    Args:
-        draw: gives moments of n fresh replicates from the stream of a name, ``draw(slot, n)``.
-        truth: of the instance.
-        effort: replicates of the first look, most replicates, seconds, level and equivalence.
-        losses: `averaged_losses` of the estimator.
+    ``draw(slot, n)`` gives moments of n fresh replicates from the stream of a name; ``losses`` are the estimator's `averaged_losses`.
     """
     sizes = tuple(Budget(effort.replicates, effort.most_replicates).looks())
     deadline = time.monotonic() + effort.seconds

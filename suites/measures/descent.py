@@ -40,15 +40,7 @@ class StructureTable:
 
     @classmethod
     def of(cls, oracle: Any, loss: Loss, scores: Tensor) -> StructureTable:
-        """The table of an instance of at most `CAP` structures.
-
-        Example:
-            >>> from structgrad.oracles import Categorical
-            >>> weights = torch.tensor([1.0, -0.5, 2.0]).double()
-            >>> table = StructureTable.of(Categorical(), lambda z: z @ weights, torch.zeros(3).double())
-            >>> table.expected(torch.zeros(1, 3).double()), table.losses.min()
-            (tensor([0.8333], dtype=torch.float64), tensor(-0.5000, dtype=torch.float64))
-        """
+        """The table of an instance of at most `CAP` structures."""
         event, theta = tuple(scores.shape), scores.detach().double()
         structures = oracle.enumerate(event, 0, oracle.count(event), dtype=torch.float64, device=theta.device)
         structures = structures[structures.flatten(1) @ (theta == -math.inf).flatten().double() == 0]
@@ -88,7 +80,6 @@ class Descent(Suite):
     version: ClassVar[int] = 3
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Training on every instance; a skipped finding for a space that is too large."""
         rounds = context.effort.rounds
         budget, seeds = max(10, min(300, 3 * rounds)), max(4, min(8, rounds // 5))
         for instance in problem.instances:
@@ -113,7 +104,6 @@ class Descent(Suite):
                     yield Finding.failed(name, "regret", error, instance=at)
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
-        """A space too large for a table."""
         count = problem.oracle.count(tuple(instance.scores.shape))
         return None if count <= CAP else f"`descent` got a space of {counted(count)} structures; expected at most {counted(CAP)}"
 
@@ -140,17 +130,9 @@ def steps_of(estimator: Estimator[Any], draws: Draws, budget: int) -> int:
 
 
 def trained(estimator: Estimator[Any], draws: Draws, table: StructureTable, steps: int, seeds: int) -> Interval:
-    """The regret of plain descent from the scores of ``draws`` with the best of the step sizes; without a value if all diverge.
+    """The regret of plain descent from the scores of ``draws``, the mean over seeds with the best of the step sizes.
 
-    Args:
-        estimator: warmed up.
-        draws: the flat start, and the streams.
-        table: for the exact ``E L``.
-        steps: of each run.
-        seeds: independent runs, whose mean it is; one if nothing is random.
-
-    Returns:
-        ``(E L − min L) / (E L at the start − min L)``; 0 if the start is optimal.
+    It is ``(E L − min L) / (E L at the start − min L)``: 0 if the start is optimal, and without a value if all step sizes diverge.
 
     Raises:
         NonFiniteError: an estimate is NaN.

@@ -55,7 +55,6 @@ class LearningSuite(Suite):
     order: ClassVar[int] = 1
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Findings of every seed, after the choices for all of them."""
         assert isinstance(problem, TaskProblem)
         task, steps = problem.task, LearningAmount.of(context).steps(problem.task)
         for name, estimator in estimators.items():
@@ -68,7 +67,6 @@ class LearningSuite(Suite):
                 yield from _of_seed(name, instance.name, found, task, steps)
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
-        """A device."""
         return on_cpu(context)
 
 
@@ -86,19 +84,17 @@ class TaskReferences(Suite):
     order: ClassVar[int] = 0
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Findings of every seed, under the name of the reference estimator."""
         assert isinstance(problem, TaskProblem)
         [name] = estimators
         for seed in problem.seeds:
             if is_task(problem.name):
-                values = dict(zip(("floor_accuracy", "ceiling_accuracy"), bounds(problem.task, seed), strict=True))
+                floor, ceiling = bounds(problem.task, seed)
+                values = {"floor_accuracy": floor, "ceiling_accuracy": ceiling}
             else:
                 values = {"parameter_truth_norm": float(ModelBatch.of(problem, seed, context).truth().gradient.norm())}
-            for metric, value in values.items():
-                yield Finding(name, metric, value, instance=f"seed={seed}")
+            yield from (Finding(name, metric, value, instance=f"seed={seed}") for metric, value in values.items())
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
-        """A device."""
         return on_cpu(context)
 
 

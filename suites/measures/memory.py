@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,18 +21,11 @@ from .suite import Context, Finding, Suite
 
 
 def peak_memory(call: Callable[[], object], *, device: torch.device | str = "cpu") -> int:
-    """The most bytes that a call took from torch and held at one time, without those held before.
+    """The most bytes that a call took from torch and held at one time, without those held before; 0 for a call that allocates nothing.
 
     Tensors and the memory of kernels count, the interpreter and imported libraries do not. So small tensors are visible, unlike in the
     resident set of a process. On CUDA the caching allocator's own counter is read. On the CPU the profiler's record of every allocation and
     release is summed. Garbage collection is off: tensors in reference cycles are held until the call ends.
-
-    Args:
-        call: takes no arguments, and releases nothing that was held before.
-        device: where the call computes.
-
-    Returns:
-        Bytes; 0 for a call that allocates nothing.
 
     Example:
         >>> peak_memory(lambda: torch.zeros(1000, dtype=torch.float64))
@@ -76,24 +68,20 @@ def _no_collections() -> Iterator[None]:
 
 
 def training_memory(estimator: Estimator[Any] | str, oracle: Any, loss: Loss, scores: Tensor) -> int:
-    """Peak bytes of one training step, forward and backward, on a batch of scores.
+    """Peak bytes of one training step, forward and backward, on scores ``[*batch, *event]``.
 
-    Args:
-        estimator: an estimator or its name. The step is taken once before, so memory that is kept for later calls does not count.
-        oracle: an oracle or its name.
-        loss: ``[..., *batch, *event] -> [..., *batch]``.
-        scores: ``[*batch, *event]``.
+    The step is taken once before, so memory that is kept for later calls does not count.
     """
     made, loss, oracle, scores = check_call("training_memory", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
 
-    def step(generator: torch.Generator) -> None:
+    def step() -> None:
         leaf = scores.detach().clone().requires_grad_()
-        value = forward_pass(made, oracle, loss, leaf, generator).sum()
+        value = forward_pass(made, oracle, loss, leaf, torch.Generator(scores.device).manual_seed(0)).sum()
         torch.autograd.grad(value, leaf, allow_unused=True)
 
     with _no_collections():
-        load_kernels(functools.partial(step, torch.Generator(scores.device).manual_seed(0)))
-        return peak_memory(functools.partial(step, torch.Generator(scores.device).manual_seed(0)), device=scores.device)
+        load_kernels(step)
+        return peak_memory(step, device=scores.device)
 
 
 class Memory(Suite):
@@ -108,7 +96,6 @@ class Memory(Suite):
     exclusive: ClassVar[bool] = True
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Peak bytes of every estimator."""
         instance = max(problem.instances, key=lambda item: item.scores.numel())
         stream = seeds.generator(context.seed, "wall_clock", problem.name, instance.name, device=context.device)
         scores = timing_batch(instance.scores.to(context.device, context.dtype), generator=stream)

@@ -50,7 +50,6 @@ class ParameterBias(Suite):
     dtype: ClassVar[str] = "float64"
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Findings of as many seeds as the problem has instances."""
         assert isinstance(problem, TaskProblem)
         for seed in problem.seeds:
             place = ModelBatch.of(problem, seed, context)

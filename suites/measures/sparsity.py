@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...estimators.base import Estimator, PathwiseEstimator, check_call
+from ...estimators.base import Estimator, PathwiseEstimator
 from ...oracles.capabilities import FactorisedOracle, ProjectionOracle
 from ..base import Problem
 from ..statistics.intervals import Interval, wilson
@@ -18,33 +18,6 @@ from .draws import Draws, estimates
 from .suite import Context, Finding, Suite
 
 MAX_REPLICATES = 1024  # counts of non-zeros need no more
-
-
-def forward_sparsity(estimator: Estimator[Any], oracle: Any, scores: Tensor, *, truth: Truth) -> dict[str, float]:
-    """Support and non-zeros of the forward pass, of one draw if only draws are possible; the suite takes the mean of many.
-
-    Args:
-        estimator: of the forward pass.
-        oracle: of the structures.
-        scores: one instance, ``[*event]``.
-        truth: has the number of feasible structures, and their mean.
-
-    Returns:
-        ``support`` and ``forward_nonzeros`` (non-zero parts of the structure that the loss sees).
-
-    Example:
-        >>> from structgrad.estimators import SparseMAP
-        >>> from structgrad.oracles import Categorical
-        >>> from structgrad.suites import exact_truth
-        >>> scores = torch.tensor([1.0, 0.8, -1.0], dtype=torch.float64)
-        >>> truth = exact_truth(lambda z: z.square().sum(-1), Categorical(), scores)
-        >>> forward_sparsity(SparseMAP(), Categorical(), scores, truth=truth)
-        {'support': 2.0, 'forward_nonzeros': 2.0}
-    """
-    check_call("forward_sparsity", estimator=estimator, oracle=oracle, scores=scores)
-    context = Context(device=str(scores.device), dtype=scores.dtype)
-    support, nonzeros = forward(estimator, Draws(oracle, _no_loss, scores, context, ("sparsity",)), truth, replicates=1)
-    return {"support": support, "forward_nonzeros": float(nonzeros.value or 0.0)}
 
 
 def forward(estimator: Estimator[Any], draws: Draws, truth: Truth, *, replicates: int) -> tuple[float, Interval]:
@@ -94,11 +67,6 @@ def _atoms(estimator: Estimator[Any], draws: Draws) -> tuple[Tensor, Tensor]:
     return torch.cat([weight.flatten() for weight in weights]), torch.cat([sizes.flatten() for _, sizes in seen])
 
 
-def _no_loss(structures: Tensor) -> Tensor:
-    """The loss for a forward pass that must not evaluate it."""
-    raise AssertionError("the forward distribution does not depend on the loss")
-
-
 class Sparsity(Suite):
     """Exact zeros: of the forward distribution, of the structure that the loss sees, of the gradient.
 
@@ -110,28 +78,24 @@ class Sparsity(Suite):
     version: ClassVar[int] = 2
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Counts of every estimator on every instance."""
         for instance in problem.instances:
             scores = instance.scores.to(context.device, context.dtype)
             draws = Draws(problem.oracle, instance.loss, scores, context, (self.name, problem.name, problem.stage, instance.name))
             truth, number = context.law(problem, instance), min(context.effort.replicates, MAX_REPLICATES)
             for name, estimator in estimators.items():
                 try:
-                    for metric, found in _intervals(estimator, draws, truth, 1 if estimator.deterministic else number).items():
+                    warmed, count = draws.warmed(estimator), 1 if estimator.deterministic else number
+                    support, nonzeros = forward(warmed, draws, truth, replicates=count)
+                    parts = (estimates(warmed, draws, count) != 0).sum(-1).double()
+                    vanishing = float((parts == 0).double().mean())
+                    metrics = {
+                        "support": Interval(support),
+                        "forward_nonzeros": nonzeros,
+                        "gradient_nonzeros": student_mean(parts.cpu().numpy()),
+                        "zero_gradient_rate": Interval(vanishing) if estimator.deterministic else wilson(vanishing, count),
+                    }
+                    for metric, found in metrics.items():
                         tier, replicates = ("mc", number) if found.method else ("exact", None)
                         yield Finding.of(name, metric, found, instance=instance.name, tier=tier, replicates=replicates)
                 except Exception as error:  # any user-supplied code may run here
                     yield Finding.failed(name, "support", error, instance=instance.name)
-
-
-def _intervals(estimator: Estimator[Any], draws: Draws, truth: Truth, number: int) -> dict[str, Interval]:
-    warmed = draws.warmed(estimator)
-    support, nonzeros = forward(warmed, draws, truth, replicates=number)
-    counts = (estimates(warmed, draws, number) != 0).sum(-1).double()
-    vanishing = float((counts == 0).double().mean())
-    return {
-        "support": Interval(support),
-        "forward_nonzeros": nonzeros,
-        "gradient_nonzeros": student_mean(counts.cpu().numpy()),
-        "zero_gradient_rate": Interval(vanishing) if estimator.deterministic else wilson(vanishing, number),
-    }

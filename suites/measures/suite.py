@@ -26,38 +26,26 @@ Reference = Literal["expected", "perturbed", "relaxed", "argmax"]  # the objecti
 
 @dataclass(frozen=True)
 class Finding:
-    """One metric of one estimator, as a suite found it.
-
-    Attributes:
-        metric: a key of `METRICS`. ``value, low, high``: with its 95 % interval, by the method ``interval``; None without one.
-        instance: the item; empty for a finding about the whole problem.
-        setting: the point of a sweep, such as ``length=20``; ``size``: the swept quantity as a number.
-        reference: the objective of the gradient that it was compared with; empty without one.
-        tier: ``exact`` or ``mc``, with the number of ``replicates``; empty if it is no expectation.
-        batches: the value with each of 32 batches of the replicates left out, for comparisons; empty without batches.
-        sampling: ``converged`` or ``budget``; empty without sampling.
-        verdict, p_value: of the test for bias; ``broken`` if estimates are NaN or infinite.
-        status, reason: ``skipped`` or ``error`` with a reason, if an estimator or a point of a sweep has no value.
-    """
+    """One metric of one estimator, as a suite found it."""
 
     estimator: str
-    metric: str
-    value: float | None
+    metric: str  # a key of `METRICS`
+    value: float | None  # with its 95 % interval, by the method ``interval``; None without one
     low: float | None = None
     high: float | None = None
     interval: str = ""
-    instance: str = ""
-    setting: str = ""
-    size: float | None = None
-    reference: str = ""
-    tier: str = ""
+    instance: str = ""  # the item; empty for a finding about the whole problem
+    setting: str = ""  # the point of a sweep, such as ``length=20``
+    size: float | None = None  # the swept quantity as a number
+    reference: str = ""  # the objective of the gradient that it was compared with; empty without one
+    tier: str = ""  # ``exact`` or ``mc``, with the number of ``replicates``; empty if it is no expectation
     replicates: int | None = None
-    batches: tuple[float, ...] = ()
-    sampling: str = ""
-    verdict: str = ""
+    batches: tuple[float, ...] = ()  # the value with each of 32 batches of the replicates left out, for comparisons; empty without batches
+    sampling: str = ""  # ``converged`` or ``budget``; empty without sampling
+    verdict: str = ""  # of the test for bias; ``broken`` if estimates are NaN or infinite
     p_value: float | None = None
     status: Literal["ok", "skipped", "error"] = "ok"
-    reason: str = ""
+    reason: str = ""  # of an estimator, or a point of a sweep, without a value
 
     @classmethod
     def of(cls, estimator: str, metric: str, found: Interval, **known: Any) -> Finding:
@@ -74,23 +62,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Effort:
-    """The amount of work of a measurement; the presets are `EFFORTS`.
+    """The amount of work of a measurement; the presets are `EFFORTS`."""
 
-    Attributes:
-        replicates: of the first look. ``most_replicates, seconds``: the budget of one estimator on one instance.
-        cap: the largest space that is enumerated. ``replay_cap``: the largest number of tuples of samples that is dealt out.
-        alpha: level of one test for bias. ``equivalence``: a bias below this share of ‖g‖ counts as none.
-        rounds: timed calls of each contender.
-    """
-
-    replicates: int = 4096
-    most_replicates: int = 65_536
+    replicates: int = 4096  # of the first look
+    most_replicates: int = 65_536  # the budget of one estimator on one instance, as ``seconds``
     seconds: float = 20.0
-    cap: int = 2_000_000
-    replay_cap: int = 200_000
-    alpha: float = 1e-3
-    equivalence: float = 0.02
-    rounds: int = 40
+    cap: int = 2_000_000  # the largest space that is enumerated
+    replay_cap: int = 200_000  # the largest number of tuples of samples that is dealt out
+    alpha: float = 1e-3  # level of one test for bias
+    equivalence: float = 0.02  # a bias below this share of ‖g‖ counts as none
+    rounds: int = 40  # timed calls of each contender
 
 
 EFFORTS: dict[str, Effort] = {  # the presets by name
@@ -142,29 +123,19 @@ def _law_alone(oracle: Any, instance: Instance, device: str) -> Truth:
 
 
 class Suite(abc.ABC):
-    """A set of related metrics of estimators, such as bias and variance, or times.
-
-    Attributes:
-        name: registry name. ``summary``: one line.
-        exclusive: whether it measures time or memory, and must be alone on the machine.
-        together: whether the estimators of a problem are measured interleaved in one cell; else each has a cell of its own.
-        version: raised when a change moves the measured values.
-        partial: whether it still measures some of its metrics if it has a `limitation`.
-        dtype: overrides the dtype of the plan; empty takes that of the plan.
-        order: cells of a lower order are measured first, and cells of a higher one use their cached results.
-        measures: the kind of its problems: ``tasks``, such as ``task:clusters``; ``learnt``, along a run, such as ``learnt:clusters``;
-            ``scores`` of items, which the second kind has too; or ``references`` of the first two.
-    """
+    """A set of related metrics of estimators, such as bias and variance, or times."""
 
     name: ClassVar[str]
-    summary: ClassVar[str]
-    partial: ClassVar[bool] = False
-    order: ClassVar[int] = 2
+    summary: ClassVar[str]  # one line
+    partial: ClassVar[bool] = False  # whether it still measures some of its metrics if it has a `limitation`
+    order: ClassVar[int] = 2  # cells of a lower order are measured first, and cells of a higher one use their cached results
+    # The kind of its problems: ``tasks``, such as ``task:clusters``; ``learnt``, along a run, such as ``learnt:clusters``; ``scores`` of
+    # items, which the second kind has too; or ``references`` of the first two.
     measures: ClassVar[str] = "scores"
-    dtype: ClassVar[str] = ""
-    exclusive: ClassVar[bool] = False
-    together: ClassVar[bool] = False
-    version: ClassVar[int] = 1
+    dtype: ClassVar[str] = ""  # overrides the dtype of the plan; empty takes that of the plan
+    exclusive: ClassVar[bool] = False  # whether it measures time or memory, and must be alone on the machine
+    together: ClassVar[bool] = False  # whether estimators of a problem are interleaved in one cell; else each has a cell of its own
+    version: ClassVar[int] = 1  # raised when a change moves the measured values
 
     @abc.abstractmethod
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:

@@ -119,10 +119,8 @@ def locked(directory: Path) -> Iterator[None]:
 class Store:
     """The plan and the finished cells of a run; who writes holds the lock.
 
-    Raises:
-        FileNotFoundError: there is no run.
-        OtherSchemaError, DamagedError: it was written by another version of the package, or cannot be read.
-        ValueError: it is unfinished and in an earlier format.
+    Raises FileNotFoundError without a run, OtherSchemaError if another version of the package wrote it, DamagedError if it cannot be read,
+    and ValueError if it is unfinished and in an earlier format.
     """
 
     def __init__(self, directory: Path, *, write: bool = False) -> None:

@@ -89,12 +89,8 @@ def sample_until(
 ) -> Sampled:
     """Look, and double the replicates, until every interval of `WIDTHS` is narrow enough or the budget is used up.
 
-    Args:
-        moments: of no replicates.
-        extend: adds replicates to moments, up to a number of them.
-        metrics: of moments.
-        budget: of replicates and seconds.
-        checkpoint: a file for the moments of the last look; a run that finds it continues from there, to the same result.
+    ``extend`` adds replicates to the empty ``moments``, up to a number of them. A run that finds the ``checkpoint``, a file with the
+    moments of the last look, continues from there, to the same result.
     """
     spent = 0.0
     if checkpoint is not None and checkpoint.exists():

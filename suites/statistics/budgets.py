@@ -34,9 +34,6 @@ class Worth:
     def rho(self, count: Array) -> Array:
         """``ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²)`` for the mean ĝ of M estimates; 0 for an estimate that is always 0.
 
-        Args:
-            count: M, positive.
-
         Example:
             >>> one = Worth(*(np.array([value]) for value in (0.0, 3.0, 1.0)))
             >>> [float(one.rho(np.array([count]))[0]) for count in (1.0, 9.0)]
@@ -60,13 +57,8 @@ class Worth:
 def loss_evaluations(evaluations: Evaluations, **sizes: int) -> float:
     """Evaluations of the loss that one estimate takes; the backward of one counts as `GRADIENT_WORK` more.
 
-    Args:
-        evaluations: declared by the estimator.
-        sizes: number of losses of a declared pass: ``enumerations``, ``support_losses``, ``completions``,
-            ``swap_losses``, ``alternatives``.
-
-    Raises:
-        ValueError: a pass is declared whose size is not given.
+    ``sizes`` are the numbers of losses of declared passes: ``enumerations``, ``support_losses``, ``completions``, ``swap_losses``,
+    ``alternatives``. ValueError if one is missing.
 
     Example:
         >>> from structgrad.estimators import Evaluations

@@ -35,13 +35,7 @@ def events(squares: Tensor, count: Tensor) -> float:
 
     The sums of squares of batches vary little if every replicate adds to them, and much if few do. Events that fall into B batches
     at random, E in all, give these sums the squared coefficient of variation B/E. Of a heavy tail it is about replicates / kurtosis.
-
-    Args:
-        squares: [batches], centred sums of squares.
-        count: [batches], replicates.
-
-    Returns:
-        B / CV², 0 without a spread; infinite with fewer than two batches, which have no interval.
+    It is 0 without a spread, and infinite with fewer than two batches, which have no interval.
 
     Example:
         >>> round(events(torch.tensor([4.0, 0.0, 0.0, 0.0]), torch.full((4,), 100.0)))
@@ -151,11 +145,8 @@ class Errors:
 def profile(errors: Errors, *, level: float = LEVEL, noise: float = 0.0) -> tuple[float, float]:
     """Interval of ``‖b‖²``: the β that the U-statistic does not contradict.
 
-    Args:
-        errors: of the replicates.
-        level: of the interval.
-        noise: trace of the covariance of the reference's own mean, 0 for an exact one. Its spread over directions is not known, so all of
-            it counts as if it lay in the direction of the bias. The interval is conservative.
+    ``noise`` is the trace of the covariance of the reference's own mean, 0 for an exact one. Its spread over directions is not known, so
+    all of it counts as if it lay in the direction of the bias. The interval is conservative.
     """
     estimate = errors.square_norm() - noise
     n, scale = errors.replicates, quantile(level) ** 2
@@ -204,9 +195,7 @@ def wilson(share: float, n: float, *, z: float = float(scipy.special.ndtri((1 + 
 def clustered_wilson(interval: Interval, n: float) -> Interval:
     """Wilson's interval of a share of dependent trials, several per replicate; the jackknife's error gives the number of trials.
 
-    Args:
-        interval: of the share, by `jackknives`.
-        n: replicates, the number of trials if the share is 0 or 1, where the jackknife has no error.
+    There are as many as ``n`` replicates if the share is 0 or 1, where the jackknife has no error.
     """
     if interval.value is None or interval.half_width is None:
         return interval

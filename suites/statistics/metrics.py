@@ -173,10 +173,8 @@ def metric_values(summary: Summary, geometry: Geometry | None = None) -> dict[st
 def exact_metrics(summary: Summary, geometry: Geometry | None = None, *, floor: float = 0.0) -> dict[str, Interval]:
     """Metrics of an exact tier: no intervals.
 
-    Args:
-        summary: of an exact mean and covariance.
-        geometry: for the metrics that need the Fisher information; None leaves them out.
-        floor: a gradient of no greater norm counts as none: metrics that compare with it are None, and the absolute error is given.
+    Without ``geometry``, metrics that need the Fisher information are left out. A gradient of norm up to ``floor`` counts as none: metrics
+    that compare with it are None, and the absolute error is given.
     """
     norm, error = summary.gradient.norm(), summary.error
     unit = summary.gradient / norm.clamp(min=1e-300)
@@ -198,11 +196,8 @@ def estimated_metrics(
 ) -> dict[str, Interval]:
     """Metrics of replicates, with 95 % intervals; all except shares are `UNRESOLVED` if too few replicates carry the spread.
 
-    Args:
-        moments: of the errors.
-        geometry: as for `exact_metrics`.
-        floor: as for `exact_metrics`.
-        resolved: whether enough replicates carry the spread, or there is none; by default, the result of `is_resolved`.
+    For ``geometry`` and ``floor`` see `exact_metrics`. ``resolved`` tells whether enough replicates carry the spread, or there is none; by
+    default, `is_resolved` decides.
     """
     summary, others = summarise(moments), leave_one_out(moments)
     values, without = metric_values(summary, geometry), metric_values(others, geometry)

@@ -13,14 +13,7 @@ K = TypeVar("K")
 def holm(p_values: Mapping[K, float]) -> dict[K, float]:
     """Adjusted p-values: rejecting those below α keeps the chance of *any* false rejection below α, under any dependence.
 
-    Args:
-        p_values: of all tests of a run, by cell. Cells without a test are left out, not counted as 1.
-
-    Returns:
-        ``max over the smaller ones of (m − i) p_(i)``, at most 1, in the order that was given.
-
-    Raises:
-        ValueError: a p-value outside [0, 1].
+    They are ``max over the smaller ones of (m − i) p_(i)``, at most 1. Cells without a test are left out, not counted as 1.
 
     Reference: Holm 1979, "A simple sequentially rejective multiple test procedure", section 3.
 

@@ -27,13 +27,8 @@ def best(scores: Array, common: Array | None = None, *, fewest: int = 2) -> Sele
     Scores are compared in pairs on the same instances: ``d = score of the winner − score of the rival``, with ``mean d ± t s(d) / √n``. The
     rivals share the level (Bonferroni). The truly best contender is missed with a chance of 5 % at most, for any number of rivals.
 
-    Args:
-        scores: float64 [contenders, instances], finite, the larger the better.
-        common: float64 [contenders], the standard error that all scores of a contender share, such as that of its cost; 0 by default.
-        fewest: with fewer instances all rivals are tied, and there is no interval.
-
-    Raises:
-        ValueError: no contender, or no instance.
+    Scores are finite, [contenders, instances], the larger the better. ``common``, [contenders], is the standard error that all scores of a
+    contender share, such as that of its cost. With fewer than ``fewest`` instances all rivals are tied, and there is no interval.
 
     Example:
         >>> scores = np.array([[0.1, 0.2, 0.3, 0.2], [0.8, 0.9, 1.0, 0.9], [0.6, 1.0, 0.9, 1.0]])
@@ -61,12 +56,7 @@ def interval_of(middle: float, low: float, high: float) -> Interval:
 
 
 def mean_intervals(scores: Array, common: Array, *, fewest: int = 2) -> tuple[Array, Array, Array]:
-    """The mean of every contender over instances, and the ends of its 95 % interval; infinite ends with too few instances.
-
-    Args:
-        scores: float64 [contenders, instances].
-        common: float64 [contenders], the standard error that all scores of a contender share.
-        fewest: instances that an interval needs.
+    """The mean of every contender over instances, and the ends of its 95 % interval; infinite ends with too few instances. See `best`.
 
     Example:
         >>> [ends.round(2).tolist() for ends in mean_intervals(np.array([[0.5, 0.7]]), np.zeros(1))]

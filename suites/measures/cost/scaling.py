@@ -75,13 +75,9 @@ class Reached:
 
 
 def reach(make: Callable[[int], Call], sizes: Sequence[int], limit: float, device: torch.device) -> Reached:
-    """Try calls of growing size, while all of them together would stay within a time, at the growth measured so far.
+    """Try calls of growing size, while one call of each would stay within ``limit`` seconds, at the growth measured so far.
 
-    Args:
-        make: returns the call of a size, or raises `UnfitError` with a reason.
-        sizes: increasing; the first ones may be too small.
-        limit: seconds of one call of every size.
-        device: where the calls compute.
+    ``make`` returns the call of a size, or raises `UnfitError` with a reason; the first sizes may be too small.
     """
     found, spent, last, growth = Reached(), 0.0, 0.0, 2.0
     for size in sizes:
@@ -143,7 +139,6 @@ class ScalingSuite(Suite):
     together: ClassVar[bool] = True
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Points of all estimators, interleaved, and their exponents."""
         device, largest = torch.device(context.device), max(problem.instances, key=lambda item: item.scores.numel())
 
         def step(estimator: Estimator[Any], length: int) -> Call:

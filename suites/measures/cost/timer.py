@@ -33,11 +33,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass
 class Rounds(Generic[Key]):
-    """Seconds of contenders.
+    """Seconds of contenders, ``[rounds, columns]``: row i is round i, and a slow contender has fewer rows than others.
 
-    Attributes:
-        seconds: by contender, ``[rounds, columns]``. Row i is round i; a slow contender has fewer rows than others.
-        failures: the error of each contender that raised; it has no seconds.
+    ``failures`` holds the error of each contender that raised; it has no seconds.
     """
 
     seconds: dict[Key, Any] = field(default_factory=dict)
@@ -49,11 +47,8 @@ def interleave(
 ) -> Rounds[Key]:
     """Time contenders in turns; one that raises is left out, and the others continue.
 
-    Args:
-        contenders: each call returns seconds, one number or several.
-        rounds: timed calls of each.
-        budget: seconds of each contender. After them it makes `MIN_ROUNDS` only, after `PATIENCE` times as many one round.
-        spent: seconds that contenders have taken before: a slow one needs no further warm-up.
+    Each call returns seconds, one number or several. After ``budget`` seconds a contender makes `MIN_ROUNDS` only, after `PATIENCE` times
+    as many one round. ``spent`` are seconds that contenders have taken before: a slow one needs no further warm-up.
 
     Example:
         >>> rounds = interleave({"a": lambda: (1.0,), "b": lambda: (2.0,)}, rounds=10, budget=1.0)

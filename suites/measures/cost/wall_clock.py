@@ -38,39 +38,23 @@ MAX_RETRIES = 3  # the most retries of an uncertain `time_ratio`, each with as m
 
 @dataclass(frozen=True)
 class Times:
-    """Times of one estimator on a batch of `BATCH` rows, with 95 % intervals of the medians; all empty if it failed.
+    """Times of one estimator on a batch of `BATCH` rows, with 95 % intervals of the medians; all empty if it failed."""
 
-    Attributes:
-        forward, backward: seconds of one step.
-        per_estimate: seconds per row of one launch of ``rows`` rows. On a CPU it is the processor time of the thread. Other programs
-            lengthen it little, and waiting is not counted.
-        ratio: the same relative to the reference, launched with as many rows, paired within rounds.
-        failure: the error of an estimator that raised.
-    """
-
-    forward: Interval = Interval(None)
+    forward: Interval = Interval(None)  # seconds of one step
     backward: Interval = Interval(None)
-    ratio: Interval = Interval(None)
+    ratio: Interval = Interval(None)  # seconds per estimate relative to the reference, launched with as many rows, paired within rounds
+    # Seconds per row of one launch. On a CPU it is the processor time of the thread: other programs lengthen it little.
     per_estimate: Interval = Interval(None)
-    rows: int = BATCH
-    failure: str = ""
+    rows: int = BATCH  # of that launch
+    failure: str = ""  # the error of an estimator that raised
 
 
 def measure_times(  # noqa: PLR0913
     estimators: Mapping[str, Estimator[Any] | str], oracle: Any, loss: Loss, scores: Tensor, *, rounds: int = ROUNDS, budget: float = BUDGET
 ) -> dict[str, Times]:
-    """Interleaved timings of estimators on the same batch.
+    """Interleaved timings of estimators on the same scores ``[*batch, *event]``, without shared rows, by name.
 
-    Args:
-        estimators: by name, each an estimator or its name; with `REFERENCE` for ratios.
-        oracle: an oracle or its name.
-        loss: ``[..., *batch, *event] -> [..., *batch]``.
-        scores: ``[*batch, *event]``, no shared rows.
-        rounds: timed calls of each.
-        budget: seconds of each contender, see `interleave`.
-
-    Returns:
-        Times by name; the ratio is empty if the reference was not among the estimators.
+    For ``rounds`` and ``budget`` see `interleave`. Ratios are empty if `REFERENCE` is not among the estimators.
 
     Example:
         >>> from structgrad.oracles import Subset
@@ -91,7 +75,11 @@ def measure_times(  # noqa: PLR0913
             failures[name] = reason_of(error)
     # As many rows for all, so that all share the cost of a launch alike; fewer only for those that would take far longer.
     usual = statistics.median(probes.values()) if probes else 0.0
-    rows = {name: _launch_rows(usual if one <= SLOW_FACTOR * usual else one, len(scores)) for name, one in probes.items()}
+    rows = dict[str, int]()
+    for name, one in probes.items():
+        # The largest doubling of the rows that keeps a launch short.
+        longest = LAUNCH_SECONDS / max(usual if one <= SLOW_FACTOR * usual else one, 1e-9)
+        rows[name] = len(scores) << int(math.log2(max(min(MAX_ROWS / len(scores), longest), 1)))
     contenders = dict[tuple[str, str | int], Callable[[], tuple[float, ...]]]()
     for name in probes:
         contenders[name, "step"] = steps[name]
@@ -142,11 +130,6 @@ def _launch(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) 
     return (now() - start,)
 
 
-def _launch_rows(seconds: float, rows: int) -> int:
-    """The largest doubling of the rows, which take ``seconds``, that keeps a launch short."""
-    return rows << int(math.log2(max(min(MAX_ROWS / rows, LAUNCH_SECONDS / max(seconds, 1e-9)), 1)))
-
-
 def _ratio(pairs: list[tuple[Any, Any]]) -> Interval:
     """The ratio of launches of an estimator and of the reference, paired within rounds; empty without the reference."""
     found = [own[: len(base), 0] / base[: len(own), 0] for own, base in pairs if base is not None]
@@ -167,7 +150,6 @@ class WallClock(Suite):
     version: ClassVar[int] = 3
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Times of all estimators, interleaved; one that raises has a finding with status ``error``."""
         instance = max(problem.instances, key=lambda item: item.scores.numel())
         stream = seeds.generator(context.seed, self.name, problem.name, instance.name, device=context.device)
         scores = timing_batch(instance.scores.to(context.device, context.dtype), generator=stream)
@@ -206,7 +188,6 @@ class StepTime(Suite):
     dtype: ClassVar[str] = "float32"
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Times of all estimators, interleaved; one that raises has a finding with status ``error``."""
         assert isinstance(problem, TaskProblem)
         task, rate = problem.task, problem.task.rates[0]
         contenders, failures = {}, {}
@@ -216,7 +197,8 @@ class StepTime(Suite):
                     # Its curve begins before the clock does, and no run is so long that it would be evaluated again.
                     training = Training(task, estimator, [Job(0, rate)], steps=sys.maxsize, points=1)
                     training.run(until=1)
-                    contenders[name] = functools.partial(timed, functools.partial(_step, training), torch.device("cpu"))
+                    step = functools.partial(_step, training)
+                    contenders[name] = functools.partial(timed, step, torch.device("cpu"))
                 except Exception as error:  # any user-supplied code may run here
                     failures[name] = reason_of(error)
             found = interleave(contenders, rounds=context.effort.rounds, budget=context.effort.seconds / 10)
@@ -228,7 +210,6 @@ class StepTime(Suite):
             yield Finding.of(name, "step_time", median_interval(found.seconds[name][:, 0]))
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
-        """A device."""
         return on_cpu(context)
 
 

@@ -17,8 +17,6 @@ from ..work import Busy, Cell
 TICK = 1.0  # seconds between two reports of progress
 MAX_BUNDLE = 256  # most cells of a bundle: Ray sends the names of so many with a call, and stores more of them first
 Limit = Callable[[Cell], float]  # CPU seconds that a cell may take
-
-
 Step = tuple[tuple[Busy, ...], Cell | None, str]  # the state of the workers, with a finished cell and its rows, or without one
 
 

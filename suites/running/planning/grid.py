@@ -46,11 +46,7 @@ WANTED = {  # the kinds of problems that suites measure, in words, and an exampl
 
 
 def grid(plan: Plan) -> Grid:
-    """Split a plan into cells, before anything is measured.
-
-    Raises:
-        ValueError: an unknown name, a pattern without a match, or an input that cannot be read.
-    """
+    """Split a plan into cells; ValueError for an unknown name, a pattern without a match, or an input that cannot be read."""
     plan.checked()
     plugins.use(plan.plugins)
     built = _built(plan.estimators)
@@ -101,8 +97,7 @@ def grid(plan: Plan) -> Grid:
 def suites_of(plan: Plan, names: Iterable[str] = ()) -> list[str]:
     """The suites that measure something of a plan with problems of some names: its own, else all that fit.
 
-    Raises:
-        ValueError: an unknown name, or a suite of the plan that fits no problem.
+    ValueError for an unknown name, or a suite of the plan that fits no problem.
     """
     kinds = {kind for name in names or stages_by_problem(plan) for kind in kinds_of(name)}
     found = matching(plan.suites or ("*",), tuple(SUITES), "suite")
@@ -195,7 +190,7 @@ def _content(plan: Plan, where: tuple[str, str]) -> dict[str, Any]:
         "problem": where,
         "oracle": [oracle_name(problem.oracle), problem.oracle.version, *digest_of(source_of(problem.oracle))],
         "loss": [problem.instances[0].loss.name, plan.offset],
-        "scores": fingerprint(plan, *where),
+        "scores": _fingerprint(problem, _source(plan, problem)),
         "estimators": [],
         "effort": asdict(plan.effort),
         "sampling": [plan.seed, plan.tier, plan.dtype, plan.device_kind],
@@ -212,11 +207,7 @@ def _identity(name: str, estimator: Estimator[Any]) -> str:
 
 
 def stages_by_problem(plan: Plan) -> dict[str, list[str]]:
-    """The stages of every problem of a plan; a problem that has none of the named stages is left out.
-
-    Raises:
-        ValueError: a pattern that matches nothing.
-    """
+    """The stages of every problem of a plan, without problems that have none of the named stages; ValueError if a pattern has no match."""
     others = [loss for loss in plan.losses if loss != problems.OWN_LOSS]
     if others and plan.problems and all(problems.comes_from_task(name) for name in plan.problems):
         raise ValueError(f"the plan got the loss {others[0]!r} for tasks alone, which have losses of their own; leave --loss out")
@@ -261,11 +252,7 @@ def _matched(plan: Plan, name: str, pattern: str) -> list[str]:
 
 
 def matching(patterns: tuple[str, ...], known: Iterable[str], kind: str) -> list[str]:
-    """The known names that match the patterns, in the order of the patterns.
-
-    Raises:
-        ValueError: a pattern that matches nothing.
-    """
+    """The known names that match the patterns, in the order of the patterns; ValueError for a pattern that matches nothing."""
     found: list[str] = []
     for pattern in patterns:
         matched = fnmatch.filter(known, pattern)
@@ -307,14 +294,9 @@ def _sample(name: str, stage: str, instances: int, settings: _Settings) -> Probl
     return learning.load_task(name, stage, instances=instances, offset=settings[1], seed=settings[2], trained=False)
 
 
-def fingerprint(plan: Plan, name: str, stage: str) -> str:
-    """A hash of the file that scores come from, and of the scores, names and losses of a few instances."""
-    problem = sample(plan, name, stage)
-    return _fingerprint(problem, _source(plan, problem))
-
-
 @functools.lru_cache(maxsize=8192)
 def _fingerprint(problem: Problem, source: str) -> str:
+    """A hash of the file that scores come from, and of the scores, names and losses of a few instances."""
     digest = hashlib.blake2b(source.encode(), digest_size=16)
     for instance in problem.instances:
         examine_loss(instance.loss, problem.oracle, instance.scores)

@@ -219,19 +219,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class Scope:
-    """The extent of a run; no number depends on it.
+    """The extent of a run; no number depends on it."""
 
-    Attributes:
-        rerun: measure only the cells that match this name or pattern, or that ``failed``, again; None for all unfinished cells.
-        budget: seconds after which no further cell is started.
-        fail_fast: whether the first failed cell ends the run.
-        started: the begin of the budget.
-    """
-
-    rerun: str | None = None
-    budget: float | None = None
-    fail_fast: bool = False
-    started: float = field(default_factory=time.monotonic, compare=False)
+    rerun: str | None = None  # measure again only cells that match this name or pattern, or that ``failed``; None for all unfinished ones
+    budget: float | None = None  # seconds after which no further cell is started
+    fail_fast: bool = False  # whether the first failed cell ends the run
+    started: float = field(default_factory=time.monotonic, compare=False)  # the begin of the budget
 
     def __post_init__(self) -> None:
         if self.budget is not None:

@@ -129,9 +129,6 @@ def plan_of(preset: str, **options: Any) -> Plan:
 
     An option for instances, stages or losses holds for all suites.
 
-    Raises:
-        ValueError: an unknown preset.
-
     Example:
         >>> plan = plan_of("quick", instances=2, suites=("bias",))
         >>> plan.instances, plan.suites, plan.effort.replicates, "rloo" in plan.estimators
@@ -171,13 +168,9 @@ def learning_plan(  # noqa: PLR0913
 ) -> Plan:
     """The plan of ``structgrad learn``.
 
-    Args:
-        tasks: names, with sizes in brackets if they differ, or ``file.py:Class``; by default ``clusters``, or `STUDY`.
-        estimators: names; by default `LEARNERS`, or `FIRST_LEARNERS` if quick, or `STUDIED`.
-        seeds: of a test; by default 5, or 3 if quick.
-        quick: three fifths of the steps, and one seed to choose rate and option with.
-        study: as much effort as quick. Ranks after half of the steps are near the final ones, so its time goes to tasks.
-        plugins: Python files.
+    By default the task is ``clusters`` with 5 seeds and `LEARNERS`; if ``quick``, with 3 seeds, `FIRST_LEARNERS`, three fifths of the
+    steps, and one seed to choose rate and option with. A ``study`` has the tasks `STUDY` and `STUDIED` with as much effort as quick: ranks after
+    half of the steps are near the final ones, so its time goes to tasks.
 
     Example:
         >>> plan = learning_plan(quick=True)
