@@ -216,12 +216,7 @@ def idea_of(family: str) -> str:
 
 
 def half_of_task(task: str) -> str:
-    """The half of a task: every second registered task in the order of their hashes.
-
-    Example:
-        >>> half_of_task("clusters") in HALVES
-        True
-    """
+    """The half of a task: every second registered task in the order of their hashes."""
     from ..tasks import TASKS  # a page without learning has no use for torch
 
     return _alternating(task, TASKS)

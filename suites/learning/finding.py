@@ -148,11 +148,6 @@ def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Seq
         outcome: ``[T, E, S]``, also with NaN.
         ideas: one per estimator; resamples draw these.
         resamples: their number, by default `RESAMPLES`; 0 for no interval.
-
-    Example:
-        >>> numbers = np.arange(10.0)[None, :, None]
-        >>> associate(["toy"], numbers, numbers**2, list("aabbccddee")).within
-        {'toy': 1.0}
     """
     known = (np.isfinite(predictor) & np.isfinite(outcome)).any(-1)
     enough = known.sum(-1) >= FEWEST

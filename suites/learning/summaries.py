@@ -24,22 +24,12 @@ RESAMPLES = 1000
 
 
 def interquartile_mean(scores: Array) -> Interval:
-    """The mean of the middle half of all scores ``[task, seed]``, without NaN.
-
-    Example:
-        >>> interquartile_mean(np.array([[0.0, 1.0], [2.0, 9.0]])).value
-        1.5
-    """
+    """The mean of the middle half of all scores ``[task, seed]``, without NaN."""
     return _bootstrapped(lambda drawn: np.asarray(scipy.stats.trim_mean(np.concatenate(drawn, axis=-1), 0.25, axis=-1)), _rows(scores))
 
 
 def probability_of_improvement(scores: Array, base: Array) -> Interval:
-    """P(a run is better than one of the base), a tie counting half: the mean over tasks that both have runs of.
-
-    Example:
-        >>> probability_of_improvement(np.array([[1.0, 2.0]]), np.array([[0.0, 1.0]])).value
-        0.875
-    """
+    """P(a run is better than one of the base), a tie counting half: the mean over tasks that both have runs of."""
     both = [pair for pair in zip(scores, base, strict=True) if all(np.isfinite(side).any() for side in pair)]
     first, second = ([side[np.isfinite(side)] for side in sides] for sides in (zip(*both, strict=True) if both else ((), ())))
 
@@ -59,12 +49,7 @@ class Survival(NamedTuple):
 
 
 def survival(times: Array, censored: Array) -> Survival:
-    """The median of the Kaplan–Meier curve of runs, some of which ended before they reached the target.
-
-    Example:
-        >>> survival(np.array([1.0, 2.0, 3.0]), np.array([False, False, True]))
-        Survival(runs=3, reached=2, median=2.0)
-    """
+    """The median of the Kaplan–Meier curve of runs, some of which ended before they reached the target."""
     times, censored = times[np.isfinite(times)], censored[np.isfinite(times)]
     curve = scipy.stats.ecdf(scipy.stats.CensoredData.right_censored(times, censored)).sf
     below = curve.quantiles[curve.probabilities <= 0.5]

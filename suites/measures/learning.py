@@ -140,11 +140,6 @@ def to_target(curve: Sequence[tuple[int, float]], target: float, steps: int) -> 
     """The step from which a curve has been at a target, between the point before it and itself.
 
     A run that does not reach it is censored: it has no value, ``low`` is its last step, ``sampling`` is ``budget``, and there is a reason.
-
-    Example:
-        >>> found = to_target(((0, 0.5), (10, 0.8), (20, 0.9)), 0.85, 20)
-        >>> found.value, found.low, found.high, to_target(((0, 0.5), (10, 0.8)), 0.85, 10).sampling
-        (20.0, 10.0, 20.0, 'budget')
     """
     before = 0
     for step, accuracy in curve:

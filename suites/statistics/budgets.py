@@ -44,13 +44,7 @@ class Worth:
         return np.where(alive, self.gain / np.sqrt(np.where(alive, length, 1.0)), 0.0)
 
     def squared_error(self, count: Array) -> Array:
-        """``b² + V / M``.
-
-        Example:
-            >>> one = Worth(*(np.array([value]) for value in (0.04, 0.8, 1.0)))
-            >>> float(one.squared_error(np.array([20.0]))[0])
-            0.08
-        """
+        """``b² + V / M``."""
         return np.asarray(np.maximum(self.bias_squared, 0) + self.variance / count)
 
 

@@ -180,10 +180,6 @@ def wilson(share: float, n: float, *, z: float = float(scipy.special.ndtri((1 + 
 
     Reference:
         Wilson 1927, "Probable inference, the law of succession, and statistical inference".
-
-    Example:
-        >>> wilson(0.0, 100.0).high < 0.04
-        True
     """
     if not math.isfinite(share) or not n > 0:
         return Interval(None)
@@ -206,12 +202,7 @@ def clustered_wilson(interval: Interval, n: float) -> Interval:
 
 
 def median_interval(values: ArrayLike) -> Interval:
-    """Median with its order-statistic interval, which needs at least 6 values.
-
-    Example:
-        >>> median_interval(np.arange(1.0, 32.0))
-        Interval(value=16.0, low=10.0, high=22.0)
-    """
+    """Median with its order-statistic interval, which needs at least 6 values."""
     ordered = np.sort(np.asarray(values, dtype=float))
     middle, rank = float(np.median(ordered)), int(scipy.stats.binom.ppf((1 - LEVEL) / 2, len(ordered), 0.5))
     return Interval(middle, float(ordered[rank - 1]), float(ordered[-rank]), "order-statistic") if rank else Interval(middle)

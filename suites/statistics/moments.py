@@ -26,12 +26,6 @@ class Moments:
 
     Errors, not estimates, are accumulated: their mean is small, so no digits cancel. Batches are merged by Chan's formula, in any order.
     Replicates have weight 1. The outcomes of an exact law have their probabilities as weights, and one batch.
-
-    Example:
-        >>> moments = Moments.empty(torch.tensor([1.0, 0.0]))
-        >>> moments.add(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), batch=0)
-        >>> moments.mean[0], int(moments.zero[0])
-        (tensor([0., 0.], dtype=torch.float64), 1)
     """
 
     gradient: Tensor  # [d], exact

@@ -17,12 +17,7 @@ BLOCK = 128  # Replicates per stream. Part of the protocol: another value gives 
 
 
 def seed_sequence(entropy: int, *names: str) -> np.random.SeedSequence:
-    """The seed sequence of a name path below a root seed.
-
-    Example:
-        >>> int(seed_sequence(0, "tagging", "init").generate_state(1)[0]) == int(seed_sequence(0, "tagging", "init").generate_state(1)[0])
-        True
-    """
+    """The seed sequence of a name path below a root seed."""
     words = [int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest()) for name in names]
     return np.random.SeedSequence(entropy, spawn_key=tuple(words))
 

@@ -56,23 +56,13 @@ def interval_of(middle: float, low: float, high: float) -> Interval:
 
 
 def mean_intervals(scores: Array, common: Array, *, fewest: int = 2) -> tuple[Array, Array, Array]:
-    """The mean of every contender over instances, and the ends of its 95 % interval; infinite ends with too few instances. See `best`.
-
-    Example:
-        >>> [ends.round(2).tolist() for ends in mean_intervals(np.array([[0.5, 0.7]]), np.zeros(1))]
-        [[0.6], [-0.67], [1.87]]
-    """
+    """The mean of every contender over instances, and the ends of its 95 % interval; infinite ends with too few instances. See `best`."""
     means, halves = scores.mean(1), _half_widths(scores, common, (1 - LEVEL) / 2, fewest)
     return means, means - halves, means + halves
 
 
 def student_mean(values: Array) -> Interval:
-    """The mean of independent numbers with the interval of Student's t; NaN are left out, and one number has no interval.
-
-    Example:
-        >>> round(student_mean(np.array([1.0, 1.0, 2.0])).value, 3)
-        1.333
-    """
+    """The mean of independent numbers with the interval of Student's t; NaN are left out, and one number has no interval."""
     known = values[np.isfinite(values)]
     return interval_of(*(end[0] for end in mean_intervals(known[None], np.zeros(1)))) if len(known) else Interval(None)
 

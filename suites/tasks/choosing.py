@@ -60,25 +60,14 @@ class ValidatedChoice:
 
 
 def tunable(name: str, estimator: Estimator[Any]) -> tuple[str, tuple[float, ...]]:
-    """The option that validation chooses and its values; both empty for a name with options in brackets, or without such an option.
-
-    Example:
-        >>> from structgrad.estimators import make_estimator
-        >>> tunable("imle", make_estimator("imle")), tunable("imle[lambda=2]", make_estimator("imle[lambda=2]"))
-        (('lambda_', (1.0, 10.0, 100.0)), ('', ()))
-    """
+    """The option that validation chooses and its values; both empty for a name with options in brackets, or without such an option."""
     return OPTIONS.get(estimator.name, ("", ())) if "[" not in name else ("", ())
 
 
 def choose(task: Task, name: str, estimator: Estimator[Any], tuning: Tuning, scratch: Path | None = None) -> ValidatedChoice:
     """The best learning rate with the option as it is, then the best option at that rate; trained once on a machine.
 
-    Args:
-        task: the task.
-        name: name of the estimator; options in brackets stay as they are.
-        estimator: the estimator of that name.
-        tuning: steps and seeds of each candidate.
-        scratch: a folder for checkpoints; a killed run continues from there.
+    Options in the brackets of ``name`` stay as they are. A killed run continues from the checkpoints in ``scratch``.
     """
     option, values = tunable(name, estimator)
     if len(task.rates) == 1 and not values:

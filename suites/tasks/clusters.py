@@ -131,12 +131,7 @@ def _drawn(clusters: int, features: int, items: int, labelled: int, split: Split
 
 
 def v_measure(found: Tensor, true: Tensor) -> float:
-    """The harmonic mean of homogeneity and completeness of a clustering (Rosenberg & Hirschberg 2007); 1 for the same partition.
-
-    Example:
-        >>> v_measure(torch.tensor([3, 3, 0, 0]), torch.tensor([0, 0, 1, 1]))
-        1.0
-    """
+    """The harmonic mean of homogeneity and completeness of a clustering (Rosenberg & Hirschberg 2007); 1 for the same partition."""
     joint = torch.zeros(int(found.max()) + 1, int(true.max()) + 1, dtype=torch.float64)
     joint.index_put_((found, true), torch.ones(len(found), dtype=torch.float64), accumulate=True)
     joint /= joint.sum()

@@ -44,12 +44,7 @@ def bounds(task: Task, seed: int) -> tuple[float, float]:
 
 
 def reference_name(task: Task, *, training: bool = False) -> str:
-    """The name of the exact gradient, or of leave-one-out with many samples if there are too many structures.
-
-    Args:
-        task: a task.
-        training: whether the estimator trains a model, and not only computes a gradient once.
-    """
+    """The name of the exact gradient, or of leave-one-out with many samples if there are too many structures to train with, or to list."""
     exact, event = ExactMarginalisation(), event_shape(task)
     most = LONGEST_TRAINING_LIST if training else LONGEST_LIST
     listed = exact.incompatibility(task.oracle, event) is None and task.oracle.count(event) <= most

@@ -69,12 +69,9 @@ class TrainingRun:
         self.curve: list[tuple[int, float]] = []
         self.metrics: dict[str, float] = {}
         self.diverged: int | None = None
-
-    def load_batch(self) -> None:
-        """Draw the next batch, with its loss and regulariser."""
-        self.batch = self.task.batch("train", self.order())
-        self.loss = self.task.loss(self.model, self.batch)
-        self.regulariser = self.task.regulariser(self.model, self.batch)
+        self.batch: Batch  # the next one, with its loss and regulariser
+        self.loss: TaskLoss
+        self.regulariser: Callable[[Tensor], Tensor] | None
 
     def clip(self, share: int) -> bool:
         """Clip the gradient, and return whether it is finite; else drop it. The loss is a mean over so many runs."""
@@ -115,12 +112,7 @@ class Training:
     """Jobs of one estimator side by side, or a single job; the training can stop and continue at any step.
 
     The estimator gets the jobs as a dimension of the batch ``[S, b]`` and draws from one stream. A job's random numbers so depend on the
-    other jobs. Each job has its own weights, data and clipping.
-
-    Args:
-        task: the task. ``estimator``: the estimator of the gradient. ``jobs``: the jobs.
-        steps: None for the task's.
-        split: the split of curves and metrics. ``points``: number of evaluations after the one at the start.
+    other jobs. Each job has its own weights, data and clipping. For the arguments see `train_all`.
     """
 
     def __init__(  # noqa: PLR0913
@@ -146,15 +138,18 @@ class Training:
         self.step = 0
 
     def run(self, until: int | None = None, *, scratch: Path | None = None) -> None:
-        """Train to a step, or to the end.
-
-        Args:
-            until: a step.
-            scratch: a folder for checkpoints; a run of the same jobs continues from there, with identical results.
-        """
-        path = None if scratch is None else scratch / f"training-{self._identity()}.pt"
+        """Train to a step, or to the end, with checkpoints in a folder, from which a run of the same jobs continues."""
+        # A key of all that the numbers depend on.
+        names = (self.task, self.task.version, f"{self.estimator!r} version {self.estimator.version}", [run.job for run in self.runs])
+        key = _key(*names, self.steps, self.split, sorted(self.points))
+        path = None if scratch is None else scratch / f"training-{key:014x}.pt"
         if path is not None and path.is_file():
-            self._load(torch.load(path, weights_only=True))
+            state = torch.load(path, weights_only=True)
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.layer.load_state_dict(state["layer"])
+            self.step = state["step"]
+            for run, own in zip(self.runs, state["runs"], strict=True):
+                run.load_state_dict(own)
         last = self.steps if until is None else min(until, self.steps)
         self._evaluate()
         written = time.monotonic()
@@ -168,7 +163,8 @@ class Training:
     def _advance(self) -> None:
         if any(run.diverged is None for run in self.runs):
             for run in self.runs:
-                run.load_batch()
+                run.batch = run.task.batch("train", run.order())
+                run.loss, run.regulariser = run.task.loss(run.model, run.batch), run.task.regulariser(run.model, run.batch)
             self.lengths = _joined([run.batch.lengths for run in self.runs])
             with contextlib.suppress(_LostError):
                 more: dict[str, Any] = {"lengths": self.lengths, "regulariser": self._regulariser()}
@@ -230,21 +226,9 @@ class Training:
             for run in self.runs:
                 run.evaluate(self.step, self.split)
 
-    def _identity(self) -> str:
-        """A key of all that the numbers depend on."""
-        jobs, estimator = [run.job for run in self.runs], f"{self.estimator!r} version {self.estimator.version}"
-        return f"{_key(self.task, self.task.version, estimator, jobs, self.steps, self.split, sorted(self.points)):014x}"
-
     def _state(self) -> dict[str, Any]:
         parts = {"optimiser": self.optimiser.state_dict(), "layer": self.layer.state_dict()}
         return {**parts, "step": self.step, "runs": [run.state_dict() for run in self.runs]}
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.layer.load_state_dict(state["layer"])
-        self.step = state["step"]
-        for run, own in zip(self.runs, state["runs"], strict=True):
-            run.load_state_dict(own)
 
 
 class _LostError(Exception):
@@ -280,14 +264,8 @@ def train_all(  # noqa: PLR0913
 ) -> list[TrainingRun]:
     """Train jobs: side by side if the task is ``stackable`` and the estimator keeps no state between steps, else one after the other.
 
-    Args:
-        task: the task.
-        estimator: an estimator or its name.
-        jobs: the jobs.
-        steps: None for the task's.
-        split: the split of curves and metrics.
-        points: number of evaluations after the one at the start.
-        scratch: a folder for checkpoints; a killed run continues from there, with identical results.
+    Curves and metrics are those of ``split``, with ``points`` evaluations after the one at the start. The folder ``scratch`` is for
+    checkpoints: a killed run continues from there, with identical results.
 
     Example:
         >>> from structgrad.estimators import LeaveOneOut
@@ -326,13 +304,7 @@ def fit_decoder(  # noqa: PLR0913
 ) -> dict[str, float]:
     """Train a decoder on given structures for the task's steps; return the means of `Task.judge` over the test split.
 
-    Args:
-        task: the task.
-        model: its model.
-        trained: structures of the training items.
-        rate: learning rate.
-        seed: of the order of the data.
-        tested: structures of the test items; None for ``trained``.
+    ``trained`` and ``tested`` give the structures of training and of test items; the latter are by default the former.
     """
 
     def loss(items: Tensor) -> Tensor:

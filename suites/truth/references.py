@@ -80,14 +80,7 @@ def relaxed_gradient(oracle: Any, loss: Loss, scores: Tensor, point: Callable[[T
 def perturbed_reference(  # noqa: PLR0913 - as `perturbed_gradient`
     oracle: Any, loss: Loss, scores: Tensor, law: SmoothNoise, *, key: tuple[str, ...], replicates: int
 ) -> Reference:
-    """The gradient of the loss at the best structure under noise: exact for Gumbel noise on small categories, else `perturbed_gradient`.
-
-    Example:
-        >>> from structgrad.oracles import Categorical
-        >>> scores, losses = torch.zeros(2, dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64)
-        >>> perturbed_reference(Categorical(), lambda z: z @ losses, scores, Gumbel(), key=(), replicates=1024).gradient
-        tensor([ 0.2500, -0.2500], dtype=torch.float64)
-    """
+    """The gradient of the loss at the best structure under noise: exact for Gumbel noise on small categories, else `perturbed_gradient`."""
     theta, listed = scores.detach().double(), isinstance(oracle, FactorisedOracle) and isinstance(oracle, EnumerableOracle)
     if isinstance(law, Gumbel) and listed and oracle.count(tuple(theta.shape)) <= CAP:
         # The best parts of ``θ + sG`` are an exact sample of the law at ``θ/s``, whose truth is the reference.

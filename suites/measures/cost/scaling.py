@@ -51,10 +51,6 @@ def exponent(sizes: Sequence[float], rounds: Any) -> Interval:
 
     A slow phase of the machine slows all sizes of a round down, and leaves the slope of the round. Without a value if fewer than
     `FEWEST_POINTS` sizes have positive values.
-
-    Example:
-        >>> round(exponent([4, 8, 16, 32], [[1.0, 4.0, 16.0, 64.0]]).value, 9)
-        2.0
     """
     table = np.array(rounds, dtype=float).reshape(-1, max(len(sizes), 1))
     positive = (table > 0).all(0)

@@ -49,11 +49,6 @@ def interleave(
 
     Each call returns seconds, one number or several. After ``budget`` seconds a contender makes `MIN_ROUNDS` only, after `PATIENCE` times
     as many one round. ``spent`` are seconds that contenders have taken before: a slow one needs no further warm-up.
-
-    Example:
-        >>> rounds = interleave({"a": lambda: (1.0,), "b": lambda: (2.0,)}, rounds=10, budget=1.0)
-        >>> rounds.seconds["b"].shape, rounds.failures
-        ((10, 1), {})
     """
     order, used = np.random.default_rng(0), {key: (spent or {}).get(key, 0.0) for key in contenders}
     timed: dict[Key, list[Any]] = {key: [] for key in contenders}

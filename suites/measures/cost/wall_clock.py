@@ -55,13 +55,6 @@ def measure_times(  # noqa: PLR0913
     """Interleaved timings of estimators on the same scores ``[*batch, *event]``, without shared rows, by name.
 
     For ``rounds`` and ``budget`` see `interleave`. Ratios are empty if `REFERENCE` is not among the estimators.
-
-    Example:
-        >>> from structgrad.oracles import Subset
-        >>> batch = timing_batch(torch.zeros(6), generator=torch.Generator())
-        >>> times = measure_times({"reinforce": Reinforce()}, Subset(2), lambda z: z.sum(-1), batch)["reinforce"]
-        >>> times.ratio.value, times.backward.value > 0
-        (1.0, True)
     """
     made = dict[str, Estimator[Any]]()
     for name, given in estimators.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import os
 import re
 import sys
 import time
@@ -17,10 +18,11 @@ from pydantic import TypeAdapter, ValidationError, with_config
 from ....oracles.registry import unknown
 from ...measures.suite import Context, Effort
 from ...problems.score_files import ScoreFile
-from ...processors import processors
 from ..work import DONE, FAILED_KIND, Cell, Grid, first_error
 
-CORES = min(processors(), 8)  # workers by default: the processors of this process, but no more than a laptop has
+CORES = min(
+    len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8
+)  # workers by default: the processors of this process, but no more than a laptop has
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

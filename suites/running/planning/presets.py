@@ -128,11 +128,6 @@ def plan_of(preset: str, **options: Any) -> Plan:
     """The plan of a preset, with every option that is given (and not None or empty) in its place.
 
     An option for instances, stages or losses holds for all suites.
-
-    Example:
-        >>> plan = plan_of("quick", instances=2, suites=("bias",))
-        >>> plan.instances, plan.suites, plan.effort.replicates, "rloo" in plan.estimators
-        (2, ('bias',), 512, True)
     """
     if preset not in PRESETS:
         raise ValueError(unknown(preset, PRESETS, "preset"))
@@ -169,13 +164,8 @@ def learning_plan(  # noqa: PLR0913
     """The plan of ``structgrad learn``.
 
     By default the task is ``clusters`` with 5 seeds and `LEARNERS`; if ``quick``, with 3 seeds, `FIRST_LEARNERS`, three fifths of the
-    steps, and one seed to choose rate and option with. A ``study`` has the tasks `STUDY` and `STUDIED` with as much effort as quick: ranks after
-    half of the steps are near the final ones, so its time goes to tasks.
-
-    Example:
-        >>> plan = learning_plan(quick=True)
-        >>> plan.suites, plan.problems, plan.instances, len(plan.estimators)
-        (('references', 'learning', 'step_time'), ('task:clusters',), 3, 8)
+    steps, and one seed to choose rate and option with. A ``study`` has the tasks `STUDY` and the estimators `STUDIED` with as much effort
+    as quick: ranks after half of the steps are near the final ones, so its time goes to tasks.
     """
     return Plan(
         suites=("references", "learning", "step_time"),

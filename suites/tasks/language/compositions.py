@@ -5,23 +5,18 @@ from __future__ import annotations
 import abc
 import functools
 import math
-from typing import ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ....oracles import ShiftReduce
-from ....oracles.transforms import transforming
+
+FAINT = 1e-12  # if the weights of the cuts of a span have a smaller sum, all cuts get the same weight
 
 
 class Composition(nn.Module):
-    """``(l, r) -> norm(l + r + W relu(U l + V r))``: one representation from two.
-
-    Args:
-        size: of a representation. ``hidden``: units.
-    """
+    """``(l, r) -> norm(l + r + W relu(U l + V r))``: one representation from two."""
 
     least: Tensor
 
@@ -49,15 +44,8 @@ class Composition(nn.Module):
 class TreeDecoder(nn.Module):
     """Tokens and a binary tree over them to logits; a subclass defines trees, and the composition between structures.
 
-    Trees without a gradient are composed by their distinct subtrees, which is faster and returns the same.
-
-    Args:
-        tokens: number of kinds of tokens.
-        size, hidden: sizes of the representations and of their composition.
-        classes: number of labels.
+    ``tokens`` and ``classes`` are the numbers of kinds of tokens and of labels.
     """
-
-    event_ndim: ClassVar[int]
 
     def __init__(self, tokens: int, size: int, hidden: int, classes: int) -> None:
         super().__init__()
@@ -65,42 +53,11 @@ class TreeDecoder(nn.Module):
 
     def forward(self, tokens: Tensor, lengths: Tensor, z: Tensor) -> Tensor:
         """``[b, n], [b], [..., b, *event] -> [..., b, classes]``: logits of the first l tokens."""
-        leaves, forest = self.leaves(tokens), None if z.requires_grad or transforming() else self._forest(z)
-        return self.top(self._roots(leaves, lengths, z) if forest is None else self._shared_roots(leaves, lengths, forest))  # type: ignore[no-any-return]
-
-    @abc.abstractmethod
-    def spans(self, structures: Tensor) -> Tensor:
-        """Trees ``[..., n, n]`` from structures ``[..., *event]``; any booleans from other points."""
+        return self.top(self._roots(self.leaves(tokens), lengths, z))  # type: ignore[no-any-return]
 
     @abc.abstractmethod
     def _roots(self, leaves: Tensor, lengths: Tensor, z: Tensor) -> Tensor:
         """``[..., b, size]``, at structures and between them."""
-
-    def _forest(self, z: Tensor) -> CompositionForest | None:
-        """The forest of structures ``[..., b, *event]``; None if some points are no structures."""
-        item = z.ndim - self.event_ndim - 1
-        shared = item > 0 and z.stride(item) == 0
-        structures = (z.narrow(item, 0, 1) if shared else z).cpu()
-        hard = structures != 0
-        if not torch.equal(structures, hard.to(structures.dtype)):
-            return None
-        trees = self.spans(hard).numpy()
-        return _enumerated(trees.tobytes(), trees.shape, z.device) if shared else _planted(trees, z.device, shared=False)
-
-    def _shared_roots(self, leaves: Tensor, lengths: Tensor, forest: CompositionForest) -> Tensor:
-        """``[..., b, size]``, by composition of every distinct subtree."""
-        items, length = leaves.shape[:2]
-        compose, parts = self.composition, [leaves.transpose(0, 1) if forest.shared else leaves.reshape(items * length, 1, -1)]
-        lefts, rights = ([side] for side in compose.sides(parts[0]))
-        for left, right in forest.pairs:
-            nodes = compose.finished(compose.pairs(torch.cat(lefts).index_select(0, left), torch.cat(rights).index_select(0, right)))
-            parts.append(nodes)
-            if len(parts) < length:
-                for sides, side in zip((lefts, rights), compose.sides(nodes), strict=True):
-                    sides.append(side)
-        item, nodes = torch.arange(items, device=leaves.device), torch.cat(parts)
-        roots = forest.begins[..., item if not forest.shared else 0, lengths - 1]
-        return nodes[roots, item if forest.shared else 0]
 
 
 class ChartDecoder(TreeDecoder):
@@ -111,11 +68,6 @@ class ChartDecoder(TreeDecoder):
     the weights are those of independent parts.
     """
 
-    event_ndim: ClassVar[int] = 2
-
-    def spans(self, structures: Tensor) -> Tensor:
-        return structures
-
     def _roots(self, leaves: Tensor, lengths: Tensor, z: Tensor) -> Tensor:
         length, compose = z.shape[-1], self.composition
         first, cut, last = _cuts(length, z.device)
@@ -123,7 +75,10 @@ class ChartDecoder(TreeDecoder):
         begins = [leaves[..., 0, :].expand(*z.shape[:-2], -1)]
         lefts, rights = ([side] for side in compose.sides(leaves))
         for w, weights in enumerate(products.split([w * (length - w) for w in range(1, length)], -1), 1):
-            shares = _relative(weights.unflatten(-1, (length - w, w))).unsqueeze(-1)
+            weights = weights.unflatten(-1, (length - w, w))
+            total = weights.sum(-1, keepdim=True)
+            known = total > FAINT
+            shares = torch.where(known, weights / torch.where(known, total, 1), 1 / w).unsqueeze(-1)
             # Left parts by their first token, right parts by their last.
             mixed = shares[..., 0, :] * compose.pairs(lefts[0][..., : length - w, :], rights[w - 1][..., 1:, :])
             for k in range(1, w):
@@ -145,11 +100,6 @@ class StackDecoder(TreeDecoder):
     References:
         Joulin & Mikolov 2015, "Inferring algorithmic patterns with stack-augmented recurrent nets", section 3.2 (the mixture of stacks).
     """
-
-    event_ndim: ClassVar[int] = 3
-
-    def spans(self, structures: Tensor) -> Tensor:
-        return spans_of(structures)
 
     def _roots(self, leaves: Tensor, lengths: Tensor, z: Tensor) -> Tensor:
         compose, size = self.composition, z.shape[-2]
@@ -181,15 +131,7 @@ def _by_steps(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def spans_of(derivations: Tensor) -> Tensor:
-    """Boolean spans ``[..., n, n]`` of the trees of shift-reduce derivations ``[..., n + 1, n + 1, 2]``.
-
-    Example:
-        >>> from structgrad.oracles import ShiftReduce
-        >>> spans_of(ShiftReduce.structure(torch.tensor([0, 0, 0, 1, 1]))).long()
-        tensor([[1, 0, 1],
-                [0, 1, 1],
-                [0, 0, 1]])
-    """
+    """Boolean spans ``[..., n, n]`` of the trees of shift-reduce derivations ``[..., n + 1, n + 1, 2]``."""
     chosen, size = derivations > 0, derivations.shape[-2]
     place = torch.arange(size, device=derivations.device)
     # A reduction from depth d begins with the last shift from depth d − 2.
@@ -214,63 +156,9 @@ def derivations_of(spans: Tensor) -> Tensor:
     return torch.stack([shift, reduce], -1).to(spans.dtype)
 
 
-FAINT = 1e-12  # if the weights of the cuts of a span have a smaller sum, all cuts get the same weight
-
-
-def _relative(weights: Tensor) -> Tensor:
-    """Weights ``[..., cuts]`` divided by their sum."""
-    total = weights.sum(-1, keepdim=True)
-    known = total > FAINT
-    return torch.where(known, weights / torch.where(known, total, 1), 1 / weights.shape[-1])
-
-
 @functools.lru_cache(maxsize=32)
 def _cuts(length: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """First tokens, last tokens before the cut, and last tokens of all cuts of spans in two, by width, first token and cut."""
     places = [(i, i + k, i + w) for w in range(1, length) for i in range(length - w) for k in range(w)]
     first, cut, last = torch.tensor(places, device=device).reshape(-1, 3).unbind(-1)
     return first, cut, last
-
-
-class CompositionForest(NamedTuple):
-    """The distinct subtrees of trees over n tokens, each made of two that are numbered before it.
-
-    Attributes:
-        pairs: for every width from 2 on, the numbers of the left and of the right parts of its subtrees, ``[2, subtrees]``.
-        begins: ``[..., b, n]``: the subtree from the first token to each; the whole tree if there is none.
-        shared: whether the trees are the same in all items. Then ``b`` is 1, and the subtrees 0 to n − 1 are the leaves. Else the leaves
-            of all items come first.
-    """
-
-    pairs: tuple[Tensor, ...]
-    begins: Tensor
-    shared: bool
-
-
-@functools.lru_cache(maxsize=32)
-def _enumerated(trees: bytes, shape: tuple[int, ...], device: torch.device) -> CompositionForest | None:
-    """The forest of a list of all structures, cached because every step of training uses the same list."""
-    return _planted(np.frombuffer(trees, dtype=bool).reshape(shape), device, shared=True)
-
-
-def _planted(hard: np.ndarray, device: torch.device, *, shared: bool) -> CompositionForest | None:
-    """The forest of booleans ``[..., b, n, n]``; None if one is no tree."""
-    *batch, items, length, _ = hard.shape
-    trees = hard.reshape(-1, length, length)
-    leaves = np.tile(np.arange(items * length).reshape(items, length), (len(trees) // items, 1))
-    numbers = np.where(np.eye(length, dtype=bool) & trees, leaves[:, None], -1)
-    total, pairs = items * length, []
-    for w in range(1, length):
-        tree, first = (place[:, None] for place in np.nonzero(trees.diagonal(w, 1, 2)))
-        left, right = numbers[tree, first, first + np.arange(w)], numbers[tree, first + 1 + np.arange(w), first + w]
-        cuts = (left >= 0) & (right >= 0)
-        if not (cuts.sum(-1) == 1).all():
-            return None
-        distinct, places = np.unique(left[cuts] << 32 | right[cuts], return_inverse=True)
-        numbers[tree[:, 0], first[:, 0], first[:, 0] + w] = total + places
-        total += len(distinct)
-        pairs.append(torch.tensor(np.stack([distinct >> 32, distinct & 0xFFFFFFFF]), device=device))
-    begins = np.where(numbers[:, 0] < 0, numbers[:, 0, -1:], numbers[:, 0])
-    if (begins < 0).any():
-        return None
-    return CompositionForest(tuple(pairs), torch.tensor(begins.reshape(*batch, items, length), device=device), shared)

@@ -124,14 +124,7 @@ class LineTask(Task):
 
 
 def bracket_recall(found: Tensor, true: Tensor, lengths: Tensor) -> Tensor:
-    """The share ``[b]`` of the true spans ``[b, n, n]`` that are found, without tokens and whole lines; 1 if none is left.
-
-    Example:
-        >>> left = torch.tensor([[1.0, 1, 1], [0, 1, 0], [0, 0, 1]])
-        >>> right = torch.tensor([[1.0, 0, 1], [0, 1, 1], [0, 0, 1]])
-        >>> bracket_recall(torch.stack([left, left]), torch.stack([left, right]), torch.tensor([3, 3]))
-        tensor([1., 0.])
-    """
+    """The share ``[b]`` of the true spans ``[b, n, n]`` that are found, without tokens and whole lines; 1 if none is left."""
     place = torch.arange(true.shape[-1], device=true.device)
     first, last, end = place.unsqueeze(-1), place, lengths.reshape(-1, 1, 1)
     counted = true * ((first < last) & (last < end) & ((first > 0) | (last < end - 1)))

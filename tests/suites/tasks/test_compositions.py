@@ -1,4 +1,4 @@
-"""Composition along trees: by chart, and by distinct subtrees."""
+"""Composition along trees: by chart, and by a stack."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import Constituency, ShiftReduce
+from structgrad.oracles import ShiftReduce
 from structgrad.suites.tasks.language.compositions import ChartDecoder, StackDecoder, TreeDecoder, spans_of
 
 
@@ -16,13 +16,6 @@ def decoder(kind: type[TreeDecoder] = ChartDecoder) -> TreeDecoder:
 
 
 TOKENS, LENGTHS = torch.tensor([[0, 1, 2, 3, 4], [3, 3, 1, 0, 5]]), torch.tensor([5, 4])
-TREES = Constituency().enumerate((5, 5), dtype=torch.float64)
-FITTING = TREES[:, 0, 3] > 0
-"""Trees that a line of 4 tokens may have."""
-
-
-def by_chart(model: TreeDecoder, z: Tensor) -> Tensor:
-    return model(TOKENS, LENGTHS, z.detach().requires_grad_())
 
 
 def test_a_tree_by_hand() -> None:
@@ -39,32 +32,6 @@ def test_a_tree_by_hand() -> None:
     expected = model.top(composed(composed(a, b), composed(composed(c, d), e)))
     assert torch.allclose(model(TOKENS[:1], LENGTHS[:1], tree.unsqueeze(0))[0], expected)
     assert torch.allclose(model(TOKENS[:1], LENGTHS[:1], tree.unsqueeze(0).requires_grad_())[0], expected)
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_distinct_subtrees_equal_the_chart(same: bool) -> None:
-    """Values, and gradients in the parameters; a line of 4 tokens reads no tree that it may not have."""
-    model = decoder()
-    z = TREES.unsqueeze(1).expand(-1, 2, -1, -1)
-    z = z if same else torch.stack([TREES, TREES.flip(0)], 1)
-    fitting = torch.stack([torch.ones_like(FITTING), FITTING if same else FITTING.flip(0)], 1)
-    weights = torch.rand(*z.shape[:2], 3, dtype=torch.float64) * fitting.unsqueeze(-1)
-    found, grads = [], []
-    for decode in (lambda: model(TOKENS, LENGTHS, z), lambda: by_chart(model, z)):
-        logits = decode()
-        found.append(logits[fitting])
-        grads.append(torch.autograd.grad((weights * logits).sum(), list(model.parameters())))
-    assert torch.allclose(*found, rtol=1e-12)
-    assert all(torch.allclose(one, other, rtol=1e-10) for one, other in zip(*grads, strict=True))
-
-
-def test_points_that_are_no_trees_are_composed_by_the_chart() -> None:
-    model, crossing = decoder(), TREES[0].clone()
-    for wrong in (crossing + TREES[-1], 0.5 * (crossing + TREES[-1]), crossing * (torch.arange(5) != 4)):
-        z = wrong.clamp(max=1).expand(2, 5, 5)
-        assert decoder()._forest(z) is None
-        assert torch.equal(model(TOKENS, LENGTHS, z), by_chart(model, z))
-    assert model(TOKENS, LENGTHS, torch.zeros(0, 2, 5, 5, dtype=torch.float64)).shape == (0, 2, 3)
 
 
 def test_the_gradient_is_the_change_by_a_rotation() -> None:
@@ -89,7 +56,7 @@ DERIVATIONS = ShiftReduce().enumerate((6, 6, 2), dtype=torch.float64)
 
 @pytest.mark.parametrize("same", [True, False])
 def test_a_stack_equals_the_chart(same: bool) -> None:
-    """Distinct subtrees and the stack give the same values and gradients in the parameters."""
+    """Values, and gradients in the parameters."""
     model, chart = decoder(StackDecoder), decoder()
     z = DERIVATIONS.unsqueeze(1).expand(-1, 2, -1, -1, -1)
     z = z if same else torch.stack([DERIVATIONS, DERIVATIONS.flip(0)], 1)
