@@ -72,22 +72,15 @@ class Learner:
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Numbers of a run, each an array ``[task, estimator, seed]`` with NaN where there is none.
-
-    Attributes:
-        outcomes: by metric of the suite ``learning``.
-        censored: by metric of time, True if the run ended before the target was reached.
-        predictors: by metric and stage, the median over the instances of a seed.
-        chosen: by task and estimator the option that validation chose, such as ``lambda=10``.
-    """
+    """Numbers of a run, each an array ``[task, estimator, seed]`` with NaN where there is none."""
 
     tasks: tuple[str, ...]
     contenders: tuple[Learner, ...]
     seeds: tuple[int, ...]
-    outcomes: dict[str, Array]
-    censored: dict[str, Array]
-    predictors: dict[tuple[str, str], Array]
-    chosen: dict[tuple[str, str], str] = field(default_factory=dict)
+    outcomes: dict[str, Array]  # by metric of the suite ``learning``
+    censored: dict[str, Array]  # by metric of time, True if the run ended before the target was reached
+    predictors: dict[tuple[str, str], Array]  # by metric and stage, the median over the instances of a seed
+    chosen: dict[tuple[str, str], str] = field(default_factory=dict)  # by task and estimator the validated option, such as ``lambda=10``
 
     @property
     def names(self) -> tuple[str, ...]:

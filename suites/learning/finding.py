@@ -45,20 +45,13 @@ _LARGEST = 0.995  # correlations are clipped here, because Fisher's z of 1 is in
 
 @dataclass(frozen=True)
 class Association:
-    """Rank correlation of a predictor with an outcome.
+    """Rank correlation of a predictor with an outcome."""
 
-    Attributes:
-        pooled: the mean over tasks, with its interval; None if there is none.
-        within: the correlation by task.
-        estimators, ideas: their numbers over all tasks.
-        note: why there is no correlation, or no interval; else empty.
-    """
-
-    pooled: Interval
-    within: dict[str, float]
-    estimators: int
+    pooled: Interval  # the mean over tasks, with its interval; None if there is none
+    within: dict[str, float]  # the correlation by task
+    estimators: int  # over all tasks, as the ideas
     ideas: int
-    note: str = ""
+    note: str = ""  # why there is no correlation, or no interval
 
     @property
     def significant(self) -> bool:
@@ -69,19 +62,15 @@ class Association:
 
 @dataclass(frozen=True)
 class PredictorResult:
-    """Correlations of a predictor at a stage with an outcome, over estimators of a kind.
-
-    Attributes:
-        whole: over all tasks, estimators and seeds. ``choice, confirmation``: over either half of them.
-    """
+    """Correlations of a predictor at a stage with an outcome, over estimators of a kind."""
 
     predictor: str
     stage: str
     outcome: str
     kind: str
-    whole: Association
-    choice: Association
-    confirmation: Association
+    whole: Association  # over all tasks, estimators and seeds
+    choice: Association  # over one half of them
+    confirmation: Association  # over the other half
 
     @property
     def confirmed(self) -> bool:

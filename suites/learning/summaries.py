@@ -25,7 +25,8 @@ RESAMPLES = 1000
 
 def interquartile_mean(scores: Array) -> Interval:
     """The mean of the middle half of all scores ``[task, seed]``, without NaN."""
-    return _bootstrapped(lambda drawn: np.asarray(scipy.stats.trim_mean(np.concatenate(drawn, axis=-1), 0.25, axis=-1)), _rows(scores))
+    rows = [row[np.isfinite(row)] for row in scores if np.isfinite(row).any()]  # the seeds of every task that have a number
+    return _bootstrapped(lambda drawn: np.asarray(scipy.stats.trim_mean(np.concatenate(drawn, axis=-1), 0.25, axis=-1)), rows)
 
 
 def probability_of_improvement(scores: Array, base: Array) -> Interval:
@@ -56,25 +57,16 @@ def survival(times: Array, censored: Array) -> Survival:
     return Survival(len(times), int((~censored).sum()), float(below[0]) if len(below) else None)
 
 
-def _rows(scores: Array) -> list[Array]:
-    """The seeds of every task that have a number."""
-    return [row[np.isfinite(row)] for row in scores if np.isfinite(row).any()]
-
-
 def _bootstrapped(statistic: Callable[[list[Array]], Array], rows: list[Array]) -> Interval:
     if not rows:
         return Interval(None)
     value = float(statistic(rows))
     if max(map(len, rows)) < 2:
         return Interval(value)
-    low, high = np.quantile(statistic(_resamples(rows)), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(value, float(low), float(high), "bootstrap")
-
-
-def _resamples(rows: list[Array]) -> list[Array]:
-    """Resamples of every row, ``[resamples, seed]``."""
     random = np.random.default_rng(0)
-    return [row[random.integers(len(row), size=(RESAMPLES, len(row)))] for row in rows]
+    resamples = [row[random.integers(len(row), size=(RESAMPLES, len(row)))] for row in rows]  # [resamples, seed]
+    low, high = np.quantile(statistic(resamples), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(value, float(low), float(high), "bootstrap")
 
 
 def _wins(first: Array, second: Array) -> Array:
