@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from ...oracles import Oracle, registry
@@ -28,20 +27,6 @@ TASKS: dict[str, str] = {
 """Module and class of every task, by name. Modules are imported on first use."""
 
 
-class _Modules(Mapping[str, type[Task]]):
-    """The classes of `TASKS`, each imported on first use."""
-
-    def __getitem__(self, name: str) -> type[Task]:
-        module, _, attribute = TASKS[name].partition(":")
-        return getattr(import_module(f".{module}", __name__), attribute)  # type: ignore[no-any-return]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(TASKS)
-
-    def __len__(self) -> int:
-        return len(TASKS)
-
-
 def make_task(name: str) -> Task:
     """The task of a name such as ``clusters[start=pretrained]``, ``my_module:MyTask`` or ``./my_file.py:MyTask``.
 
@@ -58,7 +43,9 @@ def make_task(name: str) -> Task:
             f"got {name!r}, an oracle; expected a task, which has data and an encoder too: `structgrad init --task` writes one, whose "
             f"`oracle` may be {found.__name__}"
         )
-    task = registry.build(name, _Modules(), "task")
+    module, _, attribute = TASKS.get(head, "").partition(":")
+    known = {head: getattr(import_module(f".{module}", __name__), attribute)} if module else dict.fromkeys(TASKS)
+    task = registry.build(name, known, "task")
     if not isinstance(task, Task):
         raise ValueError(f"got {name!r}, a {type(task).__name__}; expected a task")
     if not task.rates:

@@ -59,10 +59,7 @@ class Clusters(Task):
     references: ClassVar[tuple[str, ...]] = ("mihaylova2020understanding",)
     structured: ClassVar[str] = "V-measure"
     stackable: ClassVar[bool] = True
-
-    @property
-    def oracle(self) -> Categorical:
-        return Categorical()
+    oracle = Categorical()
 
     def data(self, split: Split) -> Batch:
         items, labelled = (self.train, self.labelled) if split == "train" else (self.heldout, 0)
@@ -70,7 +67,7 @@ class Clusters(Task):
 
     def model(self, seed: int) -> LatentModel:
         with seeded(seed):
-            model = LatentModel(nn.Linear(self.features, self.clusters), Experts(self.clusters, self.features))
+            model = LatentModel(nn.Linear(self.features, self.clusters), nn.Linear(self.features, self.clusters))
         if self.start == "pretrained":
             points = self.data("train").take(torch.arange(min(self.labelled, self.train)))
             x, z = points.inputs[0], points.true().argmax(-1)
@@ -81,8 +78,8 @@ class Clusters(Task):
         return model.encoder(batch.inputs[0])  # type: ignore[no-any-return]
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
-        logits: Tensor = model.decoder(batch.inputs[0], structure)
-        return logits
+        """A linear classifier for each cluster, mixed between structures: ``z·(W x + b)``."""
+        return (structure * model.decoder(batch.inputs[0])).sum(-1)  # type: ignore[no-any-return]
 
     def regulariser(self, model: LatentModel, batch: Batch) -> Callable[[Tensor], Tensor] | None:
         gold, weight = batch.gold, self.auxiliary * self.train / min(self.labelled, self.train)
@@ -104,19 +101,6 @@ class Clusters(Task):
             linear = nn.Sequential(nn.Linear(self.features, 1), nn.Flatten(0))
         fit(linear, lambda items: label_loss(linear(x[items]), y[items]).mean(), self, rate=0.01, seed=seed)
         return float(right(linear(test.inputs[0]), test.labels).mean())
-
-
-class Experts(nn.Module):
-    """``(x, z) -> z·(W x + b)``: a linear classifier for each cluster, mixed between structures."""
-
-    def __init__(self, clusters: int, features: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(features, clusters)
-
-    def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        """``[b, d], [..., b, K] -> [..., b]``: logits."""
-        logits: Tensor = (z * self.linear(x)).sum(-1)
-        return logits
 
 
 @functools.lru_cache(maxsize=12)

@@ -52,17 +52,18 @@ class L2XSwitch(Task):
     references: ClassVar[tuple[str, ...]] = ("chen2018learning",)
     structured: ClassVar[str] = "precision"
     stackable: ClassVar[bool] = True
-
-    @property
-    def oracle(self) -> Subset:
-        return Subset(CHOSEN)
+    oracle = Subset(CHOSEN)
 
     def data(self, split: Split) -> Batch:
         return _drawn(self.train if split == "train" else self.heldout, split)
 
     def model(self, seed: int) -> LatentModel:
         with seeded(seed):
-            return LatentModel(_perceptron(FEATURES, self.hidden, FEATURES), Explained(self.hidden))
+            return LatentModel(_perceptron(FEATURES, self.hidden, FEATURES), _perceptron(2 * FEATURES, self.hidden, 1))
+
+    def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
+        """A label from the features that the structure picks."""
+        return model.decoder(torch.cat([structure * batch.inputs[0], structure], -1)).squeeze(-1)  # type: ignore[no-any-return]
 
     def quality(self, batch: Batch, structure: Tensor) -> Tensor:
         return (structure * batch.true()).sum(-1) / CHOSEN
@@ -75,19 +76,6 @@ class L2XSwitch(Task):
             return self.oracle.argmax(torch.rand(batch.inputs[0].shape, generator=generator))
 
         return fit_decoder(self, self.model(seed), drawn, rate=0.003, seed=seed)["accuracy"]
-
-
-class Explained(nn.Module):
-    """``(x, z) -> MLP([z·x, z])``: a label from the features that z picks."""
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.layers = _perceptron(2 * FEATURES, hidden, 1)
-
-    def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        """``[b, 10], [..., b, 10] -> [..., b]``: logits."""
-        logits: Tensor = self.layers(torch.cat([z * x, z], -1)).squeeze(-1)
-        return logits
 
 
 def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:

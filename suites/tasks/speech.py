@@ -73,7 +73,12 @@ class SpokenDigits(Task):
         features = self.data("train").inputs[0].shape[-1]
         with seeded(seed):
             encoder = nn.Sequential(nn.Linear(features, self.hidden), nn.Tanh(), nn.Linear(self.hidden, 1), nn.Flatten(-2))
-            return LatentModel(encoder, Chosen(self.chosen, features, self.hidden))
+            decoder = nn.Sequential(nn.Linear(features, self.hidden), nn.Tanh(), nn.Linear(self.hidden, 10))
+            return LatentModel(encoder, decoder)
+
+    def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
+        """A digit from the mean of the chosen segments."""
+        return model.decoder((structure.unsqueeze(-2) @ batch.inputs[0]).squeeze(-2) / self.chosen)  # type: ignore[no-any-return]
 
     def floor(self, seed: int) -> float:
         """The decoder trained on random segments, and tested on 100 draws of them."""
@@ -125,10 +130,7 @@ class AutoEncoder(Task):
     files: ClassVar[tuple[str, ...]] = (FILE,)
     references: ClassVar[tuple[str, ...]] = ("jang2017categorical", "maddison2017concrete")
     stackable: ClassVar[bool] = True
-
-    @property
-    def oracle(self) -> IndependentCategoricals:
-        return IndependentCategoricals()
+    oracle = IndependentCategoricals()
 
     def data(self, split: Split) -> Batch:
         """Windows ``[m, d]``, standardised by those for training."""
@@ -184,20 +186,6 @@ def _recordings(path: Path, frames: int, asked: str) -> tuple[list[np.ndarray], 
     if frames > (shortest := int(np.diff(offsets).min())):
         raise ValueError(f"{asked}={frames}; expected at most {shortest}, the frames of the shortest recording")
     return [features[first:last] for first, last in itertools.pairwise(offsets)], digit, recording
-
-
-class Chosen(nn.Module):
-    """A multilayer perceptron of the mean of the k chosen segments."""
-
-    def __init__(self, chosen: int, features: int, hidden: int) -> None:
-        super().__init__()
-        self.chosen = chosen
-        self.of_mean = nn.Sequential(nn.Linear(features, hidden), nn.Tanh(), nn.Linear(hidden, 10))
-
-    def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        """``[b, n, d], [..., b, n] -> [..., b, 10]``: logits."""
-        logits: Tensor = self.of_mean((z.unsqueeze(-2) @ x).squeeze(-2) / self.chosen)
-        return logits
 
 
 @functools.lru_cache(maxsize=32)

@@ -69,9 +69,9 @@ def measure_times(  # noqa: PLR0913
     # As many rows for all, so that all share the cost of a launch alike; fewer only for those that would take far longer.
     usual = statistics.median(probes.values()) if probes else 0.0
     rows = dict[str, int]()
-    for name, one in probes.items():
+    for name, took in probes.items():
         # The largest doubling of the rows that keeps a launch short.
-        longest = LAUNCH_SECONDS / max(usual if one <= SLOW_FACTOR * usual else one, 1e-9)
+        longest = LAUNCH_SECONDS / max(usual if took <= SLOW_FACTOR * usual else took, 1e-9)
         rows[name] = len(scores) << int(math.log2(max(min(MAX_ROWS / len(scores), longest), 1)))
     contenders = dict[tuple[str, str | int], Callable[[], tuple[float, ...]]]()
     for name in probes:

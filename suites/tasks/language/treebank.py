@@ -33,10 +33,7 @@ class TreebankTask(Task):
     longest: Count = 7
 
     files: ClassVar[tuple[str, ...]] = ("conllu/en_ewt-train-5000.conllu.gz", "conllu/en_ewt-heldout.conllu")
-
-    @property
-    def oracle(self) -> ProjectiveTree:
-        return ProjectiveTree()
+    oracle = ProjectiveTree()
 
     def treebank(self) -> Treebank:
         """The sentences; a tenth of those for training is for validation."""
