@@ -38,16 +38,7 @@ from ..truth.enumeration import geometry
 from ..truth.loss_checks import examine_loss
 from ..truth.references import own_reference, perturbed_reference, relaxed_gradient
 from ..truth.replay import draws_of, replay, replay_outside, replay_samples
-from .bias_tests import (
-    ALPHA,
-    EQUIVALENCE,
-    Verdict,
-    averaged_losses,
-    bias_test,
-    explained_by_rare_events,
-    resolved,
-    rounding_floor,
-)
+from .bias_tests import ALPHA, EQUIVALENCE, Verdict, averaged_losses, bias_test, explained_by_rare_events, resolved, rounding_floor
 from .draws import Sampling, Tier, deterministic_moments, draw_moments, extend_moments, finite
 from .measurement import Measurement
 from .suite import Context, Effort, Finding, Suite
