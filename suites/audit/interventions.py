@@ -185,10 +185,6 @@ class Dissection:
         weights = (self.responses * self.s).sum(-1) / self.s.square().sum(-1).clamp(min=1e-300)
         return weights if same(weights.unsqueeze(-1) * self.s, self.responses) else None
 
-    def is_linear(self, responses: Tensor) -> bool:
-        """Whether responses are linear in the changes of the losses."""
-        return same((self.losses.unsqueeze(-1) * responses).sum(0) + self.constant, self.estimate)
-
     @cached_property
     def mixture(self) -> Tensor | None:
         """A of ``D_i = Σ_j A_ij s_j``, equal in all rows; None if there is none."""
@@ -277,7 +273,7 @@ def _causes(found: Dissection) -> Iterator[str]:
         return
     for cause in (_precision, _further_term, _transformed, _own_mass, _not_detached, _slopes):
         yield from cause(found)
-    if found.is_linear(found.responses):
+    if same((found.losses.unsqueeze(-1) * found.responses).sum(0) + found.constant, found.estimate):  # linear in the losses
         for cause in (_other_distribution, _mixture, _other_score, _fitted):
             yield from cause(found)
     elif not found.differentiated:

@@ -19,8 +19,7 @@ from ...estimators.exact import ExactMarginalisation
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.random_streams import SeedBlocks
 from ..base import check_finite
-from .cases import EXTREME, FLAT, USUAL, AuditLoss, Case, Structure, masked_scores, off_structures, random_scores, seeded
-from .counting import COUNTED
+from .cases import COUNTED, EXTREME, FLAT, USUAL, AuditLoss, Case, Structure, masked_scores, off_structures, random_scores, seeded
 from .result import Check, confirmed
 from .subject import FunctionEstimator, to_change
 

@@ -36,7 +36,8 @@ def probability_of_improvement(scores: Array, base: Array) -> Interval:
 
     def statistic(drawn: list[Array]) -> Array:
         pairs = zip(drawn[: len(both)], drawn[len(both) :], strict=True)
-        return np.asarray(np.mean([_wins(a, b) for a, b in pairs], axis=0))
+        above = [a[..., :, None] - b[..., None, :] for a, b in pairs]
+        return np.asarray(np.mean([((one > 0) + 0.5 * (one == 0)).mean((-1, -2)) for one in above], axis=0))
 
     return _bootstrapped(statistic, first + second)
 
@@ -67,8 +68,3 @@ def _bootstrapped(statistic: Callable[[list[Array]], Array], rows: list[Array]) 
     resamples = [row[random.integers(len(row), size=(RESAMPLES, len(row)))] for row in rows]  # [resamples, seed]
     low, high = np.quantile(statistic(resamples), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(value, float(low), float(high), "bootstrap")
-
-
-def _wins(first: Array, second: Array) -> Array:
-    above = first[..., :, None] - second[..., None, :]
-    return np.asarray(((above > 0) + 0.5 * (above == 0)).mean((-1, -2)))

@@ -12,15 +12,7 @@ from .parameter_bias import ParameterBias
 from .sparsity import Sparsity
 from .suite import Suite
 
-SUITES: dict[str, type[Suite]] = {  # by name
-    "bias": Bias,
-    "sparsity": Sparsity,
-    "memory": Memory,
-    "wall_clock": WallClock,
-    "scaling": ScalingSuite,
-    "descent": Descent,
-    "references": TaskReferences,
-    "learning": LearningSuite,
-    "step_time": StepTime,
-    "parameter_bias": ParameterBias,
+SUITES: dict[str, type[Suite]] = {
+    kind.name: kind
+    for kind in (Bias, Sparsity, Memory, WallClock, ScalingSuite, Descent, TaskReferences, LearningSuite, StepTime, ParameterBias)
 }

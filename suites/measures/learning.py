@@ -10,8 +10,7 @@ from ...estimators.base import Estimator
 from ..base import Instance, Problem
 from ..problems import TaskProblem, is_task
 from ..tasks import Task
-from ..tasks.choosing import OPTIONS, Tuning, ValidatedChoice, choose
-from ..tasks.references import bounds
+from ..tasks.references import OPTIONS, Tuning, ValidatedChoice, bounds, choose
 from ..tasks.training import Job, TrainingRun, train_all
 from .parameter_bias import ModelBatch
 from .suite import Context, Finding, Suite

@@ -26,12 +26,8 @@ from .draws import Draws, estimates
 from .suite import Context, Finding, Suite
 
 METRIC = {  # the names of metrics of a batch in parameters, by those of single items
-    "relative_bias": "parameter_bias",
-    "relative_variance": "parameter_variance",
-    "relative_mse": "parameter_mse",
-    "cosine": "parameter_cosine",
-    "gain": "parameter_gain",
-    "rho": "parameter_rho",
+    name: f"parameter_{name.removeprefix('relative_')}"
+    for name in ("relative_bias", "relative_variance", "relative_mse", "cosine", "gain", "rho")
 }
 
 REFERENCE_WORK = 4  # replicates of a reference without an exact gradient, as a multiple of those of an estimator

@@ -18,7 +18,7 @@ from .regimes import ENTROPY_STAGES, REGIMES, RegimeItems
 from .score_files import ScoreFile, ScoreTables, read_arrays
 from .sized import is_sized, refuse_unsized, sized_name, sized_regime, sized_structure
 
-REAL_PROBLEMS: dict[str, str] = {name: summary for name, (_, summary, _) in REAL.items()}
+REAL_PROBLEMS: dict[str, str] = {name: summary for name, (_, summary, *_) in REAL.items()}
 
 BUILT_IN_PROBLEMS: dict[str, str] = {name: regime.summary for name, regime in REGIMES.items()}
 
@@ -91,13 +91,13 @@ def _items(name: str, seed: int, data: str | None) -> Items:
         return _regime_items(name, seed, type(REGIMES[name].oracle))
     if is_sized(name):
         return _regime_items(sized_name(name), seed, type(sized_structure(name)[0]))
-    file, _, kind = REAL[name]
+    file, _, kind, layout = REAL[name]
     if data is None:
         raise ValueError(
             f"`load` got the problem {name!r} without a folder of score files; "
             f"set {DATA_VARIABLE}, or take one of {', '.join(BUILT_IN_PROBLEMS)}, which need none"
         )
-    return kind(name, seed, file, read_arrays(Path(data) / f"{file}.npz"))
+    return kind(name, seed, file, read_arrays(Path(data) / f"{file}.npz"), layout)
 
 
 @functools.lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,9 +17,10 @@ from .score_files import Arrays
 
 
 class RealItems(FileItems):
-    """Items of one of the score files."""
+    """Items of one of the score files; a ``layout`` gives other attributes than those of the class."""
 
     oracle: Any
+    arrays: Arrays
     stages: ClassVar[tuple[str, ...]] = STAGES
     default_loss = "quadratic"
     id_key, length_key = "small_id", "small_length"  # all lengths are 1 without a key
@@ -26,8 +28,8 @@ class RealItems(FileItems):
     keep_key = ""  # of a mask of the items that belong to the problem
     extra_rows = 0  # rows and columns of scores beyond the length of an item
 
-    def __init__(self, name: str, seed: int, file: str, arrays: Arrays) -> None:
-        self.name, self.seed, self.arrays, self.source = name, seed, arrays, f"{file}.npz"
+    def __init__(self, name: str, seed: int, file: str, arrays: Arrays, layout: Mapping[str, Any]) -> None:
+        vars(self).update(layout, name=name, seed=seed, arrays=arrays, source=f"{file}.npz")
         if self.keep_key:
             keep = self.array(self.keep_key)
             self.arrays = {key: value[keep] if key.startswith("small_") else value for key, value in arrays.items()}
@@ -87,26 +89,6 @@ class SpokenSubset(RealItems):
         return Downstream(weight, bias, self.double("small_frames", index), 3, int(self.array("small_label")[index]))
 
 
-class SpokenDigitItems(RealItems):
-    """Logits of a classifier of spoken digits."""
-
-    oracle, id_key, scores_key, gold_key = Categorical(), "id", "logits", "gold"
-    default_loss, length_key = "mlp", ""
-
-
-class Dependency(RealItems):
-    """Arcs of a parser that was trained on trees with a single root."""
-
-    oracle: Any = SpanningTree()
-    scores_key, gold_key, extra_rows = "small_arc", "small_gold_heads", 1
-
-
-class ProjectiveDependency(Dependency):
-    """Arcs of `Dependency` over projective trees, for the items whose gold tree is projective."""
-
-    oracle, keep_key = ProjectiveTree(), "small_gold_projective"
-
-
 class BinaryTrees(RealItems):
     """Spans of nested list operations, unlabelled; gold is the annotated tree, binarised to the right."""
 
@@ -116,18 +98,6 @@ class BinaryTrees(RealItems):
         """The file leaves out the spans of one token, which are in every tree."""
         size = slice(self.lengths[index])
         return self.double("small_gold_binary", index, size, size).fill_diagonal_(1)
-
-
-class DerivationItems(RealItems):
-    """Log-probabilities of the actions of a policy that builds such trees."""
-
-    oracle, scores_key, gold_key, extra_rows = ShiftReduce("local"), "small_action", "small_gold_actions", 1
-
-
-class Assignments(RealItems):
-    """Word alignments of sentences and their translations, with one-to-one links."""
-
-    oracle, scores_key, gold_key = Assignment(), "small_score", "small_gold_permutation"
 
 
 class SpeechAlignment(RealItems):
@@ -149,19 +119,31 @@ class SpeechAlignment(RealItems):
         return self.sampled(index, self.scores(index, self.stages[-1]))
 
 
-REAL: dict[str, tuple[str, str, type[RealItems]]] = {  # by name: the file without its suffix, one line, and the class that reads it
-    name: (name.removesuffix("_projective"), summary, kind)
-    for name, summary, kind in (
-        ("tagging_coarse5", "English sentences of 2 to 6 words, 5 coarse tags: scores of a linear-chain CRF", Tagging),
-        ("tagging_upos17", "English sentences of 2 to 4 words, 17 parts of speech: scores of a linear-chain CRF", Tagging),
-        ("tagging_ner_bio3", "sentences of 2 to 8 words, names as B, I, O: scores of a linear-chain CRF", Tagging),
-        ("subset_fsdd_downstream", "3 of 12 frames of a spoken digit: scores and classifier of a model trained end to end", SpokenSubset),
-        ("categorical_fsdd", "spoken digits: logits of a classifier of 10 classes", SpokenDigitItems),
-        ("dependency_en_ewt", "English sentences of 2 to 6 words: arcs of a parser of single-root trees", Dependency),
-        ("dependency_en_ewt_projective", "the same arcs over projective trees, where the gold tree is one", ProjectiveDependency),
-        ("binary_trees_listops", "nested list operations of 4 to 8 tokens: spans of binary trees", BinaryTrees),
-        ("shift_reduce_listops", "the same expressions: the policy of a shift-reduce parser", DerivationItems),
-        ("assignment_alibi_fr_en", "3 to 7 words and their translations, French and English", Assignments),
-        ("dtw_speech", "two recordings of a digit, 4 to 8 segments each: costs of alignments at two temperatures", SpeechAlignment),
+_ARCS: dict[str, Any] = {"oracle": SpanningTree(), "scores_key": "small_arc", "gold_key": "small_gold_heads", "extra_rows": 1}
+_DIGITS: dict[str, Any] = {"oracle": Categorical(), "id_key": "id", "length_key": "", "scores_key": "logits", "gold_key": "gold"}
+_ACTIONS: dict[str, Any] = {"oracle": ShiftReduce("local"), "scores_key": "small_action", "gold_key": "small_gold_actions", "extra_rows": 1}
+_LINKS: dict[str, Any] = {"oracle": Assignment(), "scores_key": "small_score", "gold_key": "small_gold_permutation"}
+_PROJECTIVE = _ARCS | {"oracle": ProjectiveTree(), "keep_key": "small_gold_projective"}
+
+# By name: the file without its suffix, one line, the class that reads it, and its layout.
+REAL: dict[str, tuple[str, str, type[RealItems], dict[str, Any]]] = {
+    name: (name.removesuffix("_projective"), summary, kind, layout)
+    for name, summary, kind, layout in (
+        ("tagging_coarse5", "English sentences of 2 to 6 words, 5 coarse tags: scores of a linear-chain CRF", Tagging, {}),
+        ("tagging_upos17", "English sentences of 2 to 4 words, 17 parts of speech: scores of a linear-chain CRF", Tagging, {}),
+        ("tagging_ner_bio3", "sentences of 2 to 8 words, names as B, I, O: scores of a linear-chain CRF", Tagging, {}),
+        (
+            "subset_fsdd_downstream",
+            "3 of 12 frames of a spoken digit: scores and classifier of a model trained end to end",
+            SpokenSubset,
+            {},
+        ),
+        ("categorical_fsdd", "spoken digits: logits of a classifier of 10 classes", RealItems, _DIGITS | {"default_loss": "mlp"}),
+        ("dependency_en_ewt", "English sentences of 2 to 6 words: arcs of a parser of single-root trees", RealItems, _ARCS),
+        ("dependency_en_ewt_projective", "the same arcs over projective trees, where the gold tree is one", RealItems, _PROJECTIVE),
+        ("binary_trees_listops", "nested list operations of 4 to 8 tokens: spans of binary trees", BinaryTrees, {}),
+        ("shift_reduce_listops", "the same expressions: the policy of a shift-reduce parser", RealItems, _ACTIONS),
+        ("assignment_alibi_fr_en", "3 to 7 words and their translations, French and English", RealItems, _LINKS),
+        ("dtw_speech", "two recordings of a digit, 4 to 8 segments each: costs of alignments at two temperatures", SpeechAlignment, {}),
     )
 }

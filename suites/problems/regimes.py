@@ -138,9 +138,14 @@ class RegimeItems(Items):
         """The direction of the scores of a stage, 0 at ignored entries."""
         if stage == "early":
             return (1 - AGREEMENT) * self.direction("init", index) + AGREEMENT * self.direction("final", index)
-        random = self.random("scores", stage if stage in STAGES else "h", self.item_name(index))
-        drawn = random_direction(self.oracle, self._event(index), random)
-        return torch.where(self.oracle.read_mask(tuple(drawn.shape)), drawn, 0)
+        random, event = self.random("scores", stage if stage in STAGES else "h", self.item_name(index)), self._event(index)
+        if not isinstance(self.oracle, LinearChain | TiedChain):
+            return torch.where(self.oracle.read_mask(event), torch.from_numpy(random.standard_normal(event)), 0)
+        # Unary scores dominate, as in trained taggers.
+        length = event[0] - (event[-1] if isinstance(self.oracle, TiedChain) else 0)
+        unary, other = (torch.from_numpy(random.standard_normal((rows, event[-1]))) for rows in (length, event[-1] + 2))
+        drawn = self.oracle.from_potentials(unary, other[:-2] / 4, start=other[-2] / 4, end=other[-1] / 4)
+        return torch.where(self.oracle.read_mask(event), drawn, 0)
 
     def downstream(self, index: int, stage: str) -> ProblemLoss | None:
         """A random classifier of the mean chosen frame, one for all items of subsets; the label is the class that it gives to gold."""
@@ -154,16 +159,6 @@ class RegimeItems(Items):
 
     def _event(self, index: int) -> tuple[int, ...]:
         return self.regime.events[index % len(self.regime.events)]
-
-
-def random_direction(oracle: Oracle, event: tuple[int, ...], random: np.random.Generator) -> Tensor:
-    """Standard normal ``[*event]``; for chains with unary scores that dominate, as in trained taggers."""
-    if not isinstance(oracle, LinearChain | TiedChain):
-        return torch.from_numpy(random.standard_normal(event))
-    tags = event[-1]
-    length = event[0] - (tags if isinstance(oracle, TiedChain) else 0)
-    unary, other = torch.from_numpy(random.standard_normal((length, tags))), torch.from_numpy(random.standard_normal((tags + 2, tags))) / 4
-    return oracle.from_potentials(unary, other[:tags], start=other[tags], end=other[tags + 1])
 
 
 def _uniform_scores(oracle: Oracle, event: tuple[int, ...]) -> Tensor | None:

@@ -24,7 +24,7 @@ from ..measures.learning import chosen_for, option_finding
 from ..measures.suite import Context, Finding
 from ..metrics import unit_of
 from ..problems import TaskProblem, is_task
-from ..tasks.choosing import tunable
+from ..tasks.references import tunable
 from .planning.grid import first_skip, load_problem, loss_columns, pair_columns, sample, skip_rows
 from .planning.plan import Plan
 from .work import Cell, encode

@@ -57,51 +57,35 @@ class Moments:
         if weights is not None:
             estimates, weights = estimates[weights != 0], weights[weights != 0]
         if len(estimates):
-            flat = estimates.reshape(1, len(estimates), -1).double()
-            self._add(flat, batch, flat.new_ones(1, flat.shape[1]) if weights is None else weights.unsqueeze(0))
+            flat = estimates.reshape(len(estimates), -1).double()
+            self._add(flat, torch.full((len(flat),), batch, device=flat.device), flat.new_ones(len(flat)) if weights is None else weights)
 
     def add_blocks(self, estimates: Tensor, blocks: Sequence[tuple[int, int, int]]) -> None:
-        """Add blocks of replicates ``[r, *event]``: the first row of each, the end of its rows, and its batch."""
+        """Add replicates ``[r, *event]`` in blocks that follow one another: the first row of each, the end of its rows, and its batch."""
         flat = estimates.reshape(len(estimates), -1).double()
-        limit = CACHED_NUMBERS // flat.shape[1] if flat.device.type == "cpu" else len(flat)
-        groups: list[list[tuple[int, int, int]]] = []
-        for first, end, batch in blocks:
-            # Blocks that follow one another, of one size, and of consecutive batches are added at once.
-            if groups and (group := groups[-1])[-1][1:] == (first, batch - 1):
-                size, together = group[0][1] - group[0][0], end - group[0][0]
-                if end - first == size and together <= limit:
-                    group.append((first, end, batch))
-                    continue
-            groups.append([(first, end, batch)])
-        for group in groups:
-            rows = flat[group[0][0] : group[-1][1]].unflatten(0, (len(group), -1))
-            self._add(rows, group[0][2], rows.new_ones(rows.shape[:2]))
+        batches = torch.tensor([batch for first, end, batch in blocks for _ in range(first, end)], device=flat.device)
+        limit = max(CACHED_NUMBERS // flat.shape[1], 1) if flat.device.type == "cpu" else len(flat)
+        for rows, part in zip(flat.split(limit), batches.split(limit), strict=True):
+            self._add(rows, part, rows.new_ones(len(rows)))
 
-    def _add(self, blocks: Tensor, first: int, weights: Tensor) -> None:
-        """Add blocks ``[m, r, d]`` with weights [m, r] to consecutive batches."""
-        rows, count = weights.unsqueeze(-2), weights.sum(-1)
-
-        def sums(numbers: Tensor) -> Tensor:
-            return (rows @ numbers).squeeze(-2)
-
-        errors = blocks - self.gradient
-        mean = sums(errors) / count.unsqueeze(-1)
-        centred = errors - mean.unsqueeze(1)
-        along, square, signs = blocks @ self.direction, torch.linalg.vecdot(blocks, blocks), blocks.sign()
-        moving = signs.abs()
-        cosine = torch.where(square > 0, along / square.sqrt(), 0)
-        spread, zero = (centred @ self.direction).square(), (moving.sum(-1) == 0).double()
-        singles = sums(torch.stack([spread, zero, (along > 0).double(), cosine, square.square()], -1)).unbind(-1)
-        found = dict(zip(("along", "zero", "descents", "cosines", "quartics"), singles, strict=True))
-        found |= {"square": sums(centred.square()), "nonzero": sums(moving), "signs": sums(signs)}
+    def _add(self, rows: Tensor, batches: Tensor, weights: Tensor) -> None:
+        """Add rows ``[r, d]`` with weights [r] to batches by number [r]."""
+        first, last = int(batches.min()), int(batches.max())
+        place = batches - first
+        chosen = torch.nn.functional.one_hot(place, last - first + 1).mT.double() * weights  # [batches, r]
+        count, errors = chosen.sum(-1), rows - self.gradient
+        mean = chosen @ errors / count.clamp(min=1e-300).unsqueeze(-1)
+        centred = errors - mean[place]
+        along, square, signs = rows @ self.direction, torch.linalg.vecdot(rows, rows), rows.sign()
+        moving, cosine = signs.abs(), torch.where(square > 0, along / square.sqrt(), 0)
+        singles = [(centred @ self.direction).square(), (moving.sum(-1) == 0).double(), (along > 0).double(), cosine, square.square()]
+        if self.information is not None:
+            singles.append(torch.linalg.vecdot(rows @ self.information, rows))
+        names = ("along", "zero", "descents", "cosines", "quartics", "informed")[: len(singles)]
+        found = dict(zip(names, (chosen @ torch.stack(singles, -1)).unbind(-1), strict=True))
+        found |= {"square": chosen @ centred.square(), "nonzero": chosen @ moving, "signs": chosen @ signs}
         products = None if self.products is None else centred.mT @ (centred * weights.unsqueeze(-1))
-        if self.information is not None and products is None:
-            found["informed"] = sums(torch.linalg.vecdot(blocks @ self.information, blocks).unsqueeze(-1)).squeeze(-1)
-        elif self.information is not None and products is not None:
-            middle = mean + self.gradient
-            between = torch.linalg.vecdot(middle @ self.information, middle)
-            found["informed"] = (self.information * products).sum((1, 2)) + count * between
-        self._merge(slice(first, first + len(blocks)), count, mean, found, None if products is None else products.sum(0))
+        self._merge(slice(first, last + 1), count, mean, found, products)
 
     def _merge(self, index: slice, count: Tensor, mean: Tensor, sums: dict[str, Tensor], products: Tensor | None) -> None:
         """Add the moments of further estimates to some batches, by Chan's formula."""

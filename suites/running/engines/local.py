@@ -273,7 +273,12 @@ def _begin(config: WorkerConfig, state: Any) -> None:
     if config.sharing > 1 and config.plan.device_kind == "cuda":
         device_memory.allot(torch.cuda.get_device_properties(config.plan.device).total_memory / config.sharing)
     if config.memory is not None:
-        limit_memory(config.memory)
+        import resource  # not on Windows
+
+        statm = Path("/proc/self/statm")
+        used = int(statm.read_text(encoding="utf-8").split()[0]) * resource.getpagesize() if statm.exists() else 0
+        most = used + int(config.memory * GIB)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _measure(cells: Sequence[Cell], limits: Sequence[float]) -> dict[str, str]:
@@ -287,13 +292,3 @@ def _measure(cells: Sequence[Cell], limits: Sequence[float]) -> dict[str, str]:
             if not healthy(texts[cell.identity]):
                 break
     return texts
-
-
-def limit_memory(gib: float) -> None:
-    """Limit the growth of this process's address space from now on; not on Windows."""
-    import resource
-
-    statm = Path("/proc/self/statm")
-    used = int(statm.read_text(encoding="utf-8").split()[0]) * resource.getpagesize() if statm.exists() else 0
-    most = used + int(gib * GIB)
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -122,7 +122,7 @@ def _read(aligned: Path, parallel: Path, longest: int) -> Mapping[Split, Batch]:
     for line, (french, english) in zip(lines, pairs, strict=True):
         for block in blocks_of(sure_links(line["links"]), longest):
             columns = sorted(j for _, j in block)
-            features = _features([french[i] for i, _ in block], [english[j] for j in columns], known)
+            features = torch.tensor([[_pair(french[i].lower(), english[j].lower(), known) for j in columns] for i, _ in block])
             found[kept.get(line["book"], "train")].append((features, torch.tensor([columns.index(j) for _, j in block])))
     return {split: _padded(parts, longest) for split, parts in found.items()}
 
@@ -178,16 +178,12 @@ def _shuffle(size: int, generator: torch.Generator) -> Tensor:
             return order
 
 
-def _features(french: Sequence[str], english: Sequence[str], known: tuple[Occurrences, Occurrences]) -> Tensor:
-    """Five features ``[n, m, 5]`` of pairs of words, two of their counts and three of their letters.
+def _pair(one: str, other: str, known: tuple[Occurrences, Occurrences]) -> list[float]:
+    """Five features of a pair of words, two of their counts and three of their letters.
 
     Dice coefficient of the sentence pairs that hold them, logarithm of the ratio of their frequencies, Dice coefficient of their letter
     pairs, difference of their lengths, and whether neither has letters.
     """
-    return torch.tensor([[_pair(one.lower(), other.lower(), known) for other in english] for one in french])
-
-
-def _pair(one: str, other: str, known: tuple[Occurrences, Occurrences]) -> list[float]:
     first, second = known[0][one], known[1][other]
     left, right = ({*itertools.pairwise(f"^{word}$")} for word in (one, other))
     return [

@@ -15,7 +15,7 @@ from structgrad.estimators import PerturbedOptimizer, Reinforce, Simple, make_es
 from structgrad.estimators.base import Evaluations
 from structgrad.estimators.noise import Gumbel
 from structgrad.suites.audit import STRUCTURES, Audit, audit
-from structgrad.suites.audit.counting import COUNTED, OPERATIONS
+from structgrad.suites.audit.cases import COUNTED, OPERATIONS
 from structgrad.suites.audit.interventions import cause_of_noise
 from structgrad.suites.audit.laws import snapshot
 from structgrad.suites.audit.subject import subject_of

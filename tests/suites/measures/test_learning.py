@@ -17,8 +17,8 @@ from structgrad.suites.problems import load
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.runner import run
-from structgrad.suites.tasks import choosing, make_task, references, training
-from structgrad.suites.tasks.choosing import FIRST_TUNING_SEED, OPTIONS
+from structgrad.suites.tasks import make_task, references, training
+from structgrad.suites.tasks.references import FIRST_TUNING_SEED, OPTIONS
 
 NAME = "task:clusters[clusters=3,features=4,train=200,heldout=100,steps=20]"
 QUICK = Context(effort=EFFORTS["quick"])
@@ -62,7 +62,7 @@ def test_choices_are_made_on_other_seeds_and_another_split(monkeypatch):
         seen.append((options.get("split", "test"), {job.seed for job in jobs}, options["steps"]))
         return actual(task, estimator, jobs, **options)
 
-    for module in (choosing, learning):
+    for module in (references, learning):
         monkeypatch.setattr(module, "train_all", spied)
     list(LearningSuite().findings(load(NAME, "training", instances=2, data=None), {"ste": make_estimator("ste")}, QUICK))
     assert seen == [("validation", {FIRST_TUNING_SEED}, 6), ("test", {0, 1}, 12)]
@@ -88,12 +88,12 @@ ALONG = Plan(
 
 
 def test_gradients_are_measured_at_the_chosen_options(tmp_path, monkeypatch):
-    tried = choosing._best
+    tried = references._best
 
     def larger_is_better(task, estimator, *given):
         return replace(tried(task, estimator, *given), accuracy=getattr(estimator, "lambda_", 0.0))
 
-    monkeypatch.setattr(choosing, "_best", larger_is_better)
+    monkeypatch.setattr(references, "_best", larger_is_better)
     rows = run(ALONG, tmp_path / "run", machine=Machine(jobs=0))
     assert {row.status for row in rows} == {"ok"}
     [trained] = {row.setting for row in rows if row.suite == "learning" and row.metric == "chosen_option"}
