@@ -61,8 +61,8 @@ class Moments:
             self._add(flat, torch.full((len(flat),), batch, device=flat.device), flat.new_ones(len(flat)) if weights is None else weights)
 
     def add_blocks(self, estimates: Tensor, blocks: Sequence[tuple[int, int, int]]) -> None:
-        """Add replicates ``[r, *event]`` in blocks that follow one another: the first row of each, the end of its rows, and its batch."""
-        flat = estimates.reshape(len(estimates), -1).double()
+        """Add blocks of replicates ``[r, *event]``: the first row of each, the end of its rows, and its batch."""
+        flat = torch.cat([estimates[first:end] for first, end, _ in blocks]).flatten(1).double()
         batches = torch.tensor([batch for first, end, batch in blocks for _ in range(first, end)], device=flat.device)
         limit = max(CACHED_NUMBERS // flat.shape[1], 1) if flat.device.type == "cpu" else len(flat)
         for rows, part in zip(flat.split(limit), batches.split(limit), strict=True):

@@ -122,7 +122,7 @@ def _read(aligned: Path, parallel: Path, longest: int) -> Mapping[Split, Batch]:
     for line, (french, english) in zip(lines, pairs, strict=True):
         for block in blocks_of(sure_links(line["links"]), longest):
             columns = sorted(j for _, j in block)
-            features = torch.tensor([[_pair(french[i].lower(), english[j].lower(), known) for j in columns] for i, _ in block])
+            features = torch.tensor([[pair_features(french[i].lower(), english[j].lower(), known) for j in columns] for i, _ in block])
             found[kept.get(line["book"], "train")].append((features, torch.tensor([columns.index(j) for _, j in block])))
     return {split: _padded(parts, longest) for split, parts in found.items()}
 
@@ -178,7 +178,7 @@ def _shuffle(size: int, generator: torch.Generator) -> Tensor:
             return order
 
 
-def _pair(one: str, other: str, known: tuple[Occurrences, Occurrences]) -> list[float]:
+def pair_features(one: str, other: str, known: tuple[Occurrences, Occurrences]) -> list[float]:
     """Five features of a pair of words, two of their counts and three of their letters.
 
     Dice coefficient of the sentence pairs that hold them, logarithm of the ratio of their frequencies, Dice coefficient of their letter
