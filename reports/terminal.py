@@ -26,11 +26,8 @@ LEGEND = (
     "h is the entropy level: near 1 all structures are about equally likely, as before training, near 0 a single one is likely."
 )
 
-MAX_NAMED = 3
-"""Maximum number of estimators that a cell names; of more it shows the first and the number of others."""
-
-QUIET_SECONDS = 10.0
-"""Time between two lines of progress."""
+MAX_NAMED = 3  # maximum number of estimators that a cell names; of more it shows the first and the number of others
+QUIET_SECONDS = 10.0  # time between two lines of progress
 
 Overview = dict[str, Any]
 """A table: ``title``, ``stages`` and ``rows`` of a name and (text, style) per stage; ``of`` heads the names, by default "estimator"."""

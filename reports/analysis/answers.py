@@ -23,20 +23,11 @@ from ...suites.statistics.selection import best, interval_of, mean_intervals
 from ...suites.text import ZERO, below, listed, number, percent
 from . import tables
 
-BUDGETS = (1, 16, 256)
-"""Numbers of estimates of `REFERENCE` whose time every candidate gets."""
-
-MAIN_BUDGET = 16
-"""The budget that is shown if there is room for one."""
-
-MOSTLY = 0.5
-"""Share of averages over a budget that are exactly 0 above which an estimator is not recommended."""
-
-FEWEST_INSTANCES = 4
-"""With fewer there is no interval, and no estimator is clearly best."""
-
-RIVAL = "rloo"
-"""The estimator that the user's own are compared with."""
+BUDGETS = (1, 16, 256)  # numbers of estimates of `REFERENCE` whose time every candidate gets
+MAIN_BUDGET = 16  # the budget that is shown if there is room for one
+MOSTLY = 0.5  # share of averages over a budget that are exactly 0 above which an estimator is not recommended
+FEWEST_INSTANCES = 4  # with fewer there is no interval, and no estimator is clearly best
+RIVAL = "rloo"  # the estimator that the user's own are compared with
 
 Outcome = Literal["clear", "tied", "unclear", "useless"]
 """One best estimator; a few that are not significantly different; more than half of them, or too few instances; none with a positive ρ."""

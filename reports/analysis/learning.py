@@ -19,11 +19,8 @@ from ...suites.statistics.selection import best
 from ...suites.statistics.selection import student_mean as mean
 from ...suites.text import change, coefficient, estimate, listed, number, plural
 
-SCORE = "normalised_accuracy"
-"""The score of estimators over several tasks: 0 is the floor, 1 the ceiling."""
-
-RECOMMENDING = ("rho_16", "early")
-"""The predictor by which reports of gradients rank estimators, and its entropy level."""
+SCORE = "normalised_accuracy"  # the score of estimators over several tasks: 0 is the floor, 1 the ceiling
+RECOMMENDING = ("rho_16", "early")  # the predictor by which reports of gradients rank estimators, and its entropy level
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from ...suites.metrics import rule_of
 from ...suites.running.remote import is_url, reading
 from .. import published, results
 
-FOLDER = Path("baselines")
-"""Default folder of baselines."""
+FOLDER = Path("baselines")  # default folder of baselines
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

@@ -18,11 +18,8 @@ from ...suites.text import exponential, first_sentence, number, significant
 from .. import published, results
 from .answers import Answer, AnsweredStage, Outcome, Question, places
 
-STATES = ("init", "early", "final")
-"""States of a model before, early in and after training."""
-
-RUNS = Path("structgrad-results")
-"""The folder of runs without `--out`."""
+STATES = ("init", "early", "final")  # states of a model before, early in and after training
+RUNS = Path("structgrad-results")  # the folder of runs without `--out`
 
 
 @dataclass(frozen=True)

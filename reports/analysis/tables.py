@@ -28,14 +28,9 @@ T = TypeVar("T")
 VERDICTS = ("unbiased-exact", "equivalent", "unresolved", "unresolved: rare events", "biased", "broken")
 """From best to worst. ``unresolved`` means that the test was inconclusive."""
 
-COST_METRICS = ("seconds_per_estimate", "time_ratio", "peak_memory", "loss_evaluations")
-"""Metrics of the cost of an estimate."""
-
-TIMED_SUITES = ("wall_clock", "memory")
-"""The suites that measure times and memory, once per problem and not per instance."""
-
-FIRST_SUITES = ("bias", *TIMED_SUITES, "sparsity")
-"""If several suites give a metric, the tables use the first of these."""
+COST_METRICS = ("seconds_per_estimate", "time_ratio", "peak_memory", "loss_evaluations")  # metrics of the cost of an estimate
+TIMED_SUITES = ("wall_clock", "memory")  # the suites that measure times and memory, once per problem and not per instance
+FIRST_SUITES = ("bias", *TIMED_SUITES, "sparsity")  # if several suites give a metric, the tables use the first of these
 
 SPARSITY_METRICS = ("support", "forward_nonzeros", "gradient_nonzeros", "zero_gradient_rate")
 

@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,8 +20,7 @@ from ...suites.comparison.pairs import CELL, identities, items_of
 from ...suites.statistics.interval import Interval
 from ...suites.text import ZERO, change, listed, plural, significant, whole
 
-SYMBOLS = dict(zip(MEANING, "✗≠!−?/✓⊕+≈=", strict=True))
-"""Symbols of the verdicts, which do not depend on colours."""
+SYMBOLS = dict(zip(MEANING, "✗≠!−?/✓⊕+≈=", strict=True))  # symbols of the verdicts, which do not depend on colours
 
 CHANGED = [verdict for verdict in MEANING if verdict not in ("identical", "equivalent")]
 
@@ -29,23 +28,21 @@ CLAIM = "claim to be unbiased"
 _TELLING = ("gain", "relative_bias", CLAIM, "absolute_bias", "orthogonal_bias", "null_bias", "relative_variance", "absolute_variance")
 """Metrics that say best what is wrong with an estimator, the best first."""
 
-_SAME_GRAVITY = 4
-"""Verdicts of `MEANING` in a row that are about equally grave: proven or missing, open, better, the same."""
+_SAME_GRAVITY = 4  # verdicts of `MEANING` in a row that are about equally grave: proven or missing, open, better, the same
 
 _OTHER_PLAN = {
     "missing": "another plan: the run lacks {} of the baseline ({}); measure them too, or save a new baseline of this run",
     "new": "another plan: the baseline lacks {} of the run ({})",
 }
 
-MAX_LINES, MAX_MARKDOWN_LINES, MAX_CHANGES = 20, 100, 200
-"""Lines of a gate in a terminal and in Markdown, and of a comparison."""
+MAX_LINES, MAX_MARKDOWN_LINES, MAX_CHANGES = 20, 100, 200  # lines of a gate in a terminal and in Markdown, and of a comparison
 
 _RECORD = [
     *KEY, "verdict", "base", "head", "scale", "change", "low", "high", "method", "p_value", "p_adjusted", "reason"
 ]  # fmt: skip
 
-Heads = Sequence[tuple[str, pd.DataFrame]]
-"""The name of each run, and its comparison with the base."""
+LEVELS = ("fail", "warn")  # reactions of a gate that are shown
+Heads = Sequence[tuple[str, pd.DataFrame]]  # the name of each run, and its comparison with the base
 
 
 class Findings(NamedTuple):
@@ -86,7 +83,7 @@ def tally(items: pd.DataFrame) -> str:
     return ", ".join(f"{whole(counts[verdict])} {verdict}" for verdict in MEANING if counts.get(verdict)) or "nothing to compare"
 
 
-def gate_findings(result: GateResult, level: Literal["fail", "warn"], most: int) -> Findings:
+def gate_findings(result: GateResult, level: str, most: int) -> Findings:
     """One line for each estimator with checks that fail, or stay open; then their other metrics."""
     judged = [verdict for verdict in MEANING if reaction_to(verdict, result.settings) == level]
     claims = result.claims.assign(broken=result.claims["broken"] & (level == "fail"))
@@ -121,7 +118,10 @@ def by_estimator(items: pd.DataFrame, judged: Collection[str], verb: str, most: 
     lines = list(shared)
     for place, item in enumerate(items_of(pd.concat([leaders, others])[:most])):
         if item.metric == CLAIM:
-            text = _broken_claims(broken[broken["estimator"] == item.estimator])
+            claimed = broken[broken["estimator"] == item.estimator]
+            most_biased = next(items_of(claimed.loc[[claimed["effect"].idxmax()]]))
+            where = f"{_on(claimed, claimed)}, most on {_instance(most_biased)}: {most_biased.evidence}"
+            text = f"{SYMBOLS['broken']} {item.estimator}: claims to be unbiased, and is biased{where}"
         else:
             text = _group_sentence(items[(items["estimator"] == item.estimator) & (items["metric"] == item.metric) & ~spoken], judged)
         count = f"; {whole(item.total)} of {plural(checked[item.estimator], 'check')} {verb}" if place < len(leaders) else ""
@@ -145,9 +145,8 @@ def _shared(items: pd.DataFrame, wanted: pd.Series) -> tuple[list[str], pd.Serie
             only = "; ".join(f"{kind} {listed(some)}" for kind, some in zip(kinds, names, strict=True) if some) or "other instances"
             lines.append(f"{SYMBOLS[verdict]} {text.format(plural(plan.sum(), 'number'), only)}")
             spoken |= plan
-    for reason, some in items[wanted & items["verdict"].eq("incomparable") & items["reason"].ne("")].groupby(
-        "reason", sort=False, observed=True
-    ):
+    incomparable = items[wanted & items["verdict"].eq("incomparable") & items["reason"].ne("")]
+    for reason, some in incomparable.groupby("reason", sort=False, observed=True):
         estimators = some["estimator"].unique()
         if len(estimators) > 1 or some["metric"].nunique() > 1:
             of = f"{len(estimators)} estimators" if len(estimators) > 1 else estimators[0]
@@ -169,13 +168,6 @@ def _group_sentence(items: pd.DataFrame, judged: Collection[str]) -> str:
         changes = dict.fromkeys(change(Interval(item.change), item.scale) for item in (least, most) if not np.isnan(item.change))
         text = f"{' '.join(filter(None, (most.metric, ' to '.join(changes))))}{where}, most on {_instance(most)}: {_values(most)}"
     return f"{SYMBOLS[verdict]} {most.estimator}: {text} ({'; '.join(filter(None, (verdict, _evidence(most), most.reason)))})"
-
-
-def _broken_claims(broken: pd.DataFrame) -> str:
-    """One line on all broken claims of an estimator."""
-    most = next(items_of(broken.loc[[broken["effect"].idxmax()]]))
-    text = f"claims to be unbiased, and is biased{_on(broken, broken)}, most on {_instance(most)}: {most.evidence}"
-    return f"{SYMBOLS['broken']} {most.estimator}: {text}"
 
 
 def _on(some: pd.DataFrame, everything: pd.DataFrame) -> str:
@@ -220,9 +212,6 @@ def json_text(content: Any, indent: int | None = 1) -> str:
         return value.item() if isinstance(value, np.generic) else value
 
     return json.dumps(plain(content), indent=indent, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-# Comparisons.
 
 
 def comparison_text(base: str, heads: Heads) -> str:
@@ -271,8 +260,6 @@ def comparison_csv(base: str, heads: Heads) -> str:
 
 COMPARISONS = {"text": comparison_text, "md": comparison_markdown, "json": comparison_json, "csv": comparison_csv}
 
-# Gates.
-
 
 def headline(result: GateResult) -> str:
     """The outcome in one sentence."""
@@ -289,10 +276,8 @@ def headline(result: GateResult) -> str:
 def gate_text(result: GateResult) -> str:
     """Lines on estimators that fail or are open, the counts, and the outcome as the last line."""
     lines: list[str] = []
-    for title, found in (
-        ("fails", gate_findings(result, "fail", MAX_LINES)),
-        ("open", gate_findings(result, "warn", MAX_LINES)),
-    ):
+    for title, level in zip(("fails", "open"), LEVELS, strict=True):
+        found = gate_findings(result, level, MAX_LINES)
         lines += [f"{title}: {line}" for line in found.lines]
         lines += [f"{title}: {found.left} more (--json lists all)"] if found.left else []
     lines += [f"numbers: {tally(result.comparisons)}"]
@@ -305,8 +290,9 @@ def gate_markdown(result: GateResult) -> str:
     """The outcome, and lists of the checks that fail or are open, for the summary of a job."""
     mark = {"passed": "✅", "failed": "❌"}.get(result.outcome, "⚠️")
     parts = [f"## {mark} structgrad {headline(result)}", "", f"Numbers: {tally(result.comparisons)}.", ""]
-    parts += _lists("Fails", gate_findings(result, "fail", MAX_MARKDOWN_LINES))
-    return "\n".join([*parts, *_lists("Open", gate_findings(result, "warn", MAX_MARKDOWN_LINES))])
+    for title, level in zip(("Fails", "Open"), LEVELS, strict=True):
+        parts += _lists(title, gate_findings(result, level, MAX_MARKDOWN_LINES))
+    return "\n".join(parts)
 
 
 def gate_json(result: GateResult, exit_code: int) -> str:
@@ -329,11 +315,10 @@ def gate_json(result: GateResult, exit_code: int) -> str:
 
 def github_lines(result: GateResult, most: int = 10) -> Iterable[str]:
     """Annotations of a job; GitHub keeps ten of each kind."""
-    levels: tuple[tuple[str, Literal["fail", "warn"]], ...] = (("error", "fail"), ("warning", "warn"))
-    for level, kind in levels:
-        for line in gate_findings(result, kind, most).lines:
+    for kind, level in zip(("error", "warning"), LEVELS, strict=True):
+        for line in gate_findings(result, level, most).lines:
             text = line.replace("%", "%25").replace("\r", "").replace("\n", "%0A")
-            yield f"::{level} title=structgrad gate::{text}"
+            yield f"::{kind} title=structgrad gate::{text}"
 
 
 def _cell(text: str) -> str:

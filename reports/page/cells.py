@@ -14,8 +14,7 @@ from ...suites.text import estimate, significant, whole
 from ..analysis import tables
 from ..analysis.tables import Spread
 
-LEVEL = "entropy level"
-"""The title of the column of entropy levels."""
+LEVEL = "entropy level"  # the title of the column of entropy levels
 
 _CHOSEN = ("problem", LEVEL, "estimator", "verdict", "axis")
 _MANY = 12
@@ -60,8 +59,7 @@ class Table:
     pinned: bool = False
 
 
-EMPTY = TableCell("", math.nan)
-"""The entry of a number that does not exist."""
+EMPTY = TableCell("", math.nan)  # the entry of a number that does not exist
 
 
 def tabulate(

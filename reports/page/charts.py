@@ -7,6 +7,7 @@ pointer. Charts of training have a legend, which fades all but the chosen estima
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -25,7 +26,9 @@ def specs() -> dict[str, dict[str, Any]]:
     """The charts of gradients by name, as Vega-Lite's JSON, without data."""
     found = {"plane": _plane(), "error": _error(), "levels": _levels()}
     found |= {f"ranking-{kind}": _ranking(kind) for kind in _KINDS}
-    found |= {f"sweep-{across}-{along}": _sweep(across, along) for across in _KINDS for along in _KINDS}
+    for across, along in itertools.product(_KINDS, _KINDS):  # a metric against a varied size
+        base = _chart(("shown", "@metric"), ("size", "@axis"), x=alt.X("size:Q", scale=_scale(across), title="@axis"))
+        found[f"sweep-{across}-{along}"] = _banded(base, _scale(along), "@metric", ("lower", "median", "upper"), 360)
     return {name: _plain(chart) for name, chart in found.items()}
 
 
@@ -115,12 +118,6 @@ def _levels() -> Any:
     base = _chart(("shown", "@metric"), x=x, y=alt.Y("value:Q", title="@metric", scale=alt.Scale(zero=False)))
     lines = base.mark_line(strokeWidth=2).encode(**_LINE)
     return _framed(lines, base.mark_point(filled=True, size=70).encode(shape=_SHAPE), height=380)
-
-
-def _sweep(across: Kind, along: Kind) -> Any:
-    """A metric against a varied size, with a band between quartiles."""
-    base = _chart(("shown", "@metric"), ("size", "@axis"), x=alt.X("size:Q", scale=_scale(across), title="@axis"))
-    return _banded(base, _scale(along), "@metric", ("lower", "median", "upper"), 360)
 
 
 def training_specs(names: Sequence[str], colours: Mapping[str, str], metrics: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,8 +38,7 @@ VERDICT_MEANING = {
 }
 """The meaning of the verdicts of the test for bias."""
 
-METRIC_MEANING = {name: sections.described(name) for name in METRICS}
-"""The meaning of all metrics."""
+METRIC_MEANING = {name: sections.described(name) for name in METRICS}  # the meaning of all metrics
 
 
 class FailureLine(NamedTuple):
@@ -88,6 +88,10 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
     every = tables.by_loss(frame)
     known, learning, frame = manifest.get("catalogue", {}), learning_of(every), of_gradients(every)
     claims, found = tables.claims(frame), answers.answers(frame, known.get("values_only"))
+    failures = defaultdict[tuple[str, str, str], list[str]](list)
+    for row in tables.records(tables.errors(every)):
+        where = f"{row.estimator} on {', '.join(filter(None, (row.problem, row.stage, row.instance)))} ({row.suite})"
+        failures[row.status, str(row.reason), str(row.traceback or "")].append(where)
     extent = headline(frame, manifest) if len(tables.measured(frame)) or not learning else ""
     return Report(
         title=_title(frame, learning),
@@ -107,7 +111,7 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
         further=sections.further_tables(frame),
         learning=learning,
         skipped=plain_table("Skipped pairs", tables.skipped(every), filters=(("estimator", ""), ("oracle", ""))),
-        failures=_failures(every),
+        failures=[FailureLine(tuple(where), *reason) for reason, where in failures.items()],
         estimators=_estimator_lines(every, known),
         **_settings(manifest),
         command=str(manifest.get("command", "")),
@@ -179,15 +183,6 @@ def _claims_sentence(claims: pd.DataFrame) -> str:
     undecided = f", {open_} undecided" if (open_ := len(made) - proven - broken) else ""
     claimed = f"{plural(len(made), 'claim')} of unbiasedness (one per estimator, problem and entropy level)"
     return f"Of {claimed} {proven} hold{undecided}, {broken} broken."
-
-
-def _failures(frame: pd.DataFrame) -> list[FailureLine]:
-    """The failed cells: one entry for each reason."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for row in tables.records(tables.errors(frame)):
-        where = f"{row.estimator} on {', '.join(filter(None, (row.problem, row.stage, row.instance)))} ({row.suite})"
-        found.setdefault((row.status, str(row.reason), str(row.traceback or "")), []).append(where)
-    return [FailureLine(tuple(where), *key) for key, where in found.items()]
 
 
 def _settings(manifest: Manifest) -> dict[str, list[tuple[str, str]]]:

@@ -15,8 +15,7 @@ import pandas as pd
 from ...suites.text import rounded, whole
 from ..analysis import answers, tables
 
-MOST_ROWS = 120_000
-"""Rows of single instances that a page holds at most; for a larger run it holds medians over instances only."""
+MOST_ROWS = 120_000  # rows of single instances that a page holds at most; for a larger run it holds medians over instances only
 
 OVER_INSTANCES, EVERY_INSTANCE = "over instances", "every instance"
 
@@ -26,8 +25,7 @@ _METRICS = {
     **{"relative_mse": "mse", "rho": "rho", "loss_evaluations": "evaluations", "seconds_per_estimate": "seconds", "peak_memory": "bytes"},
 }
 
-GREY = "#808080"
-"""The colour of the exact gradient, and of no other estimator."""
+GREY = "#808080"  # the colour of the exact gradient, and of no other estimator
 
 _HUES = {
     **dict.fromkeys(("straight_through",), 0.03),
@@ -80,21 +78,20 @@ def summary(found: dict[str, pd.DataFrame], rows: int) -> str:
 
 def packed(found: dict[str, pd.DataFrame]) -> str:
     """Tables as columns in JSON, deflated, in base64. Numbers have four digits; words are positions in a list of them."""
-    as_columns = {name: [_column(str(title), values) for title, values in table.items()] for name, table in found.items()}
+    as_columns: dict[str, list[dict[str, Any]]] = {name: [] for name in found}
+    for name, title, values in ((name, str(title), values) for name, table in found.items() for title, values in table.items()):
+        if pd.api.types.is_numeric_dtype(values):
+            numbers = values.astype("float64").to_numpy(dtype=float, na_value=math.nan).tolist()
+            as_columns[name].append({"name": title, "numbers": list(map(_strict_value, numbers))})
+        else:
+            codes, words = pd.factorize(values.astype(object).fillna("").astype(str))
+            as_columns[name].append({"name": title, "words": list(words), "codes": codes.tolist()})
     return deflated(json.dumps(as_columns, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
 
 
 def deflated(text: str) -> str:
     """A text that a browser can inflate, in base64."""
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-
-
-def _column(title: str, values: pd.Series[Any]) -> dict[str, Any]:
-    if pd.api.types.is_numeric_dtype(values):
-        numbers = values.astype("float64").to_numpy(dtype=float, na_value=math.nan).tolist()
-        return {"name": title, "numbers": list(map(_strict_value, numbers))}
-    codes, words = pd.factorize(values.astype(object).fillna("").astype(str))
-    return {"name": title, "words": list(words), "codes": codes.tolist()}
 
 
 def _strict_value(value: float) -> float | int | str | None:

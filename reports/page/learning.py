@@ -25,8 +25,7 @@ from ..analysis.learning import SCORE, sentences, times
 from ..analysis.loading import rows_of
 from .cells import EMPTY, LEVEL, Table, TableCell, estimate_cell, tabulate
 
-BASE = "rloo"
-"""The estimator that the others are compared with."""
+BASE = "rloo"  # the estimator that the others are compared with
 
 _OUTCOMES = {"accuracy": "accuracy", "structure": "structure_accuracy", "relaxed": "relaxed_accuracy", "curve": "curve_mean"}
 _HINTS = {
@@ -209,10 +208,12 @@ def predictor_table(study: Study) -> Table:
 
 def correlation_cell(found: Association) -> TableCell:
     """A correlation, with the number of its estimators."""
-    if found.pooled.value is None:
-        return TableCell("–", math.nan, notes=(found.note,))
-    notes = (found.note or f"{found.estimators} of {found.ideas} ideas",)
-    return TableCell(coefficient(found.pooled), found.pooled.value, notes=notes)
+    value, sizes = found.pooled.value, f"{found.estimators} of {found.ideas} ideas"
+    return (
+        TableCell("–", math.nan, notes=(found.note,))
+        if value is None
+        else TableCell(coefficient(found.pooled), value, notes=(found.note or sizes,))
+    )
 
 
 def _curves(study: Study, frame: pd.DataFrame) -> pd.DataFrame:

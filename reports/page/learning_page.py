@@ -25,8 +25,7 @@ from .cells import Table, tabulate
 from .learning import learning_of, overall_table, predictor_table, task_table
 from .page import document
 
-WANTED = (9, 24, 5)
-"""Tasks, estimators and seeds of a whole study."""
+WANTED = (9, 24, 5)  # tasks, estimators and seeds of a whole study
 
 
 def write(runs: Sequence[Path], folder: Path) -> Path:

@@ -22,11 +22,8 @@ from . import charts, dataset, sections
 from .content import METRIC_MEANING, VERDICT_MEANING, report
 from .learning import of_gradients
 
-MANY_ROWS = 30
-"""A table with more of them is compressed in the page, and filled when it scrolls into view."""
-
-COMMENT_LIMIT = 60_000
-"""Characters that fit into a comment on a pull request."""
+MANY_ROWS = 30  # a table with more of them is compressed in the page, and filled when it scrolls into view
+COMMENT_LIMIT = 60_000  # characters that fit into a comment on a pull request
 
 
 def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:

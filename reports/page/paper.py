@@ -23,11 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMN, PAGE = 3.3, 6.9
-"""Widths in inches: of a column, for one state, and of a page, for several."""
-
-FILES = ("pdf", "tex")
-"""The formats in which a figure is saved."""
+COLUMN, PAGE = 3.3, 6.9  # widths in inches: of a column, for one state, and of a page, for several
+FILES = ("pdf", "tex")  # the formats in which a figure is saved
 
 FONTS: dict[Any, Any] = {
     "pdf.fonttype": 42,
@@ -57,24 +54,22 @@ class PlannedFigure:
 
     def draw(self) -> dict[str, bytes]:
         """Draw it, a panel per entropy level side by side; the contents of ``<name>.pdf`` and ``<name>.tex``, its caption."""
-        figure = draw_matrix(self.rows) if self.panel is None else self._panels(self.panel)
-        with _looks("white"):
-            return {f"{self.name}.pdf": saved(figure, "pdf"), f"{self.name}.tex": f"{self.text}\n".encode()}
-
-    def _panels(self, draw: Callable[[Axes, pd.DataFrame], None]) -> Figure:
         stages, names = tables.order(self.rows, "stage"), self.rows.drop_duplicates("estimator")
         columns, per_line = min(len(stages), 3), 2 if len(stages) == 1 else 4
         lines = math.ceil(len(stages) / columns)
-        with _looks("whitegrid"):
-            figure = _figure(COLUMN if columns == 1 else PAGE, 2.2 * lines + 0.13 * math.ceil(len(names) / per_line) + 0.1)
-            panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).ravel()
-            for panel, stage in zip(panels, stages, strict=False):
-                draw(panel, self.rows[self.rows["stage"] == stage])
-                panel.set_title(stage)
-            for panel in panels[len(stages) :]:
-                panel.set_visible(False)
-            _legend(figure, dict(zip(names["estimator"], names["colour"], strict=True)), per_line)
-        return figure
+        with _looks("white" if self.panel is None else "whitegrid"):
+            if self.panel is None:
+                figure = draw_matrix(self.rows)
+            else:
+                figure = _figure(COLUMN if columns == 1 else PAGE, 2.2 * lines + 0.13 * math.ceil(len(names) / per_line) + 0.1)
+                panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).ravel()
+                for panel, stage in zip(panels, stages, strict=False):
+                    self.panel(panel, self.rows[self.rows["stage"] == stage])
+                    panel.set_title(stage)
+                for panel in panels[len(stages) :]:
+                    panel.set_visible(False)
+                _legend(figure, dict(zip(names["estimator"], names["colour"], strict=True)), per_line)
+            return {f"{self.name}.pdf": saved(figure, "pdf"), f"{self.name}.tex": f"{self.text}\n".encode()}
 
 
 def planned(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iterator[PlannedFigure]:

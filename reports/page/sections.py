@@ -42,8 +42,7 @@ SCORES = {
 }
 """The numbers by which candidates are compared, each with its label and a sentence that defines it."""
 
-BUDGET = "time of"
-"""The title of the column of budgets."""
+BUDGET = "time of"  # the title of the column of budgets
 
 HEADLINES = {
     "unclear": ("none clearly best", "no estimator is clearly best here"),

@@ -33,8 +33,7 @@ KINDS = {LINEAR: "linear between structures", GRADIENTS: "differentiable at rela
 
 ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
 
-BUILT_IN, REAL = "standard-entropies", "standard-stages"
-"""Names of the figures."""
+BUILT_IN, REAL = "standard-entropies", "standard-stages"  # names of the figures
 
 
 @dataclass(frozen=True)

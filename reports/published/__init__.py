@@ -16,17 +16,13 @@ from .. import results
 if TYPE_CHECKING:
     import pandas as pd
 
-NAME = "published"
-"""Name of the table in commands such as `compare`."""
+NAME = "published"  # name of the table in commands such as `compare`
 
 FOLDER = Path(__file__).resolve().parent
 TABLE, ABOUT, PREDICTORS = "standard.parquet", "standard.json", "predictors.json"
 
-LARGEST = 3_000_000
-"""Bytes that the table may have."""
-
-REFERENCE_FAMILIES = ("exact",)
-"""Families that compute the truth itself; they take part in every table, but not in the answers."""
+LARGEST = 3_000_000  # bytes that the table may have
+REFERENCE_FAMILIES = ("exact",)  # families that compute the truth itself; they take part in every table, but not in the answers
 
 METRICS = (
     *("relative_bias", "relative_bias_squared", "relative_variance", "gain"),

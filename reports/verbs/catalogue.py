@@ -17,15 +17,13 @@ import typer
 
 from .outcome import sentences
 
-Record = dict[str, Any]
-"""One entry: its ``name``, its ``description``, and the declarations of an estimator."""
+Record = dict[str, Any]  # one entry: its ``name``, its ``description``, and the declarations of an estimator
 
 KINDS = {kind: kind.removesuffix("s") for kind in ("estimators", "supervised", "oracles", "problems", "tasks")}
 KINDS |= {"losses": "loss"} | {kind: kind.removesuffix("s") for kind in ("noises", "suites", "metrics", "engines", "presets", "plugins")}
 """Kinds of names, in the order of `list`, each with the word for one of them."""
 
-STAGES = ("init", "early", "final", "h=0.95", "h=0.7", "h=0.4", "h=0.1")
-"""Entropy levels of the built-in problems."""
+STAGES = ("init", "early", "final", "h=0.95", "h=0.7", "h=0.4", "h=0.1")  # entropy levels of the built-in problems
 
 
 def registries() -> dict[str, Mapping[str, Any]]:

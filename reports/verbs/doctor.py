@@ -171,18 +171,12 @@ def _gpu() -> Iterator[MachineCheck]:
 
 def _processors() -> Iterator[MachineCheck]:
     from ...suites.running.planning.plan import CORES
+    from .run.launch import WORKER_BYTES
 
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    load, available = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, _available_memory()
     yield MachineCheck("cores", f"{CORES} workers by default, of {os.cpu_count()}")
     advice = "other programs use this machine: times will be noisy, other numbers are unaffected"
     yield MachineCheck("load", number(load, 2), advice if load > 0.5 * CORES else "")
-
-
-def _memory() -> Iterator[MachineCheck]:
-    from ...suites.running.planning.plan import CORES
-    from .run.launch import WORKER_BYTES
-
-    available = _available_memory()
     if available is not None:
         fit = int(available / WORKER_BYTES)
         advice = f"{CORES} workers take {gibibytes(CORES * WORKER_BYTES)}: run with --jobs {max(fit, 1)}"
@@ -253,6 +247,6 @@ def _score_files() -> Iterator[MachineCheck]:
 
 
 CHECKS: tuple[Callable[[], Iterator[MachineCheck]], ...] = (
-    *(_versions, _gpu, _processors, _memory, _disk, _kernels, _oracles, _plugins, _score_files),
+    *(_versions, _gpu, _processors, _disk, _kernels, _oracles, _plugins, _score_files),
 )
 """Checks, in the order of the output."""

@@ -14,8 +14,7 @@ from .outcome import sentences
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMATS = ("csv", "parquet", "jsonl", "json")
-"""The formats of a table; ``json`` is ``jsonl``."""
+FORMATS = ("csv", "parquet", "jsonl", "json")  # the formats of a table; ``json`` is ``jsonl``
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,14 +18,9 @@ import typer
 from .catalogue import complete
 from .outcome import sentences
 
-PLAN, SCORES, PRECISION, MACHINE, OUTPUT = PANELS = ("Plan", "Your own scores", "Precision", "Machine", "Output")
-"""Headings of the help."""
-
-RUNS = Path("structgrad-results")
-"""Parent folder of runs without `--out`."""
-
-NOT_REPEATED = {"config", "dry_run", "fresh", "rerun", "json", "quiet"}
-"""Options that the command that repeats a run leaves out."""
+PLAN, SCORES, PRECISION, MACHINE, OUTPUT = PANELS = ("Plan", "Your own scores", "Precision", "Machine", "Output")  # headings of the help
+RUNS = Path("structgrad-results")  # parent folder of runs without `--out`
+NOT_REPEATED = {"config", "dry_run", "fresh", "rerun", "json", "quiet"}  # options that the command that repeats a run leaves out
 
 PRESETS = "the preset's"
 

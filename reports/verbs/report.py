@@ -46,7 +46,8 @@ def report(options: ReportOptions) -> None:
     kind = options.format or (output.suffix.lstrip(".") if output and output.suffix else "html")
     with sentences():
         from ...suites.running.remote import RemoteFolder, is_url, reading
-        from .. import results
+        from .. import page, results
+        from ..analysis import tables
 
         if kind not in FORMATS:
             from ...oracles.registry import hint
@@ -66,7 +67,12 @@ def report(options: ReportOptions) -> None:
             _draw(frame, manifest, folder / "figures" if str(figures) == "pdf" else figures, options.only)
             if output is None and options.format is None:
                 return
-        content = _rendered(frame, {**manifest, "folder": run if is_url(run) else str(folder)}, kind)
+        if kind in ("csv", "parquet"):
+            table = tables.aggregate(frame)
+            content = table.to_parquet(index=False) if kind == "parquet" else table.to_csv(index=False).encode()
+        else:
+            render = page.to_html if kind == "html" else page.to_markdown
+            content = render(frame, {**manifest, "folder": run if is_url(run) else str(folder)}).encode()
         if str(output) == "-":
             typer.echo(content, nl=False)
         elif is_url(run) and output is None:
@@ -77,17 +83,6 @@ def report(options: ReportOptions) -> None:
             path = output or folder / FORMATS[kind]
             results.write_output("report", path, content)
             typer.echo(f"report: {path.resolve()}")
-
-
-def _rendered(frame: pd.DataFrame, manifest: Manifest, kind: str) -> bytes:
-    from .. import page
-    from ..analysis import tables
-
-    if kind == "parquet":
-        return tables.aggregate(frame).to_parquet(index=False)
-    if kind == "csv":
-        return tables.aggregate(frame).to_csv(index=False).encode()
-    return (page.to_html if kind == "html" else page.to_markdown)(frame, manifest).encode()
 
 
 def _draw(frame: pd.DataFrame, manifest: Manifest, folder: Path, only: tuple[str, ...]) -> None:

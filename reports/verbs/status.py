@@ -28,28 +28,22 @@ def status(
     """Show the progress of runs: cells done, failed and left, the latest errors, and the command to continue."""
     with sentences():
         from ...suites.running.remote import is_url, reading
+        from ...suites.running.store import FILE
 
         found = []
         for given in runs or [str(RUNS)]:
             with reading(given) as place:
-                found += [state(folder, given if is_url(given) else str(folder)) for folder in _runs_below(place)]
+                # The folder if it is a run, else the runs directly below it, the latest first.
+                below = [path.parent for path in sorted(place.glob(f"*/{FILE}"), key=lambda path: -path.stat().st_mtime)]
+                folders = [place] if (place / FILE).is_file() else below
+                if not folders:
+                    raise ValueError(f"`status` found no run in {place}; expected a run folder, or a folder that contains runs")
+                found += [state(folder, given if is_url(given) else str(folder)) for folder in folders]
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
     for line in (line for one in found for line in _lines(one)):
         typer.echo(line)
-
-
-def _runs_below(folder: Path) -> list[Path]:
-    """The folder if it is a run, else the runs directly below it, the latest first."""
-    from ...suites.running.store import FILE
-
-    if (folder / FILE).is_file():
-        return [folder]
-    found = {path.parent: path.stat().st_mtime for path in folder.glob(f"*/{FILE}")}
-    if not found:
-        raise ValueError(f"`status` found no run in {folder}; expected a run folder, or a folder that contains runs")
-    return sorted(found, key=lambda run: found[run], reverse=True)
 
 
 def state(folder: Path, place: str) -> dict[str, Any]:

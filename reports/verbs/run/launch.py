@@ -40,16 +40,12 @@ from ..outcome import INTERRUPTED, SOME_FAILED, fail
 
 ERRORS_SHOWN = 5
 
-WORKER_BYTES = 0.45 * 2**30
-"""Memory of a worker after its imports and its first compiled kernels, as measured."""
-
-COPIES = 40
-"""Tensors of a launch that live at one time, as measured on the preset quick: samples, losses, gradients, in float64."""
+WORKER_BYTES = 0.45 * 2**30  # memory of a worker after its imports and its first compiled kernels, as measured
+COPIES = 40  # tensors of a launch that live at one time, as measured on the preset quick: samples, losses, gradients, in float64
 
 SKIPS_SHOWN = 20
 
-Outline = dict[str, Any]
-"""Names, counts and estimates of a plan as JSON values."""
+Outline = dict[str, Any]  # names, counts and estimates of a plan as JSON values
 
 
 def pin_threads(threads: int = 1) -> None:
