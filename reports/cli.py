@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from .verbs import audit, baseline, catalogue, compare, describe, doctor, export, init, options, recommend, report, status
 from .verbs.outcome import BAD_INPUT, OK, fail
@@ -39,19 +39,12 @@ VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
 }
 """In the order of the help: functions of a dataclass of options, or of typer's parameters, and an app for a verb with verbs of its own."""
 
-_HELP = {"help_option_names": ["-h", "--help"]}
-
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """Base of typer's errors for words that it does not understand: of click, or of its own copy of click."""
 
 
 class _Verbs(TyperGroup):
-    """Names and first lines of all verbs, and the options of the one that is called: building all would double the start."""
-
-    def __init__(self, **settings: Any) -> None:
-        helps = {name: verb.info.help if isinstance(verb, typer.Typer) else inspect.getdoc(verb) for name, verb in VERBS.items()}
-        super().__init__(**{**settings, "commands": {name: TyperCommand(name, help=text) for name, text in helps.items()}})
-        self._listing = False
+    """The verbs; wrong words of a call end with one sentence."""
 
     def main(self, args: Any = None, prog_name: Any = None, *, standalone_mode: bool = True, **settings: Any) -> Any:  # type: ignore[override]
         """Run a verb; words that mean nothing end with one sentence, as any wrong input does."""
@@ -87,22 +80,8 @@ class _Verbs(TyperGroup):
         found: list[str] = super().parse_args(ctx, args)
         return found
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        self._listing = True
-        super().format_help(ctx, formatter)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if self._listing or cmd_name not in VERBS:
-            return self.commands.get(cmd_name)
-        app = verb = VERBS[cmd_name]
-        if not isinstance(app, typer.Typer):
-            app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_HELP)
-            text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(verb) or "")  # one line per paragraph
-            kind = get_type_hints(verb).get("options")
-            app.command(cmd_name, help=text)(options.takes(kind, verb) if kind else verb)
-        command = typer.main.get_command(app)
-        command.name = cmd_name
-        return command
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)  # typer puts a verb with verbs of its own last
 
 
 app = typer.Typer(
@@ -111,8 +90,15 @@ app = typer.Typer(
     help="Compare gradient estimators through discrete latent structures by bias, variance and time, and test your own.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings=_HELP,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+for _name, _verb in VERBS.items():
+    if isinstance(_verb, typer.Typer):
+        app.add_typer(_verb, name=_name)
+    else:
+        _text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(_verb) or "")  # one line per paragraph
+        _kind = get_type_hints(_verb).get("options")
+        app.command(_name, help=_text)(options.takes(_kind, _verb) if _kind else _verb)
 
 
 def main() -> None:

@@ -12,13 +12,10 @@ from .outcome import REGRESSED, fail, sentences
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
     help="Save and show baselines (stored runs to compare with). Each is one file, which you may rename or delete.",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_Folder = Annotated[Path, typer.Option("--dir", help="Folder with the loading.", metavar="DIR")]
+_Folder = Annotated[Path, typer.Option("--dir", help="Folder with the baselines.", metavar="DIR")]
 _HERE = Path("baselines")
 
 

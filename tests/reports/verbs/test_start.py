@@ -30,7 +30,7 @@ LOADS: dict[str, set[str]] = {
     "init NEW": set(),
     "status RUN": set(),
     "export RUN -o NEW/rows.csv": TABLES,
-    "report RUN": {*TABLES, "scipy", "scipy.stats", "jinja2", "matplotlib", "torch", "structgrad.oracles", "structgrad.estimators"},
+    "report RUN": {*TABLES, "scipy", "jinja2", "torch", "structgrad.oracles", "structgrad.estimators"},
     "report RUN --format csv -o NEW/report.csv": {*TABLES, "scipy", "jinja2"},
     "compare RUN RUN": {*TABLES, "scipy"},
     "gate RUN --baseline RUN": {*TABLES, "scipy"},
