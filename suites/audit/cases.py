@@ -97,11 +97,7 @@ STRUCTURES: dict[str, Structure] = {
 
 
 def structures_for(estimator: Estimator[Any], names: tuple[str, ...] = (), most: int | None = None) -> list[Structure]:
-    """The structures that an estimator supports, of `STRUCTURES` or of names; any structure with its size is a name, also a user's own.
-
-    Raises:
-        ValueError: an unknown name, a structure that is too large, or none that the estimator supports.
-    """
+    """The structures that an estimator supports, of `STRUCTURES` or of names; any structure with its size is a name, also a user's own."""
     chosen = [_structure(name) for name in names or STRUCTURES]
     reasons = [estimator.incompatibility(structure.oracle, structure.event) for structure in chosen]
     supported = [structure for structure, reason in zip(chosen, reasons, strict=True) if reason is None]

@@ -130,12 +130,7 @@ class Explanation:
 
 
 def explain(points: Sequence[Point], ask: Callable[[str], Sequence[Point]] = lambda option: ()) -> Explanation:
-    """The cause that predicts the means best, or the symptoms.
-
-    Args:
-        points: all scores with a known mean, also if it is right.
-        ask: returns further points with another value of an option; none if there is no other value.
-    """
+    """The cause that predicts the means at all points best, or the symptoms; ``ask`` gives points with another value of an option."""
     factor, exact = best_factor(points), any(point.tolerance is not None for point in points)
     scaled = not on_everything(factor).fit(points)[1]
     if scaled and math.isclose(factor, -1, abs_tol=10 * EXACT if exact else 0.1):

@@ -184,7 +184,7 @@ class _Examination:
         """Explain by factors of options, parts and marginals; other values of options are measured on the first structure."""
 
         def ask(option: str) -> list[Point]:
-            theirs, value = reference, self.subject.numbers()[option]
+            theirs, value = reference, numbers(self.subject.estimator)[option]
             with contextlib.suppress(Exception):  # another value may be out of its range
                 own = with_other_value(copy.deepcopy(self.subject.estimator), option)
                 for name, other in numbers(theirs).items():
@@ -209,7 +209,7 @@ class _Examination:
         noise = getattr(estimator, "noise", Gumbel())
         with contextlib.suppress(Exception):  # the estimator may raise anything
             if (law, estimator.objective) == ("objective", "expected"):
-                has_count = any("sample" in name for name in self.subject.numbers())
+                has_count = any("sample" in name for name in numbers(self.subject.estimator))
                 return cause_by_intervention(estimator, structure, has_count=has_count)
             if (law, estimator.objective) == ("objective", "perturbed") and isinstance(noise, SmoothNoise):
                 return cause_of_noise(estimator, structure, noise)

@@ -53,28 +53,20 @@ def mean_is_zero(rows: Tensor) -> bool:
 
 
 class Dissection:
-    """Estimates of one structure at repeated scores, and the arguments of the loss.
-
-    Attributes:
-        calls: numbers of the samples in each call of the loss.
-        differentiated: whether the loss is differentiated. ``readable``: whether every call has the rows of the scores.
-        estimate: ``[rows, d]``.
-        samples: structures that the loss gets, ``[N, rows, *event]``. ``points``: others. ``losses``: of the samples, ``[N, rows]``.
-        inside: numbers of the samples.
-    """
+    """Estimates of one structure at repeated scores, and the arguments of the loss."""
 
     def __init__(self, estimator: Estimator[Any], structure: Structure, regime: float, *, has_count: bool = False) -> None:
         self.estimator, self.structure, self.has_count = estimator, structure, has_count
         self.scores = random_scores(structure, regime, 1, "dissection")[0]
-        self.calls: list[list[int]] = []
-        self.differentiated, self.readable = False, True
+        self.calls: list[list[int]] = []  # numbers of the samples in each call of the loss
+        self.differentiated, self.readable = False, True  # whether the loss is, and whether every call has the rows of the scores
         self._shown: list[Tensor] = []
         self._values: list[Tensor] = []
-        self.estimate = self.run(record=True)
+        self.estimate = self.run(record=True)  # [rows, d]
         outside = [off_structures(shown[:64], structure) for shown in self._shown]
-        self.inside = [number for number, one in enumerate(outside) if not one]
+        self.inside = [number for number, one in enumerate(outside) if not one]  # numbers of the samples; others are ``points``
         self.size, empty = len(self.inside), torch.empty(0)
-        self.samples = torch.stack([self._shown[number] for number in self.inside]) if self.inside else empty
+        self.samples = torch.stack([self._shown[number] for number in self.inside]) if self.inside else empty  # [N, rows, *event]
         self.losses = torch.stack([self._values[number] for number in self.inside]) if self.inside else empty
         self.points = torch.stack([shown for shown, one in zip(self._shown, outside, strict=True) if one]) if any(outside) else empty
 

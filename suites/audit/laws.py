@@ -21,7 +21,7 @@ from ...oracles.random_streams import SeedBlocks
 from ..base import check_finite
 from .cases import COUNTED, EXTREME, FLAT, USUAL, AuditLoss, Case, Structure, masked_scores, off_structures, random_scores, seeded
 from .result import Check, confirmed
-from .subject import FunctionEstimator, to_change
+from .subject import FunctionEstimator, numbers, to_change
 
 ROWS = 6
 DISTRIBUTION_ROWS = 160  # rows whose distribution is compared, if their numbers cannot be
@@ -225,12 +225,12 @@ def jacobian(case: Case) -> Iterator[Check]:
     estimate, points = counts.estimate, [point for point in counts.points if point.shape == scores.shape]
     if not counts.counts["loss_gradients"] or not isinstance(oracle, MarginalOracle) or float(estimate.abs().max()) == 0:
         return
-    numbers = {name.rpartition(".")[2]: value for name, value in case.subject.numbers().items() if value > 0}
+    options = {name.rpartition(".")[2]: value for name, value in numbers(case.subject.estimator).items() if value > 0}
     if points:
         leaf = points[-1].clone().requires_grad_()
         with torch.enable_grad():
             (gamma,) = torch.autograd.grad(AuditLoss(case.structure)(leaf).sum(), leaf)
-        for temperature in {1.0, numbers.get("temperature", 1.0), numbers.get("tau", 1.0)}:
+        for temperature in {1.0, options.get("temperature", 1.0), options.get("tau", 1.0)}:
             marginals = oracle.marginals(scores / temperature)
             diagonal = marginals * (1 - marginals) * gamma
             ratio = float((estimate * diagonal).sum()) / max(float(diagonal.square().sum()), 1e-300)

@@ -29,7 +29,7 @@ from .cases import FLAT, PEAKED, USUAL, AuditLoss, Case, Structure, masked_score
 from .causes import Point
 from .laws import world_state
 from .result import Check, FlatComparison, Status, confirmed
-from .subject import FunctionEstimator
+from .subject import FunctionEstimator, numbers
 
 REPLAY_CAP = 20_000  # largest number of tuples of samples that are dealt
 REPLICATES = 8192  # replicates of an estimated metric of a comparison
@@ -127,8 +127,8 @@ def expected_checks(case: Case, points: list[Point]) -> Iterator[Check]:
     for regime, scores in REGIMES.items():
         aim = target(structure, AuditLoss(structure), scores(structure), case.subject.estimator.scale)
         sampling, where = effort.sampling(structure.name, regime), f"{structure.name}, {regime}"
-        truth, numbers = aim.truth, case.subject.numbers()
-        point = Point(where, structure.event, truth.gradient, truth.gradient.flatten(), numbers, truth.marginals.flatten())
+        truth, options = aim.truth, numbers(case.subject.estimator)
+        point = Point(where, structure.event, truth.gradient, truth.gradient.flatten(), options, truth.marginals.flatten())
         summary = exact_mean(case.fresh(), aim, sampling)
         if summary is not None:
             mean = summary.error + summary.gradient
@@ -173,7 +173,7 @@ def relaxed_checks(case: Case, points: list[Point]) -> Iterator[Check]:
                 continue
             wanted, found = own * derivative[sure], found[sure]
         flat = found.flatten(1).double(), wanted.flatten(1).double()
-        points.append(Point(where, structure.event, *flat, case.subject.numbers(), tolerance=1e-5))
+        points.append(Point(where, structure.event, *flat, numbers(case.subject.estimator), tolerance=1e-5))
         error, norm = float((found - wanted).norm()), float(wanted.norm())
         detail, cause = "the estimate is the derivative of the objective", ""
         if (bad := error > 1e-5 * norm + 1e-8) and norm < 1e-8:
@@ -234,7 +234,7 @@ def same_mean_checks(case: Case, reference: Estimator[Any], points: list[Point],
         where = f"{structure.name}, {regime}"
         aim = target(structure, AuditLoss(structure), case.scores(scale, 1)[0])
         sampling = effort.sampling(structure.name, regime, law)
-        point = Point(where, structure.event, aim.scores, aim.scores, case.subject.numbers())
+        point = Point(where, structure.event, aim.scores, aim.scores, numbers(case.subject.estimator))
         first, second = exact_mean(case.fresh(), aim, sampling), exact_mean(reference, aim, sampling)
         if first is not None and second is not None:
             found, wanted = first.error + first.gradient, own * (second.error + second.gradient)

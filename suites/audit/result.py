@@ -177,29 +177,14 @@ def checked(law: str, where: str, checks: Callable[[], Iterable[Check]], until: 
 def confirmed(test: Callable[[str, int], float], alpha: float) -> float:
     """A p-value below α must repeat with four times the replicates: ``max(p, p')²`` is below x with probability at most x.
 
-    Args:
-        test: the p-value on the stream of a name, with a multiple of the replicates.
-        alpha: the level.
-
-    Example:
-        >>> confirmed(lambda slot, times: 0.4, 0.001), confirmed(lambda slot, times: 1e-4 if slot == "first" else 0.2, 0.001)
-        (0.4, 0.04000000000000001)
+    ``test(slot, times)`` gives the p-value on the stream of a name, with a multiple of the replicates.
     """
     first = test("first", 1)
     return max(first, test("confirmation", CONFIRMATION)) ** 2 if first < alpha else first
 
 
 def settled(checks: Sequence[Check], alpha: float) -> tuple[list[Check], int]:
-    """Holm's correction over all tests among some checks: those that reject are violations, and the others have no cause.
-
-    Returns:
-        The checks, and how many of them are tests.
-
-    Example:
-        >>> checks = [Check("batch", "subset", "holds", p_value=1e-9), Check("sign", "subset", "undecided", cause="?", p_value=0.2)]
-        >>> [(check.status, check.cause) for check in settled(checks, 0.001)[0]]
-        [('violated', ''), ('undecided', '')]
-    """
+    """Holm's correction over all tests among some checks, and their number: those that reject are violations, others have no cause."""
     adjusted = holm({number: check.p_value for number, check in enumerate(checks) if check.p_value is not None})
     result = list(checks)
     for number, p_value in adjusted.items():

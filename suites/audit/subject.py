@@ -63,17 +63,9 @@ class Subject:
         needs = [need.__name__ for need in estimator.needs]
         return known | {"deterministic": estimator.deterministic, "inside_hull": estimator.inside_hull, "needs": needs, "evaluations": cost}
 
-    def numbers(self) -> dict[str, float]:
-        """The numeric options by name: a wrong factor may be made of these."""
-        return numbers(self.estimator)
-
 
 def subject_of(given: Any, *, objective: str | None = None, unbiased: bool | None = None, scale: float | None = None) -> Subject:
-    """The subject of a name (see `_load`), an estimator, a class of estimators, or a function with its declarations.
-
-    Raises:
-        ValueError: anything else, or declarations for an estimator that has its own.
-    """
+    """The subject of a name (see `_load`), an estimator, a class of estimators, or a function with its declarations."""
     found = _load(given) if isinstance(given, str) else given
     if isinstance(found, type) and issubclass(found, Estimator):
         found = build(found.__name__, {found.__name__: found}, "estimator")
@@ -132,7 +124,7 @@ def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def numbers(value: Any, prefix: str = "") -> dict[str, float]:
-    """Numeric fields by name, and those of parts, such as ``noise.scale``; of a function, its defaults."""
+    """Numeric options by name, and those of parts, such as ``noise.scale``; of a function, its defaults. Wrong factors may be these."""
     if isinstance(value, FunctionEstimator):
         items = _defaults(value.function)
     elif dataclasses.is_dataclass(value):
@@ -149,11 +141,7 @@ def numbers(value: Any, prefix: str = "") -> dict[str, float]:
 
 
 def with_other_value(estimator: Any, option: str) -> Any:
-    """The estimator with another value of a numeric option, such as ``num_samples`` or ``noise.scale``: one more, or a fifth less.
-
-    Raises:
-        ValueError: there is no such field that another value can be given for.
-    """
+    """The estimator with another value of a numeric option, such as ``num_samples`` or ``noise.scale``: one more, or a fifth less."""
     if isinstance(estimator, FunctionEstimator):
         value = _defaults(estimator.function)[option]
         other = value + 1 if isinstance(value, int) else 0.8 * value

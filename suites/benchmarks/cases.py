@@ -111,11 +111,7 @@ MODE = os.environ.get("STRUCTGRAD_ASV", "")
 
 
 def chosen(default: tuple[str | int, ...], more: tuple[str | int, ...], mode: str = MODE) -> list[str | int]:
-    """The default, and the rest after it in the full grid.
-
-    Raises:
-        ValueError: an unknown mode.
-    """
+    """The default, and the rest after it in the full grid."""
     if mode not in ("", "full"):
         raise ValueError(f"STRUCTGRAD_ASV is {mode!r}; expected 'full', or nothing for the default")
     return [*default, *(more if mode else ())]

@@ -25,18 +25,14 @@ MIN_POINTS = 3  # values of a training curve that moves
 class GateResult:
     """The findings of a gate.
 
-    Attributes:
-        comparisons: of all gated numbers, as `compare` returns them, with a column ``reaction``: ``fail``, ``warn`` or ``pass``.
-        claims: a row for each claim to be unbiased: the columns `KEY`, ``effect``, ``exact``, ``broken``, ``p_adjusted`` (over all tests
-            of the gate), ``evidence`` and ``reason``. The effect is the relative bias, or the error of the gain if that is larger.
-        settings: level, margins and reactions.
-        idle: overrides that match no number.
+    A claim to be unbiased has the columns `KEY`, ``effect``, ``exact``, ``broken``, ``p_adjusted`` (over all tests of the gate),
+    ``evidence`` and ``reason``. The effect is the relative bias, or the error of the gain if that is larger.
     """
 
-    comparisons: pd.DataFrame
+    comparisons: pd.DataFrame  # of all gated numbers, as `compare` returns them, with a column ``reaction``: ``fail``, ``warn`` or ``pass``
     claims: pd.DataFrame
-    settings: Settings
-    idle: list[str]
+    settings: Settings  # level, margins and reactions
+    idle: list[str]  # overrides that match no number
 
     def count(self, reaction: Reaction) -> int:
         """The number of checks that fail, or stay open."""

@@ -53,23 +53,16 @@ def compare(
     machines: tuple[Machine, Machine] = ({}, {}),
     settings: Settings | None = None,
 ) -> pd.DataFrame:
-    """Compare all numbers of two runs; p-values are adjusted over all of them.
+    """Compare all numbers of two runs, the head with the base; p-values are adjusted over all of them.
 
-    Args:
-        base: result table, or rows, of the run that is compared with.
-        head: those of the other run.
-        machines: their environments.
-        settings: margins and level; by default those of `METRICS`.
+    Margins and level are by default those of `METRICS`. The result has a row for each number: the columns `KEY`, and
 
-    Returns:
-        A row for each number: the columns `KEY`, and
-
-        - ``verdict``: one of `MEANING`; ``reason``: in a sentence, if it needs one.
-        - ``base, head``: the numbers. ``base_status, head_status``: the statuses of their rows; empty without a row.
-        - ``change``: ``head / base`` for positive numbers less than a thousandfold apart, else ``head − base``. ``low, high``: its 95 %
-          interval, if it is estimated. ``scale``: ``ratio`` or ``difference``.
-        - ``method``: ``exact``, ``paired``, ``independent``, or empty if nothing was compared.
-        - ``p_value``: of "it is not worse", or "it did not change" for metrics that must stay. ``p_adjusted``: over all comparisons.
+    - ``verdict``: one of `MEANING`; ``reason``: in a sentence, if it needs one.
+    - ``base, head``: the numbers. ``base_status, head_status``: the statuses of their rows; empty without a row.
+    - ``change``: ``head / base`` for positive numbers less than a thousandfold apart, else ``head − base``. ``low, high``: its 95 %
+      interval, if it is estimated. ``scale``: ``ratio`` or ``difference``.
+    - ``method``: ``exact``, ``paired``, ``independent``, or empty if nothing was compared.
+    - ``p_value``: of "it is not worse", or "it did not change" for metrics that must stay. ``p_adjusted``: over all comparisons.
 
     Example:
         >>> from dataclasses import replace

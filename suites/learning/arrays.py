@@ -135,14 +135,7 @@ class Study:
 
 
 def study(rows: Iterable[Row]) -> Study:
-    """The study of a run; rows of other problems, of curves and of failed cells are left out.
-
-    Example:
-        >>> names = ("c", "learning", "task:toy", "training", "", "categorical", "cross_entropy", "ste", "ste")
-        >>> row = Row(*names, instance="seed-0", metric="accuracy", value=0.5)
-        >>> study([row]).tasks, study([row]).outcome("accuracy").tolist()
-        (('toy',), [[[0.5]]])
-    """
+    """The study of a run; rows of other problems, of curves and of failed cells are left out."""
     found = [row for row in rows if row.status == "ok" and row.metric and row.problem.startswith((TASK, LEARNT))]
     of_tasks = [row for row in found if row.problem.startswith(TASK) and row.suite != "references"]
     learning = [row for row in of_tasks if not row.setting]

@@ -133,9 +133,6 @@ def trained(estimator: Estimator[Any], draws: Draws, table: StructureTable, step
     """The regret of plain descent from the scores of ``draws``, the mean over seeds with the best of the step sizes.
 
     It is ``(E L − min L) / (E L at the start − min L)``: 0 if the start is optimal, and without a value if all step sizes diverge.
-
-    Raises:
-        NonFiniteError: an estimate is NaN.
     """
     seeds = 1 if estimator.deterministic else seeds
     start = draws.scores.double().flatten()

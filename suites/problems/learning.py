@@ -36,22 +36,12 @@ class TaskProblem(Problem):
 
 
 def is_task(name: str) -> bool:
-    """Whether a problem is the training of a task.
-
-    Example:
-        >>> is_task("task:clusters"), is_task("learnt:clusters")
-        (True, False)
-    """
+    """Whether a problem is the training of a task, such as ``task:clusters``."""
     return name.startswith(TASK)
 
 
 def kinds_of(name: str) -> tuple[str, ...]:
-    """The kinds of suites that measure a problem, see `Suite.measures`.
-
-    Example:
-        >>> kinds_of("task:clusters"), kinds_of("learnt:clusters"), kinds_of("subset_regimes")
-        (('tasks', 'references'), ('learnt', 'scores', 'references'), ('scores',))
-    """
+    """The kinds of suites that measure a problem, see `Suite.measures`."""
     if is_task(name):
         return ("tasks", "references")
     return ("learnt", "scores", "references") if name.startswith(LEARNT) else ("scores",)
@@ -69,11 +59,7 @@ def comes_from_task(name: str) -> bool:
 
 
 def task_names(pattern: str) -> list[str]:
-    """The problems of a pattern, such as ``task:listops*``: tasks that are available here, or the one that is named.
-
-    Raises:
-        ValueError: a named task that is unknown or unavailable here; a pattern that matches nothing.
-    """
+    """The problems of a pattern, such as ``task:listops*``: tasks that are available here, or the one that is named."""
     if not glob.has_magic(pattern.partition("[")[0]):
         _task(pattern)
         return [pattern]
@@ -94,13 +80,9 @@ def load_task(  # noqa: PLR0913 - a problem, and the run that it comes from
 ) -> TaskProblem:
     """The problem of a task, see `load`.
 
-    Args:
-        name: ``task:NAME``, whose instances are seeds; ``learnt:NAME`` or ``learnt:NAME@ESTIMATOR``, with items of the test split.
-        stage: one of `stages_of_task`.
-        instances: their number; items are spread evenly over the split.
-        offset: must be 0: a task has a loss of its own.
-        seed: the block of the seeds; items come from the run of its first one.
-        trained: False for items of the untrained model, which have the same shapes and losses.
+    Instances of ``task:NAME`` are seeds; those of ``learnt:NAME`` or ``learnt:NAME@ESTIMATOR`` are items of the test split, spread evenly.
+    The seed is the block of the seeds; items come from the run of its first one. If not ``trained``, items are those of the untrained
+    model, which have the same shapes and losses.
     """
     task = _task(name)
     if stage not in stages_of_task(name):

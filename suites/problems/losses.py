@@ -366,13 +366,8 @@ def make_loss(name: str, gold: Tensor, oracle: Oracle, *, seed: np.random.SeedSe
     - ``mlp`` has 16 hidden units with weights ``ε/√P``, and 5 classes. Its label is the class that it gives to gold.
     - ``black_box`` hides that mlp.
 
-    Entries that the oracle ignores, and counted parts (see `Oracle.binary_mask`), have weight 0.
-
-    Args:
-        name: a key of `LOSSES`, other than ``downstream``.
-        gold: [*event] of 0/1, with at least one part.
-        oracle: whose structures they are.
-        seed: everything random comes from it alone.
+    Entries that the oracle ignores, and counted parts (see `Oracle.binary_mask`), have weight 0. Gold is [*event] of 0/1, with at least one
+    part. Everything random comes from the seed alone.
     """
     if name not in LOSSES:
         raise ValueError(unknown(name, LOSSES, "loss"))

@@ -62,17 +62,10 @@ def load(  # noqa: PLR0913
 ) -> Problem:
     """A named problem: float64 scores on the CPU, and one loss per instance.
 
-    Args:
-        name: a key of `PROBLEMS`, a structure with its size, such as ``subset[n=10,k=5]``, or a task with its sizes. A suffix ``@loss``
-            takes another loss, a key of `LOSSES`; scores and gold structures stay the same.
-        stage: one of `stages_of(name)`, or with another number.
-        instances: in a real set they are spread evenly over its items by length; built-in ones are numbered from 0.
-        data: the folder of the real score files; not read for a built-in problem.
-        offset: a constant that is added to every loss.
-        seed: of everything random: built-in scores, drawn gold structures and random losses.
-
-    Raises:
-        ValueError: an unknown name, stage or loss, more instances than there are items, or no file to read.
+    Names are keys of `PROBLEMS`, structures with their sizes, such as ``subset[n=10,k=5]``, and tasks with their sizes. A suffix ``@loss``
+    takes another loss, a key of `LOSSES`; scores and gold structures stay the same. The stage is one of `stages_of`, or has another number.
+    In a real set of the folder ``data``, instances are spread evenly over its items by length; built-in ones are numbered from 0. The
+    offset is added to every loss. Everything random follows from the seed: built-in scores, drawn gold structures and random losses.
     """
     if comes_from_task(name):
         return load_task(name, stage, instances=instances, offset=offset, seed=seed)

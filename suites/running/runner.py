@@ -153,11 +153,7 @@ def learn(
 
 
 def collect(directory: Path | str) -> Results:
-    """The rows of the latest run of a folder or URL, finished or not.
-
-    Raises:
-        FileNotFoundError: there is no run.
-    """
+    """The rows of the latest run of a folder or URL, finished or not; FileNotFoundError if there is none."""
     with reading(directory) as folder, Store(folder) as store:
         return Results(derive(store.rows()))
 

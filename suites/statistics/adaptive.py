@@ -56,12 +56,8 @@ class Budget:
 
 
 def write_whole(path: Path, state: object) -> None:
-    """Write a state by torch; an interrupted write leaves the file as it was.
-
-    Raises:
-        OSError: the disk is full, or the folder cannot be written; torch would raise RuntimeError.
-    """
-    stream = io.BytesIO()
+    """Write a state by torch; an interrupted write leaves the file as it was."""
+    stream = io.BytesIO()  # a full disk is an OSError then; torch would raise RuntimeError
     torch.save(state, stream)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder:

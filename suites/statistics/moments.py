@@ -143,11 +143,7 @@ class Moments:
 
     @classmethod
     def from_state(cls, state: dict[str, Any], gradient: Tensor, information: Tensor | None = None) -> Moments:
-        """The moments of a `state`, to be continued with errors against the same gradient.
-
-        Raises:
-            ValueError: the state is of errors against another gradient.
-        """
+        """The moments of a `state`, to be continued with errors against the same gradient; ValueError for another one."""
         if not torch.equal(state["gradient"], gradient.flatten().double()):
             raise ValueError("`from_state` got moments of errors against another gradient; expected the same exact gradient")
         return cls(**state, information=information)

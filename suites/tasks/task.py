@@ -254,14 +254,9 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Minus the log-probability of every label.
+    """Minus the log-probability of every label, ``[..., *labels]``.
 
-    Args:
-        logits: ``[..., *labels, C]`` for classes, ``[..., *labels]`` for labels 0 and 1.
-        labels: integers for classes, else floating-point numbers.
-
-    Returns:
-        ``[..., *labels]``.
+    Logits are ``[..., *labels, C]`` for integer labels of classes, and ``[..., *labels]`` for floating-point labels 0 and 1.
     """
     if labels.is_floating_point():
         return binary_cross_entropy_with_logits(logits, labels.expand_as(logits), reduction="none")

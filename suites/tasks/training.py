@@ -54,21 +54,14 @@ class Job:
 
 
 class TrainingRun:
-    """One run of training, with its results so far.
-
-    Attributes:
-        task: the task as the seed sees it. ``model``: the model after the last step.
-        curve: steps, each with the accuracy at the best structures; constant after the run diverged.
-        metrics: those of `Task.evaluate` at the last evaluation.
-        diverged: the first step that failed; None if none did.
-    """
+    """One run of training, with its results so far."""
 
     def __init__(self, task: Task, job: Job) -> None:
         self.task, self.job = task.at(job.seed), job
         self.model, self.order = self.task.model(job.seed), BatchOrder(self.task, job.seed)
-        self.curve: list[tuple[int, float]] = []
-        self.metrics: dict[str, float] = {}
-        self.diverged: int | None = None
+        self.curve: list[tuple[int, float]] = []  # steps with the accuracy at the best structures; constant after the run diverged
+        self.metrics: dict[str, float] = {}  # those of `Task.evaluate` at the last evaluation
+        self.diverged: int | None = None  # the first step that failed
         self.batch: Batch  # the next one, with its loss and regulariser
         self.loss: TaskLoss
         self.regulariser: Callable[[Tensor], Tensor] | None

@@ -119,8 +119,7 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
     function of a count the law of the count; see `structgrad.suites.truth.laws`. Its kurtoses are unknown (inf: trust no test that needs
     them). The loss variance is nan for a quadratic loss, and the support is a rounded sum if parts are forbidden.
 
-    Returns:
-        None if the loss has no form, the oracle no sums in closed form, or the tables do not fit.
+    None if the loss has no form, the oracle no sums in closed form, or the tables do not fit.
 
     References:
         Chiang & Li 2009, "First- and second-order expectation semirings with applications to minimum-risk training", sections 3 and 4

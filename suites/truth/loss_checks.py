@@ -21,14 +21,11 @@ EXPECTED = "expected a function [..., *event] -> [...] of float64 structures, on
 
 
 def examine_loss(loss: Any, oracle: Oracle, scores: Tensor, *, differentiated: bool = False) -> None:
-    """Refuse a loss that cannot be measured.
+    """Refuse a loss that cannot be measured, with ValueError.
 
-    The best structures of scores under noise are evaluated together, once more, in another order, and alone. If ``differentiated``, the
-    gradient is checked too.
-
-    Raises:
-        ValueError: a loss that raises, writes into its argument, or does not return one finite number below 10⁷⁷ for each structure.
-            Also a loss whose values change from call to call, or with the other structures of a call.
+    Such a loss raises, writes into its argument, or does not return one finite number below 10⁷⁷ for each structure. Or its values change
+    from call to call, or with the other structures of a call. The best structures of scores under noise are evaluated together, once more,
+    in another order, and alone. If ``differentiated``, the gradient is checked too.
     """
     theta = scores.detach().double()
     noise = torch.randn((NUM_EXAMPLES, *theta.shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)

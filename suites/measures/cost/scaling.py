@@ -99,16 +99,7 @@ def reach(make: Callable[[int], Call], sizes: Sequence[int], limit: float, devic
 
 
 def event_of_length(oracle: Oracle, event: tuple[int, ...], length: int) -> tuple[int, ...]:
-    """The event shape of an oracle at a length: everything else as in an event that it has.
-
-    Raises:
-        UnfitError: an oracle whose sizes have other names, or that has no two structures of such a length.
-
-    Example:
-        >>> from structgrad.oracles import Alignment, LinearChain
-        >>> event_of_length(LinearChain(), (6, 5, 5), 40), event_of_length(Alignment(), (3, 4), 40)
-        ((40, 5, 5), (40, 40))
-    """
+    """The event shape of an oracle at a length, with everything else as in an event that it has."""
     for sizes in ({"length": length}, {"length": length, "tags": event[-1]}, {"rows": length, "columns": length}):
         try:
             shape = oracle.event_shape(**sizes)
