@@ -1,4 +1,4 @@
-"""Safe reading of files of unknown origin, and of their text.
+"""Safe reading of files of unknown origin, and of their text; folders of score files and of the data of tasks.
 
 A file is refused by its size, or by the size that it declares, before it is read. It yields numbers and text, never code.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import re
 import zipfile
 import zlib
@@ -21,6 +22,13 @@ LARGEST_TEXT = 2**30  # bytes of a text that is read at once: a plan of a millio
 LARGEST_SETTINGS = 2**20  # bytes of a configuration
 LARGEST_ARRAYS = 2**33  # bytes of the arrays of a file together, unpacked
 MOST_ROWS = 30_000_000  # rows of a table that is read at once
+
+DATA_VARIABLE = "STRUCTGRAD_DATA"
+DATA_FOLDERS = ("./data/scores", "../shared/data/scores")  # folders that are searched for real score files if the variable is not set
+
+TASK_VARIABLE = "STRUCTGRAD_TASK_DATA"
+TASK_FOLDERS = (f"${TASK_VARIABLE}", "./data", "../shared/data")
+"""Folders that are searched for the data of tasks. Each kind has its own subfolder, such as ``listops``."""
 
 _IDENTITY = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,127}")
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
@@ -126,3 +134,17 @@ def check_table(file: pq.ParquetFile, path: Path) -> None:
         raise ValueError(
             f"{path} says that it has {found.num_rows} rows in {size} bytes; expected at most {MOST_ROWS} in {LARGEST_ARRAYS}, of a part"
         )
+
+
+def default_data() -> str | None:
+    """The folder of the variable, or the first of `DATA_FOLDERS` that exists; None if none does."""
+    chosen = os.environ.get(DATA_VARIABLE)
+    if chosen and not Path(chosen).is_dir():
+        raise ValueError(f"{DATA_VARIABLE} is {chosen!r}, which is no folder; set it to the folder of the score files, or unset it")
+    return chosen or next((folder for folder in DATA_FOLDERS if Path(folder).is_dir()), None)
+
+
+def task_file(name: str) -> Path | None:
+    """A file of a task's data, such as ``listops/train_4000.tsv``, in the first of `TASK_FOLDERS` that holds it; None if none does."""
+    folders = (os.environ.get(TASK_VARIABLE), *TASK_FOLDERS[1:])
+    return next((path for folder in folders if folder and (path := Path(folder) / name).is_file()), None)

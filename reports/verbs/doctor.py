@@ -91,7 +91,7 @@ def on_device(oracle: Any, device: str) -> Any:
     import torch
 
     from ...oracles.active_set.solution import SparseSolution
-    from ...suites.oracle_proxy import hooked
+    from ...suites.truth.replay import hooked
 
     class OnCpu:
         def __init__(self, solution: SparseSolution) -> None:

@@ -28,10 +28,10 @@ from ...oracles.capabilities import (
 from ...oracles.registry import unknown
 from ..measures.draws import Sampling
 from ..measures.suite import Effort
-from ..oracle_proxy import hooked
 from ..problems.sized import is_sized, refuse_unsized, sized_structure
 from ..statistics.seeds import generator
 from ..truth import Target, exact_truth
+from ..truth.replay import hooked
 from .result import Check
 from .subject import Subject
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ..base import NonFiniteError
 from ..measures.bias_tests import CONFIRMATION
-from ..statistics.multiplicity import holm
+from ..statistics.selection import holm
 
 Status = Literal["holds", "violated", "undecided", "crashed", "skipped"]
 """``violated`` is proven: exactly, or by a test at the error rate of the audit."""

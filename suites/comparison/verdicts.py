@@ -12,7 +12,7 @@ from scipy import special
 from ..base import Row
 from ..metrics import rule_of, unit_of
 from ..statistics.interval import LEVEL
-from ..statistics.multiplicity import holm_values
+from ..statistics.selection import holm_values
 from .pairs import AT_GAIN, KEY, SCORES, VERSIONS, Estimates, Pairs, contrast, is_close, is_exact, matched, p_above, prepared
 from .settings import Settings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..base import split_loss
-from ..score_folders import default_data
+from ..trust import default_data
 from .items import STAGES
 from .learning import TaskProblem, comes_from_task, is_task, kinds_of, task_names
 from .losses import LOSSES, Offset, make_loss

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...oracles.capabilities import Oracle
 from ...oracles.registry import unknown
 from ..base import Instance, Problem, split_loss
-from ..score_folders import DATA_VARIABLE
+from ..trust import DATA_VARIABLE
 from .items import STAGES, Items, number_of
 from .learning import TASK_PROBLEMS, comes_from_task, load_task, stages_of_task
 from .losses import LOSSES, Downstream, Offset, make_loss

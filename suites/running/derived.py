@@ -11,7 +11,7 @@ from ..base import Row
 from ..metrics import unit_of
 from ..statistics.budgets import loss_evaluations
 from ..statistics.interval import Interval
-from ..statistics.multiplicity import holm
+from ..statistics.selection import holm
 
 WORK = "work"  # the suite of derived rows
 

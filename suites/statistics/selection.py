@@ -1,8 +1,10 @@
-"""Selection of the best of several estimators on the instances that were measured, and of those that may be just as good."""
+"""Selection of the best of several estimators, and of those that may be just as good; p-values that are adjusted for their number."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import scipy
@@ -10,6 +12,7 @@ import scipy
 from .interval import LEVEL, Interval
 
 Array = np.ndarray
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -76,3 +79,28 @@ def _half_widths(values: Array, common: Array, tail: float, fewest: int) -> Arra
     spread = np.ascontiguousarray(values).std(axis=1, ddof=1)
     own, shared = scipy.special.stdtrit(count - 1, tail) * spread / np.sqrt(count), scipy.special.ndtri(tail) * common
     return np.asarray(np.where(shared == 0, -own, np.hypot(own, shared)))
+
+
+def holm(p_values: Mapping[K, float]) -> dict[K, float]:
+    """Adjusted p-values: rejecting those below α keeps the chance of *any* false rejection below α, under any dependence.
+
+    They are ``max over the smaller ones of (m − i) p_(i)``, at most 1. Cells without a test are left out, not counted as 1.
+
+    Reference: Holm 1979, "A simple sequentially rejective multiple test procedure", section 3.
+
+    Example:
+        >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+        {'a': 0.03, 'b': 0.06, 'c': 0.06}
+    """
+    for key, p in p_values.items():
+        if not 0 <= p <= 1:
+            raise ValueError(f"`holm` got the p-value {p} for {key!r}; expected numbers from 0 to 1, leave cells without a test out")
+    return dict(zip(p_values, holm_values(np.array(list(p_values.values()), dtype=float)).tolist(), strict=True))
+
+
+def holm_values(p_values: Array) -> Array:
+    """`holm` of an array ``[tests]``."""
+    order = np.argsort(p_values, kind="stable")
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, np.arange(len(order), 0, -1) * p_values[order]))
+    return adjusted

@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.options import Configured, Count, Positive, Within
-from ..score_folders import TASK_FOLDERS, TASK_VARIABLE, task_file
+from ..trust import TASK_FOLDERS, TASK_VARIABLE, task_file
 
 Split = Literal["train", "validation", "test"]
 """A part of the items of a task."""

@@ -7,10 +7,11 @@ sampling error: a gradient that is off by a factor of 0.98 is found.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -21,7 +22,6 @@ from ...estimators.without_replacement import draw_set, log_mass_of_others, race
 from ...oracles.capabilities import DistinctSamplingOracle, DrawnSet, KBestOracle, MarginalOracle, SamplingOracle
 from ...oracles.random_streams import RowGenerator
 from ..device_memory import Launches
-from ..oracle_proxy import hooked
 from ..statistics.metrics import Estimates, Summary, summarise
 from ..statistics.moments import Moments
 from .enumeration import Enumeration, Target
@@ -33,6 +33,38 @@ TUPLES = 64  # tuples of samples that an estimate is fitted to
 MAX_SAMPLES = 1024  # samples of an estimate at most, whose tuples fit the memory
 MAX_WEIGHTED_SAMPLES = 8  # samples of an estimate at most for which each has weights of its own
 AGREEMENT = 1e-9  # relative distance of an estimate from its form that is rounding
+
+T = TypeVar("T")
+
+
+def hooked(value: T, methods: Iterable[str], hook: Callable[..., Any], *capabilities: type) -> T:
+    """Copy an object, usually an oracle, so that some of its methods go through a hook.
+
+    The copy shares the attributes of the object, and has the hook as its attribute ``hook``. Its class is a subclass of the object's, so
+    that capabilities and kernels stay the same. Calls within a call reach the hook too. It is called as
+    ``hook(name, operation, *args, **named)``, where ``operation(*args, **named)`` is the original call. The copy is an instance of the
+    ``capabilities`` too.
+    """
+    kind: Any = type(value)
+    twin: Any = object.__new__(_hooked_class(kind, tuple(methods), capabilities))
+    twin.__dict__.update(vars(value), hook=hook)
+    return twin  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=128)
+def _hooked_class(kind: type, methods: tuple[str, ...], capabilities: tuple[type, ...]) -> type:
+    def through_hook(name: str) -> Callable[..., Any]:
+        operation = getattr(kind, name, None)  # an abstract method of a capability has none
+
+        def call(self: Any, *args: Any, **named: Any) -> Any:
+            return self.hook(name, functools.partial(operation, self) if operation else None, *args, **named)
+
+        return functools.wraps(operation)(call) if operation else call
+
+    bases = (kind, *(one for one in capabilities if not issubclass(kind, one)))
+    made: Any = type(kind)(kind.__name__, bases, {name: through_hook(name) for name in methods})
+    made.__abstractmethods__ = frozenset()
+    return made  # type: ignore[no-any-return]
 
 
 @dataclass

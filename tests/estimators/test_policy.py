@@ -37,9 +37,8 @@ from structgrad.estimators import (
 from structgrad.estimators.factorised import conditional_race
 from structgrad.oracles import ShiftReduce
 from structgrad.suites.measures.bias import Sampling, measure
-from structgrad.suites.oracle_proxy import hooked
 from structgrad.suites.truth import exact_truth
-from structgrad.suites.truth.replay import scripted
+from structgrad.suites.truth.replay import hooked, scripted
 from tests.estimator_cases import LOSSES, VARIANTS, FixedNoise, exact_mean, numbers
 from tests.helpers import OracleCase, derivations, enumerate_truth, make_scores, seeded, shift_reduce_policy, structures
 from tests.laws.test_estimator_forbidden import forbidding_scores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from structgrad.suites.statistics.multiplicity import holm
+from structgrad.suites.statistics.selection import holm
 
 
 def p_values(size=20, seed=0):

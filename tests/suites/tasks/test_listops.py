@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from structgrad.oracles import ShiftReduce
-from structgrad.suites.score_folders import task_file
 from structgrad.suites.tasks.language import listops
 from structgrad.suites.tasks.language.listops import (
     PADDING,
@@ -23,6 +22,7 @@ from structgrad.suites.tasks.language.listops import (
     parsed,
 )
 from structgrad.suites.tasks.training import train
+from structgrad.suites.trust import task_file
 
 SIZES: dict[str, Any] = {"shortest": 7, "longest": 7, "train": 300, "heldout": 60, "dimension": 12, "hidden": 16}
 TINY = ListOpsGenerated(**SIZES, pretraining=150, steps=40)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from structgrad.suites.score_folders import TASK_FOLDERS
 from structgrad.suites.tasks import TASKS, Task, make_task
 from structgrad.suites.tasks.check import check_task
 from structgrad.suites.tasks.clusters import Clusters
@@ -21,6 +20,7 @@ from structgrad.suites.tasks.language.ner import NamedEntities
 from structgrad.suites.tasks.language.treebank import Parsing, Pipeline
 from structgrad.suites.tasks.speech import AutoEncoder, SpokenDigits
 from structgrad.suites.tasks.training import train
+from structgrad.suites.trust import TASK_FOLDERS
 
 LINES = {"shortest": 7, "longest": 8, "train": 300, "heldout": 60, "dimension": 12, "hidden": 16}
 
