@@ -86,14 +86,16 @@ SMALL, MIDDLE, LARGE = (*_SMALL, *_DECLARED_SMALL), (*_MIDDLE, *_DECLARED_MIDDLE
 
 BETWEEN = tuple(_BETWEEN)  # cases that only `tests/benchmarks` times
 
+_CLASSES = {  # by class the name that it declares, in today's files
+    kind.name: ast.literal_eval(line.value)
+    for path in sorted((ROOMS / "estimators").glob("*.py"))
+    for kind in ast.parse(path.read_text(encoding="utf-8")).body
+    for line in (kind.body if isinstance(kind, ast.ClassDef) else ())
+    if isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == "name" and line.value is not None
+}
 _REGISTRY = ast.parse((ROOMS / "estimators" / "__init__.py").read_text(encoding="utf-8"))
-ESTIMATORS: tuple[str, ...] = tuple(  # the estimators of the registry that is written out in today's file
-    ast.literal_eval(key)
-    for node in _REGISTRY.body
-    if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ESTIMATORS" and isinstance(node.value, ast.Dict)
-    for key in filter(None, node.value.keys)
-)
-
+_FAMILIES = next(line for line in _REGISTRY.body if isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == "_FAMILIES")
+ESTIMATORS: tuple[str, ...] = tuple(_CLASSES[node.id] for node in ast.walk(_FAMILIES) if isinstance(node, ast.Name) and node.id in _CLASSES)
 HOME = "home"  # a case of estimators: each on the first of the `HOMES` that it supports
 
 HOMES = SMALL[:4]

@@ -129,14 +129,9 @@ def chosen(found: list[PredictorResult], outcome: str, kind: str = "all") -> Pre
 
 
 def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Sequence[str], *, resamples: int | None = None) -> Association:
-    """The correlation over estimators of means over seeds.
+    """The correlation over estimators of means over seeds, of numbers ``[T, E, S]`` with NaN for missing ones.
 
-    Args:
-        tasks: T names.
-        predictor: ``[T, E, S]`` over estimators and seeds; NaN for missing numbers.
-        outcome: ``[T, E, S]``, also with NaN.
-        ideas: one per estimator; resamples draw these.
-        resamples: their number, by default `RESAMPLES`; 0 for no interval.
+    Resamples draw the ideas, one per estimator; they are by default `RESAMPLES`, and 0 gives no interval.
     """
     known = (np.isfinite(predictor) & np.isfinite(outcome)).any(-1)
     enough = known.sum(-1) >= FEWEST

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ...estimators.base import Estimator
-from ..base import Instance, Problem
+from ..base import Problem
 from ..problems import TaskProblem, is_task
 from ..tasks import Task
 from ..tasks.references import OPTIONS, Tuning, ValidatedChoice, bounds, choose
@@ -65,9 +65,6 @@ class LearningSuite(Suite):
             for instance, found in zip(problem.instances, models, strict=True):
                 yield from _of_seed(name, instance.name, found, task, steps)
 
-    def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
-        return on_cpu(context)
-
 
 class TaskReferences(Suite):
     """Train and store the references of a task once, before other cells need them, so that those keep their time limits.
@@ -92,14 +89,6 @@ class TaskReferences(Suite):
             else:
                 values = {"parameter_truth_norm": float(ModelBatch.of(problem, seed, context).truth().gradient.norm())}
             yield from (Finding(name, metric, value, instance=f"seed={seed}") for metric, value in values.items())
-
-    def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
-        return on_cpu(context)
-
-
-def on_cpu(context: Context) -> str | None:
-    """The reason why models are not trained on a device; None for the CPU."""
-    return None if context.device == "cpu" else f"models are trained on the CPU, and the plan has the device {context.device}"
 
 
 def chosen_for(problem: TaskProblem, name: str, estimator: Estimator[Any], context: Context) -> ValidatedChoice:

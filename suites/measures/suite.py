@@ -146,4 +146,6 @@ class Suite(abc.ABC):
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
         """The reason why an instance is not measured, or in part only, known before measuring; None if it is measured."""
+        if self.measures in ("tasks", "references") and context.device != "cpu":
+            return f"models are trained on the CPU, and the plan has the device {context.device}"
         return None

@@ -230,9 +230,9 @@ def _windows(path: Path, frames: int, hop: int) -> dict[Split, Batch]:
 
 
 @functools.lru_cache(maxsize=4)
-def _generated(items: int, categories: int, parts: int, size: int = 40) -> dict[Split, Batch]:
+def _generated(items: int, categories: int, parts: int) -> dict[Split, Batch]:
     """Uniform codes through a random perceptron, with noise of a third of the variance."""
-    generator = torch.Generator().manual_seed(0)
+    generator, size = torch.Generator().manual_seed(0), 40
     places = torch.randn(categories, parts, size, generator=generator)
     weights = torch.randn(size, size, generator=generator) / size**0.5
     found: dict[Split, Tensor] = {}

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy.stats
@@ -66,8 +66,7 @@ class Reached:
     """The calls of the sizes that a contender reached, the first size that it did not reach, and why."""
 
     calls: dict[int, Call] = field(default_factory=dict)
-    stopped: tuple[int, str] | None = None
-    failed: bool = False
+    stopped: tuple[int, str, Literal["skipped", "error"]] | None = None
 
 
 def reach(make: Callable[[int], Call], sizes: Sequence[int], limit: float, device: torch.device) -> Reached:
@@ -83,14 +82,14 @@ def reach(make: Callable[[int], Call], sizes: Sequence[int], limit: float, devic
                 call = make(size)
                 expected = probe(functools.partial(timed, call, device), limit - spent)
             except UnfitError as error:
-                found.stopped = size, str(error)
+                found.stopped = size, str(error), "skipped"
                 if last:
                     break
                 continue
             except Exception as error:  # any user-supplied code may run here
-                return Reached(found.calls, (size, reason_of(error)), failed=True)
+                return Reached(found.calls, (size, reason_of(error), "error"))
         if spent + expected > limit:
-            found.stopped = size, f"would take about {expected:.1e} s, more than the effort allows"
+            found.stopped = size, f"would take about {expected:.1e} s, more than the effort allows", "skipped"
             break
         found.stopped, found.calls[size] = None, call
         growth = max(expected / last, 2.0) if last else 2.0
@@ -154,7 +153,7 @@ class ScalingSuite(Suite):
             points = {point: functools.partial(timed, call, device) for point, call in calls.items()}
             timings = interleave(points, rounds=rounds, budget=budget)
             for (name, size), reason in timings.failures.items():
-                reached[name].stopped, reached[name].failed = (size, reason), True
+                reached[name].stopped = size, reason, "error"
             for name, one in reached.items():
                 seconds = {size: timings.seconds[name, size][:, 0] for size in one.calls if (name, size) in timings.seconds}
                 yield from _points(name, one, seconds, device)
@@ -179,8 +178,7 @@ def _points(name: str, reached: Reached, seconds: Mapping[int, Any], device: tor
         else:
             yield Finding.of(name, metric, fitted, setting="axis=length")
     if reached.stopped is not None:
-        size, reason = reached.stopped
-        status: Any = "error" if reached.failed else "skipped"
+        size, reason, status = reached.stopped
         yield Finding(name, "total_time", None, setting=f"length={size}", size=float(size), status=status, reason=reason)
 
 

@@ -108,9 +108,9 @@ def single_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def timing_batch(scores: Tensor, *, generator: torch.Generator, rows: int = BATCH) -> Tensor:
-    """Make distinct rows ``[rows, *event]`` around one score tensor: shared rows would hide costs of training."""
-    noise = torch.randn((rows, *scores.shape), generator=generator, dtype=scores.dtype, device=scores.device)
+def timing_batch(scores: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Make `BATCH` distinct rows around one score tensor: shared rows would hide costs of training."""
+    noise = torch.randn((BATCH, *scores.shape), generator=generator, dtype=scores.dtype, device=scores.device)
     return scores + 1e-3 * noise
 
 

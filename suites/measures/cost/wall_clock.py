@@ -17,14 +17,13 @@ from torch import Tensor
 
 from ....estimators import Reinforce
 from ....estimators.base import Estimator, Loss, check_call
-from ...base import REFERENCE, Instance, Problem, pairing
+from ...base import REFERENCE, Problem, pairing
 from ...problems import TaskProblem
 from ...statistics import seeds
 from ...statistics.budgets import MAX_RATIO_ERROR
 from ...statistics.intervals import Interval, median_interval
 from ...tasks.training import Job, Training
 from ...text import reason_of
-from ..learning import on_cpu
 from ..suite import Context, Finding, Suite
 from .timer import BATCH, PATIENCE, clock, interleave, probe, single_thread, time_once, timed, timing_batch
 
@@ -201,9 +200,6 @@ class StepTime(Suite):
                 yield Finding(name, "step_time", None, status="error", reason=failures[name])
                 continue
             yield Finding.of(name, "step_time", median_interval(found.seconds[name][:, 0]))
-
-    def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
-        return on_cpu(context)
 
 
 def _step(training: Training) -> None:

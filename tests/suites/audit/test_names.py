@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from structgrad.estimators import ImplicitMLE, LeaveOneOut
-from structgrad.suites.audit.subject import FunctionEstimator, subject_of
+from structgrad.suites.audit.subject import FunctionEstimator, numbers, subject_of
 
 MODULE = """
 from dataclasses import dataclass
@@ -46,12 +46,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_registered_names_classes_functions_factories_and_objects(file: str) -> None:
     assert subject_of("imle[lambda=2.5]").estimator == ImplicitMLE(2.5)
     mine = subject_of(f"{file}:Mine[num_samples=4]")
-    assert mine.numbers() == {"num_samples": 4.0, "decay": 0.9}
+    assert numbers(mine.estimator) == {"num_samples": 4.0, "decay": 0.9}
     assert mine.declared["evaluations"] == {"losses": 4, "marginals": 1, "samples": 4}
-    assert subject_of("some_estimators:Mine").numbers()["decay"] == 0.9  # the working directory counts
+    assert numbers(subject_of("some_estimators:Mine").estimator)["decay"] == 0.9  # the working directory counts
     assert isinstance(subject_of(f"{file}:made").estimator, LeaveOneOut)
-    assert subject_of(f"{file}:made[num_samples=7]").numbers() == {"num_samples": 7.0}
-    assert subject_of(f"{file}:READY").numbers() == {"num_samples": 5.0}
+    assert numbers(subject_of(f"{file}:made[num_samples=7]").estimator) == {"num_samples": 7.0}
+    assert numbers(subject_of(f"{file}:READY").estimator) == {"num_samples": 5.0}
     function = subject_of(f"{file}:estimate[factor=2]", objective="relaxed", unbiased=False, scale=3.0)
     assert isinstance(function.estimator, FunctionEstimator)
     assert isinstance(function.estimator.function, functools.partial)
