@@ -87,11 +87,11 @@ SMALL, MIDDLE, LARGE = (*_SMALL, *_DECLARED_SMALL), (*_MIDDLE, *_DECLARED_MIDDLE
 BETWEEN = tuple(_BETWEEN)  # cases that only `tests/benchmarks` times
 
 _CLASSES = {  # by class the name that it declares, in today's files
-    kind.name: ast.literal_eval(line.value)
+    node.name: ast.literal_eval(word.value)
     for path in sorted((ROOMS / "estimators").glob("*.py"))
-    for kind in ast.parse(path.read_text(encoding="utf-8")).body
-    for line in (kind.body if isinstance(kind, ast.ClassDef) else ())
-    if isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == "name" and line.value is not None
+    for node in ast.parse(path.read_text(encoding="utf-8")).body
+    for word in (node.keywords if isinstance(node, ast.ClassDef) else ())
+    if word.arg == "name"
 }
 _REGISTRY = ast.parse((ROOMS / "estimators" / "__init__.py").read_text(encoding="utf-8"))
 _FAMILIES = next(line for line in _REGISTRY.body if isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == "_FAMILIES")

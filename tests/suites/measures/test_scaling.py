@@ -50,8 +50,8 @@ def test_a_small_size_is_passed_over_and_a_large_one_ends_the_sweep() -> None:
         return lambda: None
 
     found, never = reach(picky, SIZES, 1.0, CPU), reach(lambda size: picky(0), SIZES, 1.0, CPU)
-    assert (list(found.calls), found.stopped, found.failed) == ([8, 16], (32, "no 32"), False)
-    assert (never.calls, never.stopped) == ({}, (64, "no 0"))
+    assert (list(found.calls), found.stopped) == ([8, 16], (32, "no 32", "skipped"))
+    assert (never.calls, never.stopped) == ({}, (64, "no 0", "skipped"))
 
 
 @pytest.mark.parametrize(
