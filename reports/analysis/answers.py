@@ -43,17 +43,14 @@ _SMALLEST = 1e-12
 
 @dataclass(frozen=True)
 class Question:
-    """A question about estimators; candidates may use values of the loss only, or must be unbiased for the expected loss, if it says so.
-
-    Its score is ``rho``, ``squared_error`` or ``variance_seconds``.
-    """
+    """A question about estimators."""
 
     name: str
     asks: str
     criterion: str
-    score: str
-    values_only: bool = False
-    unbiased: bool = False
+    score: Literal["rho", "squared_error", "variance_seconds"]
+    values_only: bool = False  # candidates may use values of the loss only
+    unbiased: bool = False  # candidates must declare themselves unbiased for the expected loss
 
     @property
     def logarithmic(self) -> bool:
@@ -71,29 +68,21 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class Answer:
-    """The ranking of the candidates at one problem and entropy level, for one question and budget.
-
-    Attributes:
-        scores: of every candidate, the best first, each with a 95 % interval from `FEWEST_INSTANCES` instances on.
-        tied: the estimators that are not significantly different from the first.
-        why: bias, variance and time of the first. ``verdict``: its result of the test for bias.
-        timed: whether all get the same time. If not, they get as many estimates, or calls and evaluations if times are uncertain.
-        uncertain: estimators whose times are uncertain. ``mostly_zero``: estimators whose averages are mostly 0.
-    """
+    """The ranking of the candidates at one problem and entropy level, for one question and budget."""
 
     problem: str
     stage: str
     loss: str
     question: Question
     budget: int
-    scores: dict[str, Interval]
-    tied: tuple[str, ...]
-    why: str
+    scores: dict[str, Interval]  # of every candidate, the best first, each with a 95 % interval from `FEWEST_INSTANCES` instances on
+    tied: tuple[str, ...]  # the estimators that are not significantly different from the first
+    why: str  # bias, variance and time of the first
     verdict: str
     instances: int
-    timed: bool
+    timed: bool  # whether all get the same time; if not, as many estimates, or calls and evaluations if times are uncertain
     uncertain: tuple[str, ...]
-    mostly_zero: tuple[str, ...]
+    mostly_zero: tuple[str, ...]  # estimators whose averages are mostly 0
 
     @property
     def estimator(self) -> str:
@@ -163,35 +152,24 @@ def places(frame: pd.DataFrame) -> list[AnsweredStage]:
 
 @dataclass(frozen=True, eq=False)
 class AnsweredStage:
-    """The evidence at one problem and entropy level on the estimators that were measured on all of its instances.
-
-    Attributes:
-        worth: moments [estimators, instances].
-        costs: of one estimate of each [estimators], in estimates of `REFERENCE`. ``errors``: their relative standard errors, infinite for
-            an estimator that was timed once.
-        timed: whether costs are times. Otherwise they are 1, or calls and evaluations if the times of ``uncertain`` estimators are too.
-        declared: whether each declares itself unbiased for the expected loss. ``bounds``: of biases that are neither found nor excluded,
-            otherwise NaN.
-        zeros: share of estimates that are exactly 0, NaN if unknown, as are ``seconds``.
-        evaluations: of the loss by one estimate, also of estimators without moments.
-    """
+    """The evidence at one problem and entropy level on the estimators that were measured on all of its instances."""
 
     problem: str
     stage: str
     loss: str
     names: list[str]
     instances: list[str]
-    worth: Worth
-    costs: np.ndarray
-    errors: np.ndarray
-    timed: bool
+    worth: Worth  # moments [estimators, instances]
+    costs: np.ndarray  # of one estimate of each [estimators], in estimates of `REFERENCE`
+    errors: np.ndarray  # relative standard errors of costs, infinite for an estimator that was timed once
+    timed: bool  # whether costs are times; otherwise they are 1, or calls and evaluations if the times of some are uncertain
     uncertain: tuple[str, ...]
-    declared: np.ndarray
+    declared: np.ndarray  # whether each declares itself unbiased for the expected loss
     verdicts: np.ndarray
-    bounds: np.ndarray
-    zeros: np.ndarray
+    bounds: np.ndarray  # of biases that are neither found nor excluded, otherwise NaN
+    zeros: np.ndarray  # share of estimates that are exactly 0, NaN if unknown, as are seconds
     seconds: np.ndarray
-    evaluations: dict[str, float]
+    evaluations: dict[str, float]  # of the loss by one estimate, also of estimators without moments
 
     @classmethod
     def of(cls, key: tuple[str, str], rows: pd.DataFrame, verdicts: Mapping[Any, str], bounds: Mapping[Any, float]) -> AnsweredStage | None:

@@ -25,19 +25,15 @@ RECOMMENDING = ("rho_16", "early")  # the predictor by which reports of gradient
 
 @dataclass(frozen=True)
 class Winner:
-    """The best of the estimators that have a number at every seed of some tasks, with its accuracy, normalised over several tasks.
-
-    ``tied`` are not significantly different from it, of all ``rivals``. ``lead`` is that over ``next``, paired by seed: the best that is
-    not tied, or the best tie if all are.
-    """
+    """The best of the estimators that have a number at every seed of some tasks, with its accuracy, normalised over several tasks."""
 
     name: str
     score: Interval
-    tied: tuple[str, ...]
+    tied: tuple[str, ...]  # not significantly different from it
     rivals: int
     seeds: int
-    next: str = ""
-    lead: Interval = Interval(None)
+    next: str = ""  # the best that is not tied, or the best tie if all are
+    lead: Interval = Interval(None)  # over the next, paired by seed
 
 
 def winner(study: Study, tasks: Sequence[str]) -> Winner | None:

@@ -42,73 +42,55 @@ class Wish:
 
 @dataclass(frozen=True)
 class Candidate:
-    """The evidence on an eligible estimator; bias, variance and replicates are medians over instances.
-
-    Attributes:
-        rho: of the average over a batch, with an interval over instances. ``averaged``: number of estimates in that average.
-        bias_bound: upper end of the 95 % interval of the relative bias; None if it is exact. ``verdict``: of the test for it.
-        variance: relative variance of one estimate. ``zero``: share of estimates that are 0.
-        cost: time of one estimate in estimates of `REFERENCE`, with the cost of the loss.
-        evaluations: of the loss by one estimate; a backward counts as two. ``replicates``: None if all samples were enumerated.
-    """
+    """The evidence on an eligible estimator; bias, variance and replicates are medians over instances."""
 
     estimator: str
-    rho: Interval
-    averaged: float
+    rho: Interval  # of the average over a batch
+    averaged: float  # number of estimates in that average
     bias: float | None
-    bias_bound: float | None
+    bias_bound: float | None  # upper end of the 95 % interval of the relative bias; None if it is exact
     verdict: str
-    variance: float
-    zero: float | None
+    variance: float  # of one estimate, relative
+    zero: float | None  # share of estimates that are 0
     seconds: float | None
-    cost: float
-    evaluations: float | None
-    replicates: int | None
+    cost: float  # time of one estimate in estimates of `REFERENCE`, with the cost of the loss
+    evaluations: float | None  # of the loss by one estimate; a backward counts as two
+    replicates: int | None  # None if all samples were enumerated
 
 
 @dataclass(frozen=True)
 class Recommended:
-    """The answer for one loss.
-
-    Attributes:
-        meaning: the loss in words. ``values_only``: whether it is a black box.
-        entropy: normalised entropy, the median over instances. ``structures``: smallest and largest number of structures.
-        best: the recommended estimator, subject to ``outcome``, see `Answer`. ``order``: all eligible estimators, by ρ.
-        left_out: the estimators that do not compete, with the reason.
-    """
+    """The answer for one loss."""
 
     problem: str
     loss: str
-    meaning: str
-    values_only: bool
+    meaning: str  # the loss in words
+    values_only: bool  # whether the loss is a black box
     stage: str
-    entropy: float | None
+    entropy: float | None  # normalised, the median over instances
     sizes: str
-    structures: tuple[float, float]
+    structures: tuple[float, float]  # their smallest and largest number
     instances: int
     timed: bool
     uncertain: tuple[str, ...]
     outcome: Outcome
-    best: Candidate
+    best: Candidate  # subject to the outcome, see `Answer`
     tied: tuple[Candidate, ...]
     rivals: int
-    order: tuple[Candidate, ...]
-    left_out: dict[str, str]
+    order: tuple[Candidate, ...]  # all eligible estimators, by ρ
+    left_out: dict[str, str]  # the estimators that do not compete, with the reason
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Answers to a wish, one for each measured loss that fits, from a table and the manifest of its run.
-
-    ``notes`` are differences between the question and the measured cases, in sentences. ``predictors`` are those of `published.predictors`.
-    """
+    """Answers to a wish, one for each measured loss that fits, from a table and the manifest of its run."""
 
     wish: Wish
     answers: tuple[Recommended, ...]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # differences between the question and the measured cases, in sentences
     source: str
     about: results.Manifest
-    predictors: dict[str, Any]
+    predictors: dict[str, Any]  # of `published.predictors`
 
 
 def recommend(  # noqa: PLR0913 - the fields of a question

@@ -40,23 +40,18 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Spread:
-    """The median and the quartiles of a metric over the instances of one problem and stage.
-
-    ``low, high`` are a 95 % interval of the median: bootstrap over three instances or more, or that of a single instance; NaN for two.
-    """
+    """The median and the quartiles of a metric over the instances of one problem and stage."""
 
     median: float
     lower: float
     upper: float
-    low: float
+    low: float  # of a 95 % interval: bootstrap over three instances or more, or that of a single instance; NaN for two
     high: float
     instances: int
 
     def __str__(self) -> str:
         """The median with the quartiles in brackets, or with the interval of a single instance."""
-        if self.instances == 1:
-            return interval(self.median, self.low, self.high)
-        return interval(self.median, self.lower, self.upper)
+        return interval(self.median, *((self.low, self.high) if self.instances == 1 else (self.lower, self.upper)))
 
 
 _FIELDS = tuple(Spread.__dataclass_fields__)

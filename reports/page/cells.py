@@ -45,18 +45,15 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its title, (title, explanation) of each column, and rows of cells. Its name is its id in the page.
-
-    Columns with a menu have ``filters`` (title, first choice), of which "" chooses all. The first column stays in sight if it is pinned.
-    """
+    """A table of a page."""
 
     title: str
-    columns: tuple[tuple[str, str], ...]
+    columns: tuple[tuple[str, str], ...]  # title and explanation
     rows: list[list[TableCell]]
     note: str = ""
-    name: str = ""
-    filters: tuple[tuple[str, str], ...] = ()
-    pinned: bool = False
+    name: str = ""  # its id in the page
+    filters: tuple[tuple[str, str], ...] = ()  # title and first choice of columns with a menu; "" chooses all
+    pinned: bool = False  # whether the first column stays in sight
 
 
 EMPTY = TableCell("", math.nan)  # the entry of a number that does not exist

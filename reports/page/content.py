@@ -52,11 +52,7 @@ class FailureLine(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a report, in its order.
-
-    ``minute`` has a question and its answer each, and ``price`` is their budget. ``comparison`` is that of the user's own estimators with
-    `rloo`, and ``overview`` has the claims by entropy level. ``estimators`` have a name, an explanation and papers each.
-    """
+    """The content of a report, in its order."""
 
     title: str
     purpose: str
@@ -65,18 +61,18 @@ class Report:
     quick: bool
     contradictions: list[str]
     claims: str
-    minute: list[tuple[str, str]]
-    price: str
+    minute: list[tuple[str, str]]  # questions and answers
+    price: str  # their budget
     answers: Table
-    comparison: Table
-    overview: list[Table]
+    comparison: Table  # of the user's own estimators with `rloo`
+    overview: list[Table]  # claims by entropy level
     cost: Table
     problems: dict[str, Table]
     further: list[Table]
     learning: LearningSection
     skipped: Table
     failures: list[FailureLine]
-    estimators: list[tuple[str, str, list[Entry]]]
+    estimators: list[tuple[str, str, list[Entry]]]  # with explanation and papers
     setup: list[tuple[str, str]]
     environment: list[tuple[str, str]]
     command: str

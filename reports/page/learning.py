@@ -43,17 +43,12 @@ _HINTS = {
 
 @dataclass(frozen=True, eq=False)
 class LearningSection:
-    """The results of training; false if there are none.
-
-    Attributes:
-        study: the numbers. ``sentences``: the answer, the first of which is enough alone. ``tables``: over all tasks, by task, predictors.
-        charts: the rows of each chart that has any, by its name.
-    """
+    """The results of training; false if there are none."""
 
     study: Study
-    sentences: list[str]
-    tables: list[Table]
-    charts: dict[str, pd.DataFrame] = field(repr=False)
+    sentences: list[str]  # the answer, the first of which is enough alone
+    tables: list[Table]  # over all tasks, by task, predictors
+    charts: dict[str, pd.DataFrame] = field(repr=False)  # the rows of each chart that has any
 
     @property
     def headline(self) -> str:
