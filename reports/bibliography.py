@@ -82,11 +82,6 @@ def explained(families: Iterable[str]) -> dict[str, str]:
 
 
 def plain(text: str) -> str:
-    r"""A BibTeX value without its braces and accents in TeX.
-
-    Example:
-        >>> plain(r"{SparseMAP} by Andr{\'e} and Gon{\c{c}}alo")
-        'SparseMAP by André and Gonçalo'
-    """
+    """A BibTeX value without its braces and accents in TeX."""
     composed = _ACCENT.sub(lambda found: unicodedata.normalize("NFC", found[2] + _COMBINING[found[1]]), text)
     return composed.replace("{", "").replace("}", "").replace("--", "–")

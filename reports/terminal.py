@@ -65,10 +65,6 @@ class Verbosity:
         shown.print(f"\n{found['title']}", style="bold", markup=False, soft_wrap=True)
         shown.print(table)
 
-    def progress(self) -> Progress:
-        """A function that prints lines about the progress of a run on standard error."""
-        return (lambda snapshot: None) if self.quiet else plain_progress()
-
 
 def plain_progress(quiet: float = QUIET_SECONDS) -> Progress:
     """Print lines at the start, at the end, at the first compilation and after so many seconds."""

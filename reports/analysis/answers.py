@@ -144,7 +144,7 @@ def places(frame: pd.DataFrame) -> list[AnsweredStage]:
     rows = tables.measured(frame)
     rows = rows.loc[~rows["family"].isin(tables.REFERENCE_FAMILIES) & rows["metric"].isin(_METRICS), list(_ASKED)]
     rows = rows.astype({"estimator": object, "instance": object}).assign(metric=rows["metric"].cat.set_categories(_METRICS))
-    verdicts = {(row.problem, row.stage, row.estimator): row.verdict for row in tables.records(tables.verdicts(frame))}
+    verdicts = {(row.problem, row.stage, row.estimator): row.verdict for row in tables.items_of(tables.verdicts(frame))}
     bounds, groups = tables.bias_bounds(frame), rows.groupby(["problem", "stage"], sort=False, observed=True)
     found = (AnsweredStage.of((str(problem), str(stage)), part, verdicts, bounds) for (problem, stage), part in groups)
     return [place for place in found if place]

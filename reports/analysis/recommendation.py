@@ -251,6 +251,9 @@ class _Search:
 
     def _of_level(self, known: list[_Case], rows: pd.DataFrame, notes: list[str]) -> list[_Case]:
         """The case of each problem at the given entropy level, or at the nearest measured one."""
+        from ...suites.problems.items import number_of
+        from ...suites.problems.regimes import USUAL_ENTROPIES, peaked_like
+
         nearest, stage = [], self.wish.stage
         for problem in dict.fromkeys(case.place.problem for case in known):
             cases = [case for case in known if case.place.problem == problem]
@@ -258,8 +261,13 @@ class _Search:
             if here is None and stage == "early" and len(cases) == 1 and str(cases[0].rows["source"].iloc[0]) != "built-in":
                 (here,) = cases
             if here is None:
-                stages = ", ".join(case.place.stage for case in cases)
-                wanted = self._entropy(stages)
+                stages, wanted = ", ".join(case.place.stage for case in cases), number_of(stage, "h", 1)
+                if wanted is None and stage not in STATES:
+                    allowed = f"init, early, final, h=<number> with 0 < number < 1, or of {self.source}: {stages}"
+                    raise ValueError(f"--stage got {stage!r}; expected {allowed}")
+                if wanted is None:
+                    like = peaked_like(parse(self.wish.oracle)[0])
+                    wanted = (USUAL_ENTROPIES if like is None else like.entropies)[STATES.index(stage)]
                 apart = {case: abs(case.entropy - wanted) for case in cases if case.entropy is not None}
                 if not apart:
                     raise ValueError(f"--stage got {stage!r}, and no entropies were measured; expected one of {stages}")
@@ -271,21 +279,6 @@ class _Search:
             nearest.append(here)
         # Relaxations are exact if a loss is linear between structures, so it comes last.
         return sorted(nearest, key=lambda case: case.extension == "linear")
-
-    def _entropy(self, stages: str) -> float:
-        """The normalised entropy of the given level for a structure."""
-        from ...suites.problems.items import number_of
-        from ...suites.problems.regimes import USUAL_ENTROPIES, peaked_like
-
-        stage = self.wish.stage
-        given = number_of(stage, "h", 1)
-        if given is not None:
-            return given
-        if stage not in STATES:
-            allowed = f"init, early, final, h=<number> with 0 < number < 1, or of {self.source}: {stages}"
-            raise ValueError(f"--stage got {stage!r}; expected {allowed}")
-        like = peaked_like(parse(self.wish.oracle)[0])
-        return (USUAL_ENTROPIES if like is None else like.entropies)[STATES.index(stage)]
 
     def _recommended(self, case: _Case, place: AnsweredStage, found: Answer, left_out: dict[str, str], sizes: str) -> Recommended:
         from ...suites.problems import LOSSES

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -18,6 +18,8 @@ import numpy as np
 import pandas as pd
 
 from ...suites.base import FAILED, timed_nearest
+from ...suites.comparison.pairs import identities as identities
+from ...suites.comparison.pairs import items_of as items_of
 from ...suites.text import ZERO as ZERO
 from ...suites.text import interval
 from ..published import REFERENCE_FAMILIES as REFERENCE_FAMILIES
@@ -62,19 +64,9 @@ def order(frame: pd.DataFrame, column: str) -> list[str]:
     return [str(value) for value in distinct(frame, [column])[column]]
 
 
-def records(frame: pd.DataFrame) -> Iterator[Any]:
-    """The rows of a table as named tuples."""
-    return iter(frame.itertuples(index=False))
-
-
 def distinct(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """The combinations of values in some columns of words, in order of appearance, as plain strings."""
     return frame[list(columns)].drop_duplicates().astype(object).reset_index(drop=True)
-
-
-def numbered(rows: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
-    """The group of each row by some columns of words, numbered from 0 in order of appearance, as in `distinct`."""
-    return rows.groupby(list(columns), sort=False, observed=True, dropna=False).ngroup().to_numpy()
 
 
 def remembered(make: Callable[Concatenate[pd.DataFrame, P], T]) -> Callable[Concatenate[pd.DataFrame, P], T]:
@@ -155,7 +147,7 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     """Every metric over instances: one row per problem, stage, estimator and metric, with the fields of `Spread`."""
     rows = measured(frame)
     keys = [*_GROUP, "family", "metric"]
-    group, table = numbered(rows, keys), distinct(rows, keys)
+    group, table = identities(rows, keys), distinct(rows, keys)
     sizes = np.bincount(group, minlength=len(table))
     starts = np.cumsum(sizes) - sizes
     numbers = rows[["value", "low", "high"]].to_numpy(dtype=float)[np.argsort(group, kind="stable")]
@@ -208,7 +200,7 @@ def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
     """The verdict of every problem, stage and estimator: the worst over instances, and how many instances share it."""
     rows = _judged(frame)
     rows = rows[rows["verdict"] != ""]
-    group, rank = numbered(rows, _GROUP), pd.Series(list(map(VERDICTS.index, rows["verdict"])), dtype=int)
+    group, rank = identities(rows, _GROUP), pd.Series(list(map(VERDICTS.index, rows["verdict"])), dtype=int)
     worst = rank.groupby(group).max()
     sharing = (rank == worst.reindex(group).to_numpy()).groupby(group).sum()
     words = pd.Series(VERDICTS, dtype=object).reindex(worst).to_numpy()
@@ -225,7 +217,7 @@ def bias_bounds(frame: pd.DataFrame) -> dict[tuple[str, str, str], float]:
     rows = rows[(rows["metric"] == "relative_bias") & rows["high"].notna()]
     worst = verdicts(frame).set_index(_GROUP)["verdict"]
     uncertain = set(worst.index[worst.isin(["equivalent", "unresolved"])])
-    ends = rows["high"].groupby(numbered(rows, _GROUP)).median()
+    ends = rows["high"].groupby(identities(rows, _GROUP)).median()
     keys = distinct(rows, _GROUP).itertuples(index=False, name=None)
     return {key: float(end) for key, end in zip(keys, ends, strict=True) if key in uncertain}
 
@@ -250,7 +242,7 @@ def sparsity(frame: pd.DataFrame) -> pd.DataFrame:
     """The estimators whose numbers of used structures and parts were counted, with the median number of ``structures`` that exist."""
     rows = measured(frame)
     rows = rows[rows["metric"].isin(SPARSITY_METRICS[:3])]
-    counts = pd.Series(np.exp(rows["log_count"].astype("float64"))).groupby(numbered(rows, _GROUP)).median()
+    counts = pd.Series(np.exp(rows["log_count"].astype("float64"))).groupby(identities(rows, _GROUP)).median()
     return distinct(rows, _GROUP).assign(structures=counts)
 
 

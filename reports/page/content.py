@@ -85,7 +85,7 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
     known, learning, frame = manifest.get("catalogue", {}), learning_of(every), of_gradients(every)
     claims, found = tables.claims(frame), answers.answers(frame, known.get("values_only"))
     failures = defaultdict[tuple[str, str, str], list[str]](list)
-    for row in tables.records(tables.errors(every)):
+    for row in tables.items_of(tables.errors(every)):
         where = f"{row.estimator} on {', '.join(filter(None, (row.problem, row.stage, row.instance)))} ({row.suite})"
         failures[row.status, str(row.reason), str(row.traceback or "")].append(where)
     extent = headline(frame, manifest) if len(tables.measured(frame)) or not learning else ""
@@ -157,7 +157,7 @@ def contradictions(claims: pd.DataFrame) -> list[str]:
     """One sentence for every estimator that declares itself unbiased for the expected loss and is found biased."""
     sentences = []
     for name, found in claims[claims["contradicted"]].groupby("estimator", sort=False):
-        first = next(tables.records(found))
+        first = next(tables.items_of(found))
         gain = float(np.median([spread.median for spread in found["gain"] if spread is not None] or [1.0]))
         cases = int((claims["estimator"] == name).sum())
         sentences.append(

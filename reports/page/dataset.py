@@ -121,7 +121,7 @@ def cells(frame: pd.DataFrame) -> pd.DataFrame:
     rows = tables.measured(frame)
     words = [*_KEY, "oracle", "loss", "family", "cell"]
     rows = rows.loc[rows["metric"].isin(list(_METRICS)), [*words, "seed", "suite", "instance", "log_count", "replicates"]]
-    rows = rows.assign(key=tables.numbered(rows, _KEY), late=rows["suite"].ne("bias"))
+    rows = rows.assign(key=tables.identities(rows, _KEY), late=rows["suite"].ne("bias"))
     # Times are measured at one level and repeated at others: the cell of a row is that of its bias, if it was measured.
     first = rows.sort_values("late", kind="stable").drop_duplicates("key").sort_index()
     table = first[["key", *words, "seed"]].astype(dict.fromkeys(words, object))

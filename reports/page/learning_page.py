@@ -21,7 +21,7 @@ from ...suites.tasks import TASKS, make_task
 from ...suites.text import coefficient
 from .. import published, results
 from ..analysis.learning import correlation, predictor_name
-from .cells import Table, tabulate
+from .cells import tabulate
 from .learning import learning_of, overall_table, predictor_table, task_table
 from .page import document
 
@@ -29,12 +29,7 @@ WANTED = (9, 24, 5)  # tasks, estimators and seeds of a whole study
 
 
 def write(runs: Sequence[Path], folder: Path) -> Path:
-    """Write the page, and those of the tasks in the folder ``learning``.
-
-    Raises:
-        FileNotFoundError: a folder without a run.
-        ValueError: a run without training, or two runs of one cell.
-    """
+    """Write the page, and those of the tasks in the folder ``learning``; no two runs may have a cell in common."""
     read, seen = [results.read(run) for run in runs], set[tuple[str, ...]]()
     for run, (frame, _) in zip(runs, read, strict=True):
         if not learning_of(frame):
@@ -54,6 +49,10 @@ def write(runs: Sequence[Path], folder: Path) -> Path:
         results.write_whole(folder / path, content)
     counts = zip((len(study.tasks), len(study.names), len(study.seeds)), WANTED, ("tasks", "estimators", "seeds"), strict=True)
     seeds = np.isfinite(study.outcome("accuracy")).sum(-1)
+    by_task = []
+    for name, stage in measured(study):  # the correlation of every predictor with final accuracy on each task
+        within = association(study, name, stage, "accuracy", resamples=0).within
+        by_task.append({"predictor": signed_label(name), "stage": stage, **{task: coefficient(within.get(task)) for task in study.tasks}})
     content = document(
         "learning.md.j2",
         section=section,
@@ -66,7 +65,7 @@ def write(runs: Sequence[Path], folder: Path) -> Path:
         **_choice(study),
         overall=overall_table(study),
         predictors=predictor_table(study) if study.predictors else None,
-        by_task=_by_task(study),
+        by_task=tabulate("", by_task, {}),
         tasks=[(task, paths[task], known.get(task)) for task in study.tasks],
         manifests=[manifest for _, manifest in read],
         command_of=published.command_of,
@@ -91,15 +90,6 @@ def _choice(study: Study) -> dict[str, Any]:
             text = f"{predictor_name(best)}, {first}; on the other half {other}: {verdict}"
         choices[signed_label(outcome)] = text
     return {"halves": halves, "choices": choices}
-
-
-def _by_task(study: Study) -> Table:
-    """The correlation of every predictor with final accuracy on each task."""
-    rows = []
-    for name, stage in measured(study):
-        within = association(study, name, stage, "accuracy", resamples=0).within
-        rows.append({"predictor": signed_label(name), "stage": stage, **{task: coefficient(within.get(task)) for task in study.tasks}})
-    return tabulate("", rows, {})
 
 
 def main() -> None:

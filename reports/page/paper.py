@@ -146,7 +146,7 @@ def _plane(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _error(axes: Axes, rows: pd.DataFrame) -> None:
-    for row in tables.records(rows):
+    for row in tables.items_of(rows):
         pairs = ((row.bias, row.variance), (row.bias_low, row.variance_low), (row.bias_high, row.variance_high))
         middle, low, high = (np.sqrt(bias**2 + np.maximum(variance, 0) / _DECADES) for bias, variance in pairs)
         axes.plot(row.cost * _DECADES, middle, color=row.colour, linewidth=1)

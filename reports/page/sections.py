@@ -90,9 +90,9 @@ def claim_tables(claims: pd.DataFrame) -> list[Table]:
     """The declared and the measured bias of every estimator: a table per entropy level."""
     found = []
     for stage, part in claims.groupby("stage", sort=False, observed=True):
-        problems, by_key = tables.order(part, "problem"), {(row.problem, row.estimator): row for row in tables.records(part)}
+        problems, by_key = tables.order(part, "problem"), {(row.problem, row.estimator): row for row in tables.items_of(part)}
         rows = []
-        for row in tables.records(part.drop_duplicates("estimator")):
+        for row in tables.items_of(part.drop_duplicates("estimator")):
             declares = f"unbiased for {row.objective}" if row.unbiased else "biased"
             rows.append({"estimator": row.estimator, "objective": row.objective, "declares": declares, **dict.fromkeys(problems, EMPTY)})
             for one in (by_key[problem, row.estimator] for problem in problems if (problem, row.estimator) in by_key):
@@ -116,7 +116,7 @@ def problem_tables(frame: pd.DataFrame, claims: pd.DataFrame) -> dict[str, Table
     known, found, metrics = tables.spreads(frame), {}, (*MAIN, _TIME)
     for problem, part in claims.groupby("problem", sort=False, observed=True):
         rows, groups = [], []
-        for row in tables.records(part):
+        for row in tables.items_of(part):
             spreads = {metric: known.get((str(problem), row.stage, row.estimator, metric)) for metric in metrics}
             cells = {metric: spread_cell(spread, of=row.instances) for metric, spread in spreads.items()}
             cells |= {"relative_bias": _bias_cell(row, spreads["relative_bias"], row.instances), _TIME: cost_cell(_TIME, spreads[_TIME])}
@@ -143,7 +143,7 @@ def cost_table(frame: pd.DataFrame) -> Table:
     for name in ("estimator", "stage", "problem"):
         table = table.sort_values(name, kind="stable", key=lambda words: words.map(list(words.unique()).index))
     rows, groups = [], []
-    for row in tables.records(table):
+    for row in tables.items_of(table):
         costs = {_title(name): cost_cell(name, known.get((*row[:3], name))) for name in metrics}
         rows.append({"estimator": row.estimator, **costs, LEVEL: row.stage, "problem": row.problem})
         groups.append(None if row.family in REFERENCE_FAMILIES else row[:2])
@@ -174,11 +174,11 @@ def further_tables(frame: pd.DataFrame) -> list[Table]:
 
     sparse = [
         medians(row, tables.SPARSITY_METRICS, structures=TableCell(number(row.structures), row.structures))
-        for row in tables.records(tables.sparsity(frame))
+        for row in tables.items_of(tables.sparsity(frame))
     ]
     names = [name for name in ("time_exponent", "memory_exponent") if (exponents["metric"] == name).any()]
     fitted: dict[tuple[str, str, str], dict[str, TableCell | str]] = {}
-    for row in tables.records(exponents[(exponents["suite"] == "scaling") & exponents["metric"].isin(names)]):
+    for row in tables.items_of(exponents[(exponents["suite"] == "scaling") & exponents["metric"].isin(names)]):
         key = (row.problem, row.estimator, row.setting.removeprefix("axis="))
         line = dict(zip(("problem", "estimator", "axis"), key, strict=True))
         fitted.setdefault(key, {**line, **dict.fromkeys(names, EMPTY)})[row.metric] = TableCell(
@@ -190,7 +190,7 @@ def further_tables(frame: pd.DataFrame) -> list[Table]:
     found = (
         ("Sparsity", sparse, "Median over instances with quartiles."),
         ("Exponents", [*fitted.values()], "1 is linear, 2 quadratic; with 95 % intervals."),
-        ("Descent", [medians(row, _DESCENT) for row in tables.records(descents)], "Regret of training for the same loss evaluations."),
+        ("Descent", [medians(row, _DESCENT) for row in tables.items_of(descents)], "Regret of training for the same loss evaluations."),
     )
     return [tabulate(title, some, hints, note=note, name=title.lower()) for title, some, note in found if some]
 

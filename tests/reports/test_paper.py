@@ -47,10 +47,10 @@ def test_the_matrix_has_the_best_of_every_problem_and_state() -> None:
     }
     asked = ("gradients", answers.MAIN_BUDGET)
     found = {(one.problem, one.stage): one.estimator for one in answers.answers(frame) if (one.question.name, one.budget) == asked}
-    assert {(row.problem, row.stage): row.estimator for row in tables.records(best)} == found
+    assert {(row.problem, row.stage): row.estimator for row in tables.items_of(best)} == found
     panels = paper.draw_matrix(best).axes
     assert [panel.get_title() for panel in panels] == ["quadratic", "mlp"]
     assert {text.get_text() for text in panels[0].texts} - {""} == {
-        number(row.score, 2) if row.sure else f"({number(row.score, 2)})" for row in tables.records(best) if row.loss == "quadratic"
+        number(row.score, 2) if row.sure else f"({number(row.score, 2)})" for row in tables.items_of(best) if row.loss == "quadratic"
     }
     assert r"the\_other@mlp (subset" in [figure.text for figure in paper.planned(frame)][3]

@@ -103,7 +103,15 @@ def launched(  # noqa: PLR0913
             if behind := _left_behind(work, folder, place):
                 verbosity.say(behind, "yellow", important=True)
             results.write_manifest(folder, {**manifest, "status": "running"})
-            runner.measure(plan, folder, work, machine, progress=verbosity.progress(), scope=scope, mirror=mirror)
+            runner.measure(
+                plan,
+                folder,
+                work,
+                machine,
+                progress=(lambda _: None) if options.quiet else terminal.plain_progress(),
+                scope=scope,
+                mirror=mirror,
+            )
             left = _left(work, folder)
             frame, whole = publish(plan, folder, place, manifest, left)
             counts = {**tables.counts(frame), "left": left}
@@ -273,7 +281,7 @@ def _summarise(frame: Any, manifest: results.Manifest, verbosity: Verbosity) -> 
         verbosity.say(line, apart=True)
     for line in page.contradictions(tables.claims(frame)):
         verbosity.say(f"! {line}", "red")
-    for row in tables.records(tables.errors(frame).head(ERRORS_SHOWN)):
+    for row in tables.items_of(tables.errors(frame).head(ERRORS_SHOWN)):
         where = ", ".join(filter(None, (row.problem, row.stage, row.instance)))
         verbosity.say(f"{row.status}: {row.estimator} on {where}: {row.reason}", "red")
     return sentences
