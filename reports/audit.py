@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -106,15 +105,7 @@ def _laws(checks: Sequence[Check]) -> Table:
 
 
 def as_record(found: Audit | OracleAudit, *, strict: bool = False) -> dict[str, Any]:
-    """Values for strict JSON: lists for tuples, text for infinite numbers."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(item) for item in value]
-        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
+    """The facts of an audit as nested values."""
     record: dict[str, Any] = {"verdict": found.verdict, "exit_code": found.exit_code(strict=strict)}
     record |= {name: list(getattr(found, name)) for name in ("causes", "remedies") if hasattr(found, name)}
-    return record | {name: plain(value) for name, value in dataclasses.asdict(found).items()}
+    return record | dataclasses.asdict(found)

@@ -75,7 +75,7 @@ class LearningSection:
 @tables.remembered
 def learning_of(frame: pd.DataFrame) -> LearningSection:
     """The section of a run."""
-    rows = frame[_starting(frame, (TASK, LEARNT))]
+    rows = frame[frame["problem"].str.startswith((TASK, LEARNT))]
     found = study(rows_of(rows))
     made = [overall_table(found)] if len(found.tasks) > 1 else []
     made += [task_table(found, task) for task in found.tasks]
@@ -87,12 +87,8 @@ def learning_of(frame: pd.DataFrame) -> LearningSection:
 @tables.remembered
 def of_gradients(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of a run that measure gradients, also at the models of tasks: all except training itself."""
-    trained = _starting(frame, (TASK,))
+    trained = frame["problem"].str.startswith(TASK)
     return frame[~trained] if trained.any() else frame
-
-
-def _starting(frame: pd.DataFrame, beginnings: tuple[str, ...]) -> pd.Series[bool]:
-    return frame["problem"].isin([name for name in tables.order(frame, "problem") if name.startswith(beginnings)])
 
 
 def task_table(study: Study, task: str) -> Table:

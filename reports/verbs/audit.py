@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +65,7 @@ def audit(options: AuditOptions) -> None:
         from ...suites.audit.oracles import audit_oracle
         from .. import audit as screen
         from .. import terminal
+        from ..comparison import json_text
         from .run import launch
 
         launch.pin_threads()
@@ -75,7 +75,7 @@ def audit(options: AuditOptions) -> None:
             found.append(audit_estimator(options.estimator, structures=options.oracle, **claims, **limits))
         if options.json:
             records = [screen.as_record(one, strict=options.strict) for one in found]
-            typer.echo(json.dumps(records[0] if options.estimator else records, indent=2, allow_nan=False, ensure_ascii=False))
+            typer.echo(json_text(records[0] if options.estimator else records, indent=2), nl=False)
         else:
             for one in found:
                 terminal.console().print(screen.as_text(one))
