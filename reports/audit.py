@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +40,14 @@ MAX_CAUSES = 4
 def as_text(found: Audit | OracleAudit) -> Group:
     """One screen."""
     word, style, meaning = HEADLINES[found.verdict]
-    above, below = _of_estimator(found) if hasattr(found, "comparisons") else _of_oracle(found)  # type: ignore[arg-type]
-    headline = Text.assemble((word, style), f"  {found.subject}: {meaning}")
-    return Group(headline, *above, Text(), _laws(found.checks), Text(), *below)
+    headline, laws = Text.assemble((word, style), f"  {found.subject}: {meaning}"), _laws(found.checks)
+    if hasattr(found, "comparisons"):
+        above, below = _of_estimator(found)  # type: ignore[arg-type]
+        return Group(headline, *above, Text(), laws, Text(), *below)
+    lines = [f"looked at {event}" for event in found.events] + ([f"is no {', '.join(found.lacking)}"] if found.lacking else [])
+    tests = plural(sum(check.p_value is not None for check in found.checks), "test")
+    small = f"Sums over all structures in float64; {tests} of samples with an error rate of {significant(found.alpha)} together."
+    return Group(headline, *(Text(line, style="dim") for line in lines), Text(), laws, Text(), Text(small, style="dim"))
 
 
 def _table(*columns: tuple[str, dict[str, Any]]) -> Table:
@@ -53,16 +57,7 @@ def _table(*columns: tuple[str, dict[str, Any]]) -> Table:
     return table
 
 
-def _of_oracle(found: OracleAudit) -> tuple[list[Any], list[Any]]:
-    """The lines above and below the laws."""
-    above = [f"looked at {event}" for event in found.events] + ([f"is no {', '.join(found.lacking)}"] if found.lacking else [])
-    tests = plural(sum(check.p_value is not None for check in found.checks), "test")
-    small = f"Sums over all structures in float64; {tests} of samples with an error rate of {significant(found.alpha)} together."
-    return [Text(line, style="dim") for line in above], [Text(small, style="dim")]
-
-
 def _of_estimator(found: Audit) -> tuple[list[Any], list[Any]]:
-    """The lines above and below the laws."""
     declared, rows = found.declared, found.comparisons
     bias = "unbiased" if declared["unbiased"] else "biased"
     scale = "" if declared["scale"] == 1 else f", scale {significant(declared['scale'])}"
@@ -102,10 +97,3 @@ def _laws(checks: Sequence[Check]) -> Table:
         detail = shown[0].detail + (f" ({shown[0].cause})" if shown[0].status == "crashed" else "")
         table.add_row(law, Text(word, style=style), f"all {count}" if len(shown) == count > 1 else where, Text(detail))
     return table
-
-
-def as_record(found: Audit | OracleAudit, *, strict: bool = False) -> dict[str, Any]:
-    """The facts of an audit as nested values."""
-    record: dict[str, Any] = {"verdict": found.verdict, "exit_code": found.exit_code(strict=strict)}
-    record |= {name: list(getattr(found, name)) for name in ("causes", "remedies") if hasattr(found, name)}
-    return record | dataclasses.asdict(found)

@@ -101,10 +101,7 @@ class Answer:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether one estimator is the best, a few are, most of them, or none.
-
-        It is ``useless`` if the interval of ρ holds 0. It is ``unclear`` without an interval, or if more than half of them are tied.
-        """
+        """``useless`` if the interval of ρ holds 0, ``unclear`` without an interval or if more than half of the candidates are tied."""
         score = self.score
         least = score.value if score.low is None else score.low
         if not self.question.logarithmic and least is not None and least <= 0:
@@ -116,10 +113,7 @@ class Answer:
 
 @tables.remembered
 def answers(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> list[Answer]:
-    """Answers to all questions with eligible estimators, at all problems and entropy levels at which bias and variance were measured.
-
-    The estimators for which `needs_values_only` is true may be given, if they are known.
-    """
+    """Answers to all questions with eligible estimators, at all problems and entropy levels at which bias and variance were measured."""
     found = (place.answer(question, budget, values_only) for place in places(frame) for question in QUESTIONS for budget in BUDGETS)
     return [answer for answer in found if answer]
 
@@ -195,8 +189,13 @@ class AnsweredStage:
             errors = ((ratios["high"] - ratios["low"]) / ratios["value"]).loc[found].fillna(np.inf).to_numpy() / (2 * _NORMAL)
             uncertain = [name for name, error in zip(found, errors, strict=True) if MAX_RATIO_ERROR < _NORMAL * error < np.inf]
         if uncertain:
-            work, own = ([evaluations.get(name, np.nan) + oracle_calls(name) for name in some] for some in (found, [REFERENCE]))
-            costs, errors = (np.array(work) / own if np.isfinite(own[0]) else np.ones(len(found))), np.zeros(len(found))
+            calls = {name: made.evaluations() for name in (*found, REFERENCE) if (made := _estimator(name)) is not None}
+            work = {
+                name: evaluations.get(name, np.nan) + sum(getattr(made, call) for call in _ORACLE_CALLS) for name, made in calls.items()
+            }
+            own = work.get(REFERENCE, np.nan)
+            costs = np.array([work.get(name, np.nan) for name in found]) / own if np.isfinite(own) else np.ones(len(found))
+            errors = np.zeros(len(found))
         first = rows.drop_duplicates("estimator").set_index("estimator").loc[found]
         return cls(
             *key,
@@ -217,10 +216,7 @@ class AnsweredStage:
         )
 
     def with_loss_cost(self, evaluation: float) -> AnsweredStage:
-        """A copy for a loss whose evaluation takes `evaluation` times as long as one estimate of `REFERENCE` without a loss.
-
-        Estimators with an unknown number of evaluations do not compete. The time of the measured loss is neglected.
-        """
+        """A copy for a loss whose evaluation takes as many estimates of `REFERENCE`; the time of the measured loss is neglected."""
         own = self.evaluations.get(REFERENCE, 1.0)
         calls = np.array([self.evaluations.get(name, np.nan) for name in self.names])
         costs = (self.costs + evaluation * calls) / (1 + evaluation * own) if evaluation > 0 else self.costs
@@ -305,12 +301,6 @@ def needs_values_only(estimator: str) -> bool:
 
 
 @functools.cache
-def oracle_calls(estimator: str) -> float:
-    """Calls of the oracle behind one estimate; NaN if the estimator is not known."""
-    found = _estimator(estimator)
-    return np.nan if found is None else float(sum(getattr(found.evaluations(), name) for name in _ORACLE_CALLS))
-
-
 def _estimator(name: str) -> Any:
     """An estimator of a module that is loaded already, or None: names are those of any table."""
     from ...estimators import make_estimator

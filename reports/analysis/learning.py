@@ -1,7 +1,4 @@
-"""The answer of a run of training: the best estimator, its lead and cost, and whether metrics of the gradient predict accuracy.
-
-Every claim has a 95 % interval. A correlation whose interval contains 0 is reported as not shown.
-"""
+"""The answer of a run of training: the best estimator, its lead and cost, and whether metrics of the gradient predict accuracy."""
 
 from __future__ import annotations
 

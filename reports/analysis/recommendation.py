@@ -144,8 +144,6 @@ class _Case:
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """The search for an answer to a wish in a table."""
-
     wish: Wish
     frame: pd.DataFrame
     about: results.Manifest
@@ -237,7 +235,6 @@ class _Search:
         return f"`structgrad run bias sparsity wall_clock --preset standard{builtin} -p '{name}' --stage {stage} --out recommend-run`"
 
     def _of_loss(self, known: list[_Case], rows: pd.DataFrame, notes: list[str]) -> list[_Case]:
-        """The cases with a loss of the given kind."""
         fitting = [case for case in known if (case.extension == "none") != self.wish.loss_gradients]
         losses = ", ".join(dict.fromkeys(case.place.loss for case in known))
         if not fitting and self.wish.loss_gradients:

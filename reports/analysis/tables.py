@@ -96,10 +96,7 @@ def by_loss(frame: pd.DataFrame) -> pd.DataFrame:
 
 @remembered
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows that hold a number that is no point of a sweep, with words as categories and plain floats.
-
-    The times of a problem are repeated for each of its stages.
-    """
+    """The rows with a number that is no point of a sweep, as categories and plain floats; times are repeated for each stage."""
     rows = frame[(frame["status"] == "ok") & frame["value"].notna() & (frame["metric"] != "") & (frame["setting"] == "")]
     rows = _once(rows)
     numbers = {name: rows[name].astype("float64") for name in ("value", "low", "high")}
@@ -167,13 +164,11 @@ def _quantiles(values: np.ndarray, probabilities: tuple[float, ...]) -> np.ndarr
 
 
 def median_interval(values: np.ndarray) -> np.ndarray:
-    """The 95 % percentile bootstrap of the median; the resamples are the same in every call, so that a report can be repeated.
-
-    Values are [groups, instances]; ends are [2, groups], NaN where there are fewer than three instances.
-    """
+    """The 95 % percentile bootstrap of the median [2, groups] of values [groups, instances]; NaN for fewer than three instances."""
     size = values.shape[1]
     if size < 3:
         return np.full((2, len(values)), math.nan)
+    # The resamples are the same in every call, so that a report can be repeated.
     # The middle of a resample of sorted values is at the middle of the drawn ranks.
     ranks = np.sort(np.random.default_rng(size).integers(size, size=(_RESAMPLES, size)), axis=1)[:, [(size - 1) // 2, size // 2]]
     ordered = np.sort(values, axis=-1)
@@ -209,10 +204,7 @@ def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
 
 @remembered
 def bias_bounds(frame: pd.DataFrame) -> dict[tuple[str, str, str], float]:
-    """Median over instances of the upper 95 % ends of undecided biases, by (problem, stage, estimator).
-
-    A bias of 0 from samples is not known to be 0: only its bound is known.
-    """
+    """Median over instances of the upper 95 % ends of undecided biases, by (problem, stage, estimator)."""
     rows = measured(frame)
     rows = rows[(rows["metric"] == "relative_bias") & rows["high"].notna()]
     worst = verdicts(frame).set_index(_GROUP)["verdict"]
@@ -226,8 +218,7 @@ def bias_bounds(frame: pd.DataFrame) -> dict[tuple[str, str, str], float]:
 def claims(frame: pd.DataFrame) -> pd.DataFrame:
     """Declarations and measurements: one row per problem, stage and estimator, with bias and gain as `Spread` or None.
 
-    ``contradicted`` is true if an estimator that declares itself unbiased for the expected loss is found biased. ``bias_bound`` is that of
-    `bias_bounds`, else NaN.
+    ``contradicted`` is true if an estimator that declares itself unbiased for the expected loss is found biased.
     """
     words = [*_GROUP, "family", "objective"]
     rows = _judged(frame)[[*words, "unbiased", "deterministic"]].drop_duplicates(_GROUP).astype(dict.fromkeys(words, object))

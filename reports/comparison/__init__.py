@@ -188,7 +188,6 @@ def _evidence(item: Any) -> str:
 
 
 def _values(item: Any, digits: int = 4) -> str:
-    """Both numbers."""
     shown = []
     for value, status in ((item.base, item.base_status), (item.head, item.head_status)):
         number = "undefined" if np.isnan(value) else significant(0.0 if abs(value) < ZERO else value, digits)
@@ -241,7 +240,6 @@ def comparison_markdown(base: str, heads: Heads) -> str:
 
 
 def _lists(title: str, found: Findings) -> list[str]:
-    """Findings as lists in Markdown."""
     parts = [*([f"### {title}", ""] if title else []), *(f"- {_cell(line)}" for line in found.lines), ""] if found.lines else []
     return parts + ([f"and {found.left} more.", ""] if found.left else [])
 

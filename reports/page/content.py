@@ -116,7 +116,6 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
 
 
 def _title(frame: pd.DataFrame, learning: LearningSection) -> str:
-    """The tasks, or the structures, of the run."""
     if learning:
         return f"Training with gradient estimators: {listed(learning.study.tasks)}"
     rows = tables.measured(frame)

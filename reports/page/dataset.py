@@ -114,10 +114,7 @@ def marks(frame: pd.DataFrame, known: Mapping[str, Any]) -> dict[str, pd.DataFra
 
 
 def cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per problem, entropy level and estimator: the instances, metrics with quartiles, and the cell that repeats it.
-
-    ``bias_bound`` is the upper end where a bias was neither found nor excluded, NaN elsewhere; ``cell`` is empty where nothing repeats it.
-    """
+    """One row per problem, entropy level and estimator: the instances, metrics with quartiles, and the cell that repeats it."""
     rows = tables.measured(frame)
     words = [*_KEY, "oracle", "loss", "family", "cell"]
     rows = rows.loc[rows["metric"].isin(list(_METRICS)), [*words, "seed", "suite", "instance", "log_count", "replicates"]]

@@ -14,7 +14,7 @@ import scipy
 
 from ...suites.base import LEARNT, TASK
 from ...suites.learning.arrays import Study, study
-from ...suites.learning.finding import Association, measured, predictor_results
+from ...suites.learning.finding import measured, predictor_results
 from ...suites.learning.summaries import interquartile_mean, probability_of_improvement
 from ...suites.metrics import label_of, signed_label
 from ...suites.statistics.interval import Interval
@@ -179,7 +179,10 @@ def predictor_table(study: Study) -> Table:
         row: dict[str, TableCell | str] = {"predictor": signed_label(predictor), LEVEL: stage}
         for outcome, kinds in itertools.groupby(some, lambda one: signed_label(one.outcome)):
             both, *others = kinds
-            row |= {f"{outcome}: {one.kind}": correlation_cell(one.whole) for one in (both, *others)}
+            for one in (both, *others):
+                value, small = one.whole.pooled.value, one.whole.note or f"{one.whole.estimators} of {one.whole.ideas} ideas"
+                key = math.nan if value is None else value
+                row[f"{outcome}: {one.kind}"] = TableCell(coefficient(one.whole.pooled), key, notes=(small,))
             text = f"{coefficient(both.choice.pooled)} → {coefficient(both.confirmation.pooled)}"
             notes = ("confirmed",) if both.confirmed else ()
             row[f"{outcome}: halves"] = TableCell(text, both.confirmation.pooled.value or 0.0, notes=notes)
@@ -195,16 +198,6 @@ def predictor_table(study: Study) -> Table:
     )
     name = "learning-predictors"
     return tabulate("Predictors of final accuracy", rows, hints, filters=(), note=note, name=name, pinned=True)
-
-
-def correlation_cell(found: Association) -> TableCell:
-    """A correlation, with the number of its estimators."""
-    value, sizes = found.pooled.value, f"{found.estimators} of {found.ideas} ideas"
-    return (
-        TableCell("–", math.nan, notes=(found.note,))
-        if value is None
-        else TableCell(coefficient(found.pooled), value, notes=(found.note or sizes,))
-    )
 
 
 def _curves(study: Study, frame: pd.DataFrame) -> pd.DataFrame:

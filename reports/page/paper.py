@@ -54,6 +54,8 @@ class PlannedFigure:
 
     def draw(self) -> dict[str, bytes]:
         """Draw it, a panel per entropy level side by side; the contents of ``<name>.pdf`` and ``<name>.tex``, its caption."""
+        from matplotlib.figure import Figure
+
         stages, names = tables.order(self.rows, "stage"), self.rows.drop_duplicates("estimator")
         columns, per_line = min(len(stages), 3), 2 if len(stages) == 1 else 4
         lines = math.ceil(len(stages) / columns)
@@ -61,7 +63,10 @@ class PlannedFigure:
             if self.panel is None:
                 figure = draw_matrix(self.rows)
             else:
-                figure = _figure(COLUMN if columns == 1 else PAGE, 2.2 * lines + 0.13 * math.ceil(len(names) / per_line) + 0.1)
+                figure = Figure(
+                    figsize=(COLUMN if columns == 1 else PAGE, 2.2 * lines + 0.13 * math.ceil(len(names) / per_line) + 0.1),
+                    layout="constrained",
+                )
                 panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).ravel()
                 for panel, stage in zip(panels, stages, strict=False):
                     self.panel(panel, self.rows[self.rows["stage"] == stage])
@@ -91,10 +96,7 @@ def planned(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iter
 
 
 def winners(held: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The best estimator of any kind for each problem and entropy level, with the time of `MAIN_BUDGET` estimates of REINFORCE.
-
-    ``base`` is the problem without its loss, and ``sure`` is whether no other may be as good.
-    """
+    """The best estimator for each problem, without its loss (``base``), and entropy level, and whether no other is tied (``sure``)."""
     standings = held["standings"]
     asked = standings[(standings["question"] == "gradients") & (standings["budget"] == MAIN_BUDGET)]
     rivals = asked[asked["standing"] == "tied"].groupby(["problem", "stage"]).size()
@@ -108,6 +110,7 @@ def draw_matrix(best: pd.DataFrame) -> Figure:
     """Structures by states, a panel for every loss: the best estimator by its colour, with its score; in brackets where it is not sure."""
     import seaborn as sns
     from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
 
     losses, bases, stages = (tables.order(best, name) for name in ("loss", "base", "stage"))
     colours = best.drop_duplicates("estimator").set_index("estimator")["colour"]
@@ -115,7 +118,10 @@ def draw_matrix(best: pd.DataFrame) -> Figure:
     shown = best["score"].map(lambda score: number(score, 2))
     best = best.assign(code=best["estimator"].map(codes), word=shown.where(best["sure"], "(" + shown + ")"))
     with _looks("white"):
-        figure = _figure(PAGE if len(losses) * len(stages) > 4 else COLUMN, 0.75 + 0.17 * len(bases) + 0.14 * math.ceil(len(codes) / 4))
+        figure = Figure(
+            figsize=(PAGE if len(losses) * len(stages) > 4 else COLUMN, 0.75 + 0.17 * len(bases) + 0.14 * math.ceil(len(codes) / 4)),
+            layout="constrained",
+        )
         panels = figure.subplots(1, len(losses), squeeze=False, sharey=True).ravel()
         for panel, loss in zip(panels, losses, strict=True):
             rows = best[best["loss"] == loss].set_index(["base", "stage"])
@@ -173,12 +179,6 @@ def _looks(style: Literal["white", "whitegrid"]) -> Iterator[None]:
     defaults: dict[Any, Any] = {key: value for key, value in mpl.rcParamsDefault.items() if key != "backend"}
     with mpl.rc_context({**defaults, **FONTS}), sns.axes_style(style, {"grid.linewidth": 0.4}):
         yield
-
-
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure as Empty
-
-    return Empty(figsize=(width, height), layout="constrained")
 
 
 def _legend(figure: Figure, colours: Mapping[Any, str], columns: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -77,13 +78,9 @@ def _hints(metrics: Iterable[str]) -> dict[str, str]:
 
 def _costs(metrics: Iterable[str]) -> dict[str, Callable[[float], float]]:
     """Functions of values that are smallest at the best, by the title of their column."""
-
-    def cost_of(metric: str) -> Callable[[float], float]:
-        if metric == "gain":
-            return lambda value: abs(value - 1)
-        return (lambda value: -value) if METRICS[metric].rule.role == "higher" else float
-
-    return {_title(metric): cost_of(metric) for metric in metrics}
+    roles = {metric: METRICS[metric].rule.role for metric in metrics}
+    found = {_title(metric): operator.neg if role == "higher" else float for metric, role in roles.items()}
+    return found | ({_title("gain"): lambda value: abs(value - 1)} if "gain" in roles else {})
 
 
 def claim_tables(claims: pd.DataFrame) -> list[Table]:
@@ -121,19 +118,16 @@ def problem_tables(frame: pd.DataFrame, claims: pd.DataFrame) -> dict[str, Table
             cells = {metric: spread_cell(spread, of=row.instances) for metric, spread in spreads.items()}
             cells |= {"relative_bias": _bias_cell(row, spreads["relative_bias"], row.instances), _TIME: cost_cell(_TIME, spreads[_TIME])}
             rows.append({"estimator": row.estimator, LEVEL: row.stage, "verdict": verdict_cell(row)})
-            rows[-1] |= {_title(metric): _narrow(cell) for metric, cell in cells.items()}
+            for metric, cell in cells.items():  # all but the median is in small print, which makes the column narrow
+                middle, bracket, rest = cell.text.partition(" [")
+                bounds, _, fewer = rest.partition("]")
+                notes = tuple(filter(None, (f"[{bounds}]" if bracket else "", fewer.strip())))
+                rows[-1][_title(metric)] = TableCell(middle, cell.key, notes=notes)
             groups.append(None if row.family in REFERENCE_FAMILIES else row.stage)
         looks: dict[str, Any] = {"costs": _costs(metrics), "groups": groups, "note": _PROBLEM_NOTE, "pinned": True}
         hints = {"verdict": "of the test for bias", **_hints(metrics)}
         found[str(problem)] = tabulate(f"All estimators on {problem}", rows, hints, name=f"problem-{problem}", **looks)
     return found
-
-
-def _narrow(cell: TableCell) -> TableCell:
-    """The cell with everything but its median in small print below, which makes the column narrow."""
-    middle, bracket, rest = cell.text.partition(" [")
-    bounds, _, fewer = rest.partition("]")
-    return TableCell(middle, cell.key, notes=tuple(filter(None, (f"[{bounds}]" if bracket else "", fewer.strip()))))
 
 
 def cost_table(frame: pd.DataFrame) -> Table:

@@ -146,7 +146,6 @@ class Standard:
 
 
 def _instances(rows: pd.DataFrame, column: str) -> int:
-    """The most instances of any value of a column."""
     return int(rows[rows["instance"].fillna("") != ""].groupby(column, observed=True)["instance"].nunique().max())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import typer
@@ -74,7 +74,10 @@ def audit(options: AuditOptions) -> None:
         if options.estimator is not None:
             found.append(audit_estimator(options.estimator, structures=options.oracle, **claims, **limits))
         if options.json:
-            records = [screen.as_record(one, strict=options.strict) for one in found]
+            records = []
+            for one in found:
+                records.append({"verdict": one.verdict, "exit_code": one.exit_code(strict=options.strict)})
+                records[-1] |= {name: getattr(one, name) for name in ("causes", "remedies") if hasattr(one, name)} | asdict(one)
             typer.echo(json_text(records[0] if options.estimator else records, indent=2), nl=False)
         else:
             for one in found:

@@ -139,7 +139,6 @@ def _counted(name: str, kind: Any, given: dict[str, Any], options: dict[str, str
 
 
 def _lines(found: Record) -> Iterator[str]:
-    """A record for people."""
     yield f"{found['kind']} {found['name']}: {found['description']}"
     for key, value in found.items():
         if key not in ("kind", "name", "description", "documentation", "example"):

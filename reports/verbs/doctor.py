@@ -11,7 +11,7 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,7 +65,7 @@ def doctor(
 
 
 def _test_device(device: str, only: str, *, as_json: bool) -> int:
-    """Test the laws of every oracle on a device, print a line for each as it ends, and return the exit code."""
+    """Print a line for each oracle as its test ends, and return the exit code."""
     from ...oracles import ORACLES, Subset
     from ...suites.audit.oracles import audit_oracle
     from ...suites.running.planning.plan import check_device
@@ -246,7 +246,4 @@ def _score_files() -> Iterator[MachineCheck]:
         yield MachineCheck("score files", str(error), "or give the folder with --data", broken=True)
 
 
-CHECKS: tuple[Callable[[], Iterator[MachineCheck]], ...] = (
-    *(_versions, _gpu, _processors, _disk, _kernels, _oracles, _plugins, _score_files),
-)
-"""Checks, in the order of the output."""
+CHECKS = (_versions, _gpu, _processors, _disk, _kernels, _oracles, _plugins, _score_files)  # in the order of the output

@@ -53,11 +53,7 @@ def export(options: ExportOptions) -> None:
 
 
 def exported(frame: pd.DataFrame, to: str) -> bytes:
-    """A table in a format of other programs.
-
-    CSV separates batches by semicolons; `frames.from_csv` restores the table. Parquet has texts for categories. JSON lines are strict: null
-    for no value, the text ``inf`` for infinity; ``pandas.read_json(file, lines=True, dtype=False)`` reads them.
-    """
+    """A table in a format of other programs; `frames.from_csv` restores it from CSV, which separates batches by semicolons."""
     if to == "csv":
         batches = frame["batches"].map(lambda values: ";".join(repr(float(value)) for value in values))
         return frame.assign(batches=batches).to_csv(index=False).encode()

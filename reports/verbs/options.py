@@ -48,10 +48,7 @@ def seconds_of(text: str) -> float:
 
 
 def read_options(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the options of a TOML file as defaults of a command; called before the other options are read.
-
-    A key is a long option or the argument, a list stands for an option that is repeated, true and false for a switch.
-    """
+    """Take the options of a TOML file as defaults of a command: keys are long options or the argument, and lists are repeated options."""
     if path is None or context.resilient_parsing:
         return path
     with sentences():

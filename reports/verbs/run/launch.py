@@ -256,12 +256,10 @@ def _left_behind(work: Grid, folder: Path, place: str) -> str:
 
 
 def _left(work: Grid, folder: Path) -> int:
-    """The number of cells that are not measured."""
-    known: Any = ()
-    if store.holds_run(folder):
-        with store.Store(folder) as found:
-            known = found.known()
-    return sum(cell.identity not in known for cell in work.cells)
+    if not store.holds_run(folder):
+        return len(work.cells)
+    with store.Store(folder) as found:
+        return len({cell.identity for cell in work.cells} - found.known().keys())
 
 
 def _summarise(frame: Any, manifest: results.Manifest, verbosity: Verbosity) -> list[str]:
