@@ -250,11 +250,9 @@ def price(found: list[Answer]) -> str:
     """The budget of every candidate, in the sentences of `minute`."""
     if all(answer.timed for answer in found):
         return f"with the time that {MAIN_BUDGET} estimates of REINFORCE take"
-    if any(answer.uncertain for answer in found):
-        return (
-            f"with the time of {MAIN_BUDGET} estimates of REINFORCE, or as many oracle calls and loss evaluations where times are uncertain"
-        )
-    return f"with {MAIN_BUDGET} estimates each (no times relative to REINFORCE were taken)"
+    if not any(answer.uncertain for answer in found):
+        return f"with {MAIN_BUDGET} estimates each (no times relative to REINFORCE were taken)"
+    return f"with the time of {MAIN_BUDGET} estimates of REINFORCE, or as many oracle calls and loss evaluations where times are uncertain"
 
 
 def answer_table(found: list[Answer]) -> Table:

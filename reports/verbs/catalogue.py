@@ -19,9 +19,8 @@ from .outcome import sentences
 
 Record = dict[str, Any]  # one entry: its ``name``, its ``description``, and the declarations of an estimator
 
-KINDS = {kind: kind.removesuffix("s") for kind in ("estimators", "supervised", "oracles", "problems", "tasks")}
-KINDS |= {"losses": "loss"} | {kind: kind.removesuffix("s") for kind in ("noises", "suites", "metrics", "engines", "presets", "plugins")}
-"""Kinds of names, in the order of `list`, each with the word for one of them."""
+_KINDS = "estimators supervised oracles problems tasks losses noises suites metrics engines presets plugins"
+KINDS = {kind: {"losses": "loss"}.get(kind, kind.removesuffix("s")) for kind in _KINDS.split()}  # with the word for one of them
 
 STAGES = ("init", "early", "final", "h=0.95", "h=0.7", "h=0.4", "h=0.1")  # entropy levels of the built-in problems
 
@@ -128,7 +127,10 @@ def list_(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="Kind: " + ", ".join(KINDS) + ". Default: all.", metavar="KIND", show_default=False, autocompletion=complete("kinds")
+            help="Kind: " + ", ".join(KINDS) + ". Default: all.",
+            metavar="KIND",
+            show_default=False,
+            autocompletion=complete("kinds"),
         ),
     ] = None,
     pattern: Annotated[

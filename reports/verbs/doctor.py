@@ -206,6 +206,9 @@ def _can_write(folder: Path) -> bool:
 
 
 def _kernels() -> Iterator[MachineCheck]:
+    import torch
+
+    from ...oracles import Categorical
     from ...user_cache import user_cache
 
     chosen = os.environ.get("NUMBA_CACHE_DIR")
@@ -215,13 +218,6 @@ def _kernels() -> Iterator[MachineCheck]:
     value = f"{warm} in {folders[0]}" if warm else "none yet: the first run compiles for a few minutes"
     advice = "" if writable else "they cannot be written, and every process compiles for minutes: set NUMBA_CACHE_DIR to a writable folder"
     yield MachineCheck("compiled kernels", value, advice)
-
-
-def _oracles() -> Iterator[MachineCheck]:
-    import torch
-
-    from ...oracles import Categorical
-
     right = abs(float(Categorical().marginals(torch.tensor([0.0, 1.0]).double())[1]) - 0.7310585786300049) < 1e-12
     yield MachineCheck("oracles", "correct" if right else "wrong results", "" if right else "reinstall torch and numba", broken=not right)
 
@@ -246,4 +242,4 @@ def _score_files() -> Iterator[MachineCheck]:
         yield MachineCheck("score files", str(error), "or give the folder with --data", broken=True)
 
 
-CHECKS = (_versions, _gpu, _processors, _disk, _kernels, _oracles, _plugins, _score_files)  # in the order of the output
+CHECKS = (_versions, _gpu, _processors, _disk, _kernels, _plugins, _score_files)  # in the order of the output

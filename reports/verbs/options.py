@@ -237,10 +237,8 @@ def takes(kind: type[Any], function: Callable[[Any], None]) -> Callable[..., Non
         function(kind(**values))
 
     order: dict[str | None, int] = {panel: place for place, panel in enumerate(PANELS)}
-    verb.__doc__, verb.__name__ = function.__doc__, function.__name__
-    verb.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        sorted(parameters(kind).values(), key=lambda one: order.get(one.annotation.__metadata__[0].rich_help_panel, -1))
-    )
+    found = sorted(parameters(kind).values(), key=lambda one: order.get(one.annotation.__metadata__[0].rich_help_panel, -1))
+    verb.__doc__, verb.__name__, verb.__signature__ = function.__doc__, function.__name__, inspect.Signature(found)  # type: ignore[attr-defined]
     return verb
 
 

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from structgrad.reports import audit as screen
 from structgrad.reports.cli import app
+from structgrad.reports.verbs import audit as screen
 from structgrad.suites.audit import audit as examine
 from tests.suites.audit import planted_faults
 
