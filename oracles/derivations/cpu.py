@@ -1,12 +1,13 @@
-"""Every operation on derivations, in compiled steps, for `WIDTH` items of a batch at a time.
+"""Every operation on derivations, in passes over segments (see `packing`): eight nodes of one item, or one node of eight, at a time.
 
 Inside weights are sums of products of float64 numbers wherever they and the weights of parts keep within limits that no product of three
 can leave; scores are shifted for that, by about the log-partition per part, where all structures have the same number of parts. An item
 that does not keep within is not certified, and gets its weights as mantissas with exponents of their own (`wide_range`), which scores up
-to `LARGEST` cannot leave. Either way the terms of every node are kept: what each of its edges adds to its weight. A term by the sum of
-its node is the probability of an edge given the node, and everything else follows from those by products and sums, of numbers up to 1.
+to `LARGEST` cannot leave. What an edge adds to its node, by the weight of that, is the probability of the edge given the node, and
+everything else follows from those by products and sums, of numbers up to 1.
 
-An item's numbers do not depend on those beside it.
+Where nodes of one item lie side by side, the last vector of a segment goes beyond it: bottom up, that is written over by the next segment;
+top down, it counts nothing. An item's numbers do not depend on those beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from ..kernels.compilation import compiled, uncounted
+from ..kernels.compilation import compiled, inlined, uncounted
 from ..kernels.exponential import exponential
 from ..kernels.parts import allowed, ascend, mark, number
 from ..kernels.vectors import (
@@ -28,16 +29,19 @@ from ..kernels.vectors import (
     greatest,
     least,
     load,
+    maximum,
+    minimum,
     multiply,
     multiply_add,
     power_of_two,
     spread,
     store,
     subtract,
+    total,
     where_greater,
 )
 from ..kernels.wide_range import FARTHEST, LARGEST, NOTHING, ROUNDER, logarithm, normalise, split
-from .packing import EACH, JOINS
+from .packing import ANYTHING, CHAIN, CHART, EACH, JOINS, PARTS_PER_UNIT, PATH, PLACES, REACH, STEPS, TREE, UNITS, WAITING, WAYS
 
 Array = NDArray[Any]
 
@@ -47,67 +51,82 @@ LIMIT = 1e140
 ENOUGH = 512
 """Scores from which a shift is found."""
 
+SHIFT, LOWEST, HIGHEST, LOWEST_SCORE, HIGHEST_SCORE = range(0, 5 * WIDTH, WIDTH)
+"""Places in `DerivationWorkspace.limits`."""
+
 
 class DerivationWorkspace(NamedTuple):
-    """Numbers of `WIDTH` items for nodes, edges and parts."""
+    """Numbers of nodes and parts of the items that are side by side."""
 
-    scores: Array
     weights: Array  # of parts
-    nodes: Array  # sums of terms, times the part that all edges take
-    inverse: Array  # of the sums of terms
-    exponents: Array  # of nodes
     part_exponents: Array
-    terms: Array
-    outside: Array
-    taken: Array
+    nodes: Array  # weights
+    exponents: Array  # of nodes
+    outside: Array  # probabilities of nodes
+    taken: Array  # of parts
+    along: Array  # directions of parts
     rates: Array  # tangents of log-weights of nodes
     outside_rates: Array
     taken_rates: Array
+    buffers: Array  # [4, tallest segment]
     limits: Array
+    mask: Array  # 1 for so many numbers, 0 behind, for every number up to `WIDTH`
+
+
+class Segment(NamedTuple):
+    """What a pass asks of a segment; see `packing.Packed`."""
+
+    start: int
+    height: int
+    begin: int
+    end: int
+    joins: bool
+    each: bool
+    first_moves: bool
+    second_moves: bool
+    part_moves: bool
+    lanes: int
 
 
 @compiled
-def evaluate(packed, rows, directions, wide: bool, marginals, products, log_partition, certified):
+def evaluate(packed, lanes: int, rows, directions, wide: bool, marginals, products, log_partition, certified):
     """Log-partitions [b] of rows [b, d]; their marginals [b, d] and covariances times directions [b, d], where there is room for these.
 
     Rows, directions, marginals and products are `Numbers`.
     """
     deep, twice = size_of(marginals) > 0, size_of(products) > 0
-    space = _workspace(packed, wide, twice, deep or twice, twice)
-    for start in range(0, size_of(rows), WIDTH):
-        count = min(WIDTH, size_of(rows) - start)
-        gather(packed, rows, start, count, space.scores)
-        _inside(packed, space, wide, twice, log_partition, certified, start, count)
+    space = _workspace(packed, lanes, wide, deep, twice)
+    vectors = vectors_of(packed, lanes)
+    for start in range(0, size_of(rows), lanes):
+        count = min(lanes, size_of(rows) - start)
+        if not _inside(packed, lanes, space, rows, wide, start, count, log_partition, certified):
+            continue
         if twice:
-            gather(packed, directions, start, count, space.taken_rates)
-            _move_inside(packed, space)
-            _outside_rates(packed, space)
-            _scatter(packed, space.taken_rates, log_partition, start, count, products)
+            gather(packed, lanes, directions, start, count, 0, vectors, space.along)
+            _move_inside(packed, lanes, space, wide)
+            _outside_rates(packed, lanes, space, wide)
+            _scatter(packed, lanes, space.taken_rates, log_partition, start, count, products)
         elif deep:
-            if wide:
-                _outside(packed, space)
-            else:
-                _outside_linear(packed, space)
-            _scatter(packed, space.taken, log_partition, start, count, marginals)
+            _outside(packed, lanes, space, wide)
+            _scatter(packed, lanes, space.taken, log_partition, start, count, marginals)
 
 
 @compiled
-def sample(packed, rows, uniforms, wide: bool, structures, numbers, certified):
+def sample(packed, lanes: int, rows, uniforms, wide: bool, structures, numbers, certified):
     """Structures [b, s, d] by uniforms [b, s, steps], one for each node of a derivation, in preorder. Rows and structures are `Numbers`.
 
     Where there is room for them, numbers of parts [b, s, p] take the place of structures.
     """
-    parts = np.empty(packed.sizes[1] + 1, np.int64)
-    space = _workspace(packed, wide, True, True, False)
-    log_partition, waiting = np.empty(size_of(rows)), np.empty(packed.sizes[2] + 2, np.int64)
-    for start in range(0, size_of(rows), WIDTH):
-        count = min(WIDTH, size_of(rows) - start)
-        gather(packed, rows, start, count, space.scores)
-        _inside(packed, space, wide, True, log_partition, certified, start, count)
+    parts = np.empty(packed.sizes[STEPS] + 1, np.int64)
+    space = _workspace(packed, lanes, wide, False, False)
+    log_partition, waiting = np.empty(size_of(rows)), np.empty(packed.sizes[WAITING] + 2, np.int64)
+    for start in range(0, size_of(rows), lanes):
+        count = min(lanes, size_of(rows) - start)
+        _inside(packed, lanes, space, rows, wide, start, count, log_partition, certified)
         for lane in range(count):
-            if log_partition[start + lane] > -math.inf:
+            if certified[start + lane] and log_partition[start + lane] > -math.inf:
                 for draw in range(uniforms.shape[1]):
-                    found = _descend(packed, space, lane, uniforms[start + lane, draw], waiting, parts)
+                    found = _descend(packed, lanes, space, wide, lane, uniforms[start + lane, draw], waiting, parts)
                     if numbers.shape[0] > 0:
                         ascend(parts, found)
                         number(parts, found, numbers[start + lane, draw])
@@ -118,17 +137,15 @@ def sample(packed, rows, uniforms, wide: bool, structures, numbers, certified):
 
 
 @compiled
-def argmax(packed, rows, structures, numbers):
+def argmax(packed, lanes: int, rows, structures, numbers):
     """The best structure of each row; of edges that tie, the first. Both are `Numbers`; numbers of parts [b, p] as in `sample`."""
-    nodes, parts = len(packed.begins) - 1, np.empty(packed.sizes[1] + 1, np.int64)
-    scores, best = np.zeros((len(packed.used) + 1) * WIDTH), np.zeros(nodes * WIDTH)
-    chosen, waiting = np.zeros(nodes * WIDTH), np.empty(packed.sizes[2] + 2, np.int64)
-    for start in range(0, size_of(rows), WIDTH):
-        count = min(WIDTH, size_of(rows) - start)
-        gather(packed, rows, start, count, scores)
-        maximise(packed, scores, best, chosen)
+    parts, waiting = np.empty(packed.sizes[STEPS] + 1, np.int64), np.empty(packed.sizes[WAITING] + 2, np.int64)
+    scores, best = scores_and_nodes(packed, lanes)
+    for start in range(0, size_of(rows), lanes):
+        count = min(lanes, size_of(rows) - start)
+        maximise(packed, lanes, rows, start, count, 0, -math.inf, scores, best)
         for lane in range(count):
-            found = follow(packed, chosen, lane, waiting, parts)
+            found = follow(packed, lanes, scores, best, lane, waiting, parts)
             if rows.singles.shape[0] > 0:
                 found = allowed(rows.singles[start + lane], parts, found)
             else:
@@ -145,467 +162,730 @@ def argmax(packed, rows, structures, numbers):
 @compiled
 def unrank(packed, ranking, ranks, structures):
     """The structures of ranks: by the edge of the root, then by its first node, then by its second. Adds their parts to integers [c, d]."""
-    waiting, places = np.empty(packed.sizes[2] + 2, np.int64), np.empty(packed.sizes[2] + 2, np.int64)
+    waiting, places = np.empty(packed.sizes[WAITING] + 2, np.int64), np.empty(packed.sizes[WAITING] + 2, np.int64)
     for row in range(len(ranks)):
         _take_apart(packed, ranking, ranks[row], waiting, places, structures[row])
 
 
 @compiled
-def _workspace(packed, wide: bool, keep: bool, deep: bool, twice: bool):
-    nodes, edges, parts = len(packed.begins) - 1, len(packed.first), len(packed.used) + 1
-    none, weights = np.zeros(0), np.ones(parts * WIDTH)
-    # A score turns into its weight in place, but for tangents; and where a part is taken in one place alone, that into its marginal.
-    # Pages that are never written to cost nothing.
-    alone = packed.sizes[4] > 0 and not wide
+def scores_and_nodes(packed, lanes: int):
+    """Room for a pass of maxima: the scores of parts, and the best value of each node, 0 for the empty item."""
+    return np.zeros(packed.sizes[PLACES] * lanes + WIDTH), np.zeros(len(packed.node_parts) * lanes + WIDTH)
+
+
+@compiled
+def _workspace(packed, lanes: int, wide: bool, deep: bool, twice: bool):
+    tallest, none = 0, np.zeros(0)
+    for x in range(len(packed.segments)):
+        tallest = max(tallest, packed.segments[x, 1] * lanes)
+    nodes, parts = len(packed.node_parts) * lanes + WIDTH, packed.sizes[PLACES] * lanes + WIDTH
+    mask = np.zeros((WIDTH + 1) * WIDTH)
+    for size in range(1, WIDTH + 1):
+        mask[size * WIDTH : size * WIDTH + size] = 1.0
+    # Pages that are never written to cost nothing; what is beyond the last vector of a row is read, and must be numbers.
     return DerivationWorkspace(
-        np.zeros(parts * WIDTH) if twice else weights,
-        weights,
-        np.ones(nodes * WIDTH),
-        np.empty(nodes * WIDTH),
-        np.zeros(nodes * WIDTH) if wide else none,
-        np.zeros(parts * WIDTH) if wide else none,
-        np.empty(edges * WIDTH) if wide or keep else none,
-        np.empty(nodes * WIDTH) if deep else none,
-        weights if alone else np.empty(parts * WIDTH) if deep else none,
-        np.zeros(nodes * WIDTH) if twice else none,
-        np.empty(nodes * WIDTH) if twice else none,
-        np.zeros(parts * WIDTH) if twice else none,
-        np.zeros(3 * WIDTH),
+        np.ones(parts),
+        np.zeros(parts) if wide else none,
+        np.ones(nodes),
+        np.zeros(nodes) if wide else none,
+        np.zeros(nodes) if deep or twice else none,
+        np.zeros(parts) if deep else none,
+        np.zeros(parts) if twice else none,
+        np.zeros(nodes) if twice else none,
+        np.zeros(nodes) if twice else none,
+        np.zeros(parts) if twice else none,
+        np.zeros((5, tallest + WIDTH)),
+        np.zeros(5 * WIDTH),
+        mask,
     )
 
 
-@uncounted
+@inlined
 def size_of(numbers) -> int:
     """How many rows there are."""
     return numbers.doubles.shape[0] + numbers.singles.shape[0]
 
 
-@uncounted
-def gather(packed, rows, start, count, scores):
-    """Scores of the parts that are used, side by side for so many rows."""
-    if rows.singles.shape[0] > 0:
-        _lay(packed, rows.singles, start, count, scores)
+@inlined
+def vectors_of(packed, lanes) -> int:
+    """How many vectors the scores of the items side by side are."""
+    return len(packed.used) if lanes > 1 else len(packed.straight)
+
+
+@inlined
+def gather(packed, lanes, rows, start, count, begin, end, scores):
+    """Some vectors of the scores of so many rows."""
+    if lanes == 1:
+        for vector in range(begin, end):
+            store(scores, vector * WIDTH, _vector_of(packed, rows, start, vector, scores))
+    elif rows.singles.shape[0] > 0:
+        _lay(packed, rows.singles, start, count, begin, end, scores)
     else:
-        _lay(packed, rows.doubles, start, count, scores)
+        _lay(packed, rows.doubles, start, count, begin, end, scores)
 
 
-@uncounted
-def _lay(packed, rows, start, count, scores):
-    """Lay items side by side, the last one again in place of missing ones; what is beyond the last part stays as it is."""
+@inlined
+def _vector_of(packed, rows, start, vector, scores):
+    """The scores of some parts of one item, brought together in their place where they are no neighbours."""
+    at = vector * WIDTH
+    if packed.straight[vector]:
+        if rows.singles.shape[0] > 0:
+            return load(rows.singles, start * rows.singles.shape[1] + packed.used[at])
+        return load(rows.doubles, start * rows.doubles.shape[1] + packed.used[at])
+    for place in range(at, at + WIDTH):
+        if place < len(packed.used):
+            entry = packed.used[place]
+            scores[place] = rows.singles[start, entry] if rows.singles.shape[0] > 0 else rows.doubles[start, entry]
+        else:
+            scores[place] = 0.0
+    return load(scores, at)
+
+
+@inlined
+def _lay(packed, rows, start, count, begin, end, scores):
+    """Items side by side, the last one again in place of missing ones."""
     used, last = packed.used, start + count - 1
     if count == WIDTH:
-        for part in range(len(used)):
+        for part in range(begin, end):
             for lane in range(WIDTH):
                 scores[part * WIDTH + lane] = rows[start + lane, used[part]]
     else:
-        for part in range(len(used)):
+        for part in range(begin, end):
             for lane in range(WIDTH):
                 scores[part * WIDTH + lane] = rows[min(start + lane, last), used[part]]
 
 
-@uncounted
-def _scatter(packed, numbers, log_partition, start, count, rows):
+@inlined
+def _scatter(packed, lanes, numbers, log_partition, start, count, rows):
     if rows.singles.shape[0] > 0:
-        _lay_back(packed, numbers, log_partition, start, count, rows.singles)
+        _lay_back(packed, lanes, numbers, log_partition, start, count, rows.singles)
     else:
-        _lay_back(packed, numbers, log_partition, start, count, rows.doubles)
+        _lay_back(packed, lanes, numbers, log_partition, start, count, rows.doubles)
 
 
-@uncounted
-def _lay_back(packed, numbers, log_partition, start, count, rows):
+@inlined
+def _lay_back(packed, lanes, numbers, log_partition, start, count, rows):
     """Write the numbers of parts of feasible items."""
     used, feasible = packed.used, 0
     for lane in range(count):
         feasible += log_partition[start + lane] > -math.inf
-    if feasible == WIDTH:
+    if lanes == 1:
+        row = start * rows.shape[1]
+        for at in range(0, len(used) if feasible else 0, WIDTH):
+            if packed.straight[at // WIDTH]:
+                store(rows, row + used[at], load(numbers, at))
+            else:
+                for place in range(at, min(at + WIDTH, len(used))):
+                    rows[start, used[place]] = numbers[place]
+    elif feasible == WIDTH:
         for part in range(len(used)):
             for lane in range(WIDTH):
                 rows[start + lane, used[part]] = numbers[part * WIDTH + lane]
-        return
-    for lane in range(count):
-        if log_partition[start + lane] > -math.inf:
-            for part in range(len(used)):
-                rows[start + lane, used[part]] = numbers[part * WIDTH + lane]
+    else:
+        for lane in range(count):
+            if log_partition[start + lane] > -math.inf:
+                for part in range(len(used)):
+                    rows[start + lane, used[part]] = numbers[part * WIDTH + lane]
+
+
+@inlined
+def _segment(packed, lanes, x):
+    segments = packed.segments
+    # Unsigned, because a negative number would count from the end, which would be asked for at every edge.
+    begin, flags = uint64(segments[x, 3]), segments[x, 4]
+    moves = segments[x, 5] > 0, segments[x, 6] > 0, segments[x, 7] > 0
+    return Segment(
+        segments[x, 0] * lanes,
+        segments[x, 1] * lanes,
+        begin,
+        begin + uint64(segments[x, 2]),
+        flags & JOINS > 0,
+        flags & EACH > 0,
+        *moves,
+        lanes,
+    )
+
+
+@inlined
+def _kind(packed, lanes, x):
+    """What a segment is spelt out as."""
+    kind = packed.segments[x, 9]
+    return ANYTHING if kind == CHAIN and lanes > 1 else kind
+
+
+@inlined
+def _chart(segment):
+    """The same segment, as the compiler is to know it: two nodes that move, and a part of all edges."""
+    return Segment(segment.start, segment.height, segment.begin, segment.end, True, False, True, True, segment.part_moves, segment.lanes)
+
+
+@inlined
+def _chain(segment):
+    """One node for all, and parts that move, where nodes of one item lie side by side."""
+    return Segment(segment.start, segment.height, segment.begin, segment.end, False, True, False, False, True, 1)
+
+
+@inlined
+def _path(segment):
+    """A node that moves, and a part of all edges."""
+    return Segment(segment.start, segment.height, segment.begin, segment.end, False, False, True, False, segment.part_moves, segment.lanes)
+
+
+@inlined
+def _tree(segment):
+    """Two nodes and a part that move."""
+    return Segment(segment.start, segment.height, segment.begin, segment.end, True, True, True, True, True, segment.lanes)
+
+
+@inlined
+def _operand(numbers, at, moves, lanes, i):
+    """Numbers that nodes i and following of a segment lead to: of nodes or parts that follow each other, or of one."""
+    if moves:
+        return load(numbers, at + i)
+    return load(numbers, at) if lanes > 1 else spread(numbers[uint64(at)])
+
+
+@inlined
+def _product(nodes, parts, columns, k, segment, i):
+    """What the k-th edges add to their nodes, but for what all edges of a node take."""
+    value = _operand(nodes, columns[k, 0] * segment.lanes, segment.first_moves, segment.lanes, i)
+    if segment.joins:
+        value = multiply(value, _operand(nodes, columns[k, 1] * segment.lanes, segment.second_moves, segment.lanes, i))
+    if segment.each:
+        value = multiply(value, _operand(parts, columns[k, 2] * segment.lanes, segment.part_moves, segment.lanes, i))
+    return value
+
+
+@inlined
+def _add_product(nodes, parts, columns, k, segment, i, to):
+    """`_product`, added to something."""
+    value = _operand(nodes, columns[k, 0] * segment.lanes, segment.first_moves, segment.lanes, i)
+    if not segment.joins and not segment.each:
+        return add(value, to)
+    if segment.joins and segment.each:
+        value = multiply(value, _operand(nodes, columns[k, 1] * segment.lanes, segment.second_moves, segment.lanes, i))
+    if segment.each:
+        return multiply_add(value, _operand(parts, columns[k, 2] * segment.lanes, segment.part_moves, segment.lanes, i), to)
+    return multiply_add(value, _operand(nodes, columns[k, 1] * segment.lanes, segment.second_moves, segment.lanes, i), to)
+
+
+@inlined
+def _sum(nodes, parts, columns, k, segment, i):
+    """The same of logarithms and exponents."""
+    value = _operand(nodes, columns[k, 0] * segment.lanes, segment.first_moves, segment.lanes, i)
+    if segment.joins:
+        value = add(value, _operand(nodes, columns[k, 1] * segment.lanes, segment.second_moves, segment.lanes, i))
+    if segment.each:
+        value = add(value, _operand(parts, columns[k, 2] * segment.lanes, segment.part_moves, segment.lanes, i))
+    return value
+
+
+@inlined
+def _own(parts, columns, segment, i):
+    """Numbers of what all edges of a node take."""
+    return _operand(parts, columns[segment.begin, 2] * segment.lanes, segment.part_moves, segment.lanes, i)
 
 
 @uncounted
-def _inside(packed, space, wide, keep, log_partition, certified, start, count):
-    """Sums of terms, log-partitions, and whether they are right; and where they are kept, terms and inverses of their sums."""
-    root = len(space.nodes) - WIDTH
+def _inside(packed, lanes, space, rows, wide, start, count, log_partition, certified) -> bool:
+    """Weights of nodes, log-partitions, and whether they are right; whether some are."""
+    vectors, done = vectors_of(packed, lanes), 0
     if wide:
-        _weigh_wide(packed, space)
-        _inside_wide(packed, space)
+        _weigh_wide(packed, lanes, space, rows, start, count)
+        done = vectors
     else:
-        _weigh(packed, space)
-        _inside_linear(packed, space, keep)
+        _find_shift(packed, lanes, space, rows, start, count)
+    if not wide and lanes > 1:
+        _weigh(packed, lanes, space, rows, start, 0, vectors)
+        done = vectors
+    for x in range(len(packed.segments)):
+        # Parts are weighed right before they are needed, while what is near is in the cache.
+        ready = packed.segments[x, 8]
+        if ready > done:
+            _weigh(packed, lanes, space, rows, start, done, ready)
+            done = ready
+        segment, kind = _segment(packed, lanes, x), _kind(packed, lanes, x)
+        if wide:
+            _sum_edges_wide(packed.columns, space, segment)
+        elif kind == CHAIN:
+            _sum_edges_of_chain(packed.columns, space, segment)
+        elif kind == CHART:
+            _sum_edges(packed.columns, space, _chart(segment))
+        elif kind == PATH:
+            _sum_edges(packed.columns, space, _path(segment))
+        elif kind == TREE:
+            _sum_edges(packed.columns, space, _tree(segment))
+        else:
+            _sum_edges(packed.columns, space, segment)
+    root, some = len(space.nodes) - WIDTH - lanes, False
+    store(space.nodes, root + lanes, spread(1.0))
+    if not wide:
+        _find_limits(packed, lanes, space)
     for lane in range(count):
         weight = space.nodes[root + lane]
         if wide:
-            certified[start + lane] = space.limits[lane] <= LARGEST
+            certified[start + lane] = space.limits[HIGHEST_SCORE + lane] <= LARGEST
             log_partition[start + lane] = logarithm(weight, space.exponents[root + lane])
         else:
-            shift, least_weight, greatest_weight = space.limits[lane], space.limits[WIDTH + lane], space.limits[2 * WIDTH + lane]
-            certified[start + lane] = abs(shift) < math.inf and least_weight > 1.0 / LIMIT and greatest_weight < LIMIT
-            log_partition[start + lane] = (math.log(weight) if weight > 0.0 else -math.inf) + packed.sizes[3] * shift
+            certified[start + lane] = (
+                abs(space.limits[SHIFT + lane]) < math.inf
+                and space.limits[HIGHEST_SCORE + lane] < packed.scale[REACH]
+                and space.limits[LOWEST_SCORE + lane] > -packed.scale[REACH]
+                and space.limits[LOWEST + lane] > 1.0 / LIMIT
+                and space.limits[HIGHEST + lane] < LIMIT
+            )
+            shift = packed.sizes[UNITS] * space.limits[SHIFT + lane]
+            log_partition[start + lane] = (math.log(weight) if weight > 0.0 else -math.inf) + shift
+        some |= certified[start + lane]
+    return some
 
 
 @uncounted
-def _weigh(packed, space):
-    """Weights of parts; writes the shifts of scores, -inf where one is beyond its limit.
+def _find_shift(packed, lanes, space, rows, start, count):
+    """What is taken off the score of a unit.
 
-    Where scores are like independent normal variables, the shift is the log-partition by unit, of which Derrida's random energy model
-    (1981) says by part: mean, entropy and half the variance; from where that entropy is used up, the largest score.
+    Where scores are like independent normal variables, it is the log-partition by unit, of which Derrida's random energy model (1981) says
+    by part: mean, entropy and half the variance; from where that entropy is used up, the largest score.
     """
-    parts, zero, nothing = len(packed.used), spread(0.0), spread(-math.inf)
-    total, mean, square = zero, zero, zero
-    if packed.sizes[3] > 0:
-        for part in range(0, parts, 1 + parts // ENOUGH):
-            score, share = load(space.scores, part * WIDTH), spread(packed.shares[part])
+    vectors, scores, limits = vectors_of(packed, lanes), space.weights, space.limits
+    zero, nothing = spread(0.0), spread(-math.inf)
+    whole, mean, square = zero, zero, zero
+    if lanes > 1:
+        gather(packed, lanes, rows, start, count, 0, vectors, scores)
+    if packed.sizes[UNITS] > 0:
+        for vector in range(0, vectors, 1 + vectors * (WIDTH // lanes) // ENOUGH):
+            if lanes == 1:
+                gather(packed, lanes, rows, start, count, vector, vector + 1, scores)
+                share = load(packed.shares, vector * WIDTH)
+            else:
+                share = spread(packed.shares[vector])
+            score = load(scores, vector * WIDTH)
             finite = where_greater(score, nothing, score, zero)
             scaled = multiply(share, finite)
-            total = add(total, where_greater(score, nothing, share, zero))
+            whole = add(whole, where_greater(score, nothing, share, zero))
             mean, square = add(mean, scaled), multiply_add(scaled, finite, square)
-    store(space.limits, 0, total)
-    store(space.limits, WIDTH, mean)
-    store(space.limits, 2 * WIDTH, square)
-    for lane in range(WIDTH):
-        space.limits[lane] = _shift(packed, space.limits[lane], space.limits[WIDTH + lane], space.limits[2 * WIDTH + lane])
-    shifts, most = load(space.limits, 0), zero
-    for part in range(parts):
-        place = part * WIDTH
-        score = subtract(load(space.scores, place), multiply(spread(packed.units[part]), shifts))
-        size = greatest(score, subtract(zero, score))
-        # A forbidden part is as far away as can be, and does no harm.
-        most = greatest(where_greater(score, nothing, size, zero), most)
-        store(space.weights, place, exponential(score))
-    store(space.limits, 0, where_greater(spread(packed.scale[2]), most, shifts, nothing))
+    if lanes == 1:
+        store(limits, SHIFT, spread(_shift(packed, total(whole), total(mean), total(square))))
+    else:
+        store(limits, SHIFT, whole)
+        store(limits, LOWEST, mean)
+        store(limits, HIGHEST, square)
+        for lane in range(WIDTH):
+            limits[SHIFT + lane] = _shift(packed, limits[SHIFT + lane], limits[LOWEST + lane], limits[HIGHEST + lane])
+    store(limits, LOWEST_SCORE, zero)
+    store(limits, HIGHEST_SCORE, zero)
 
 
 @uncounted
-def _shift(packed, total, mean, square) -> float:
-    if not total > 0.0:
+def _shift(packed, whole, mean, square) -> float:
+    if not whole > 0.0:
         return 0.0
-    entropy, mean = packed.scale[0] / (packed.sizes[3] * packed.scale[1]), mean / total
-    variance = max(square / total - mean * mean, 0.0)
+    entropy, mean = packed.scale[WAYS] / (packed.sizes[UNITS] * packed.scale[PARTS_PER_UNIT]), mean / whole
+    variance = max(square / whole - mean * mean, 0.0)
     by_part = mean + (entropy + 0.5 * variance if variance < 2.0 * entropy else math.sqrt(2.0 * entropy * variance))
-    return packed.scale[1] * by_part
+    return packed.scale[PARTS_PER_UNIT] * by_part
 
 
-@uncounted
-def _inside_linear(packed, space, keep):
-    nodes, terms, weights = space.nodes, space.terms, space.weights
+@inlined
+def _weigh(packed, lanes, space, rows, start, begin, end):
+    """Weights of some vectors of parts, and how far their scores are from the shift."""
+    weights, zero, nothing = space.weights, spread(0.0), spread(-math.inf)
+    minus, highest, lowest = subtract(zero, load(space.limits, SHIFT)), load(space.limits, HIGHEST_SCORE), load(space.limits, LOWEST_SCORE)
+    for vector in range(begin, end):
+        if lanes == 1:
+            score = multiply_add(load(packed.units, vector * WIDTH), minus, _vector_of(packed, rows, start, vector, weights))
+        else:
+            score = multiply_add(spread(packed.units[vector]), minus, load(weights, vector * WIDTH))
+        # A forbidden part is as far away as can be, and does no harm.
+        highest, lowest = greatest(score, highest), least(where_greater(score, nothing, score, zero), lowest)
+        store(weights, vector * WIDTH, exponential(score))
+    store(space.limits, HIGHEST_SCORE, highest)
+    store(space.limits, LOWEST_SCORE, lowest)
+
+
+@inlined
+def _find_limits(packed, lanes, space):
+    """The lowest and the highest weight of a node that has one: no product of three was beyond the range of numbers if these are not."""
     zero, one = spread(0.0), spread(1.0)
     lowest, highest = one, one
-    for level in range(len(packed.levels)):
-        flags = packed.levels[level, 2]
-        for node in range(packed.levels[level, 0], packed.levels[level, 1]):
-            total, begin, end = zero, packed.begins[node], packed.begins[node + 1]
-            if keep:
-                for x in range(begin, end):
-                    term = _term(packed, nodes, weights, flags, x)
-                    store(terms, x * WIDTH, term)
-                    total = add(total, term)
-                store(space.inverse, node * WIDTH, where_greater(total, zero, divide(one, total), zero))
-            elif flags == EACH:
-                for x in range(begin, end):
-                    total = multiply_add(load(nodes, packed.first[x]), load(weights, packed.edge_parts[x]), total)
-            elif flags == JOINS:
-                for x in range(begin, end):
-                    total = multiply_add(load(nodes, packed.first[x]), load(nodes, packed.second[x]), total)
-            else:
-                for x in range(begin, end):
-                    total = add(total, _term(packed, nodes, weights, flags, x))
-            weight = total if flags & EACH else multiply(total, load(weights, packed.node_parts[node]))
-            store(nodes, node * WIDTH, weight)
-            lowest = least(where_greater(weight, zero, weight, one), lowest)
-            lowest = least(where_greater(total, zero, total, one), lowest)
-            highest = greatest(greatest(weight, total), highest)
-    store(space.limits, WIDTH, lowest)
-    store(space.limits, 2 * WIDTH, highest)
+    for at in range(packed.levels[0, 0] * lanes, len(space.nodes) - WIDTH, WIDTH):
+        weight = load(space.nodes, at)
+        lowest, highest = least(where_greater(weight, zero, weight, one), lowest), greatest(weight, highest)
+    if lanes == 1:
+        lowest, highest = spread(minimum(lowest)), spread(maximum(highest))
+        store(space.limits, LOWEST_SCORE, spread(minimum(load(space.limits, LOWEST_SCORE))))
+        store(space.limits, HIGHEST_SCORE, spread(maximum(load(space.limits, HIGHEST_SCORE))))
+    store(space.limits, LOWEST, lowest)
+    store(space.limits, HIGHEST, highest)
+
+
+@inlined
+def _sum_edges(columns, space, segment):
+    """Weights of the nodes of a segment."""
+    nodes, weights, start = space.nodes, space.weights, segment.start
+    for i in range(0, segment.height, WIDTH):
+        weight = spread(0.0)
+        for k in range(segment.begin, segment.end):
+            weight = _add_product(nodes, weights, columns, k, segment, i, weight)
+        store(nodes, start + i, weight if segment.each else multiply(weight, _own(weights, columns, segment, i)))
+
+
+@inlined
+def _sum_edges_of_chain(columns, space, segment):
+    """The same for four vectors of nodes at a time, none of whose sums waits for the others."""
+    nodes, weights, start, i = space.nodes, space.weights, segment.start, 0
+    while i + 3 * WIDTH < segment.height:
+        one, two, three, four = spread(0.0), spread(0.0), spread(0.0), spread(0.0)
+        for k in range(segment.begin, segment.end):
+            value, at = spread(nodes[uint64(columns[k, 0])]), columns[k, 2] + i
+            one, two = multiply_add(value, load(weights, at), one), multiply_add(value, load(weights, at + WIDTH), two)
+            three = multiply_add(value, load(weights, at + 2 * WIDTH), three)
+            four = multiply_add(value, load(weights, at + 3 * WIDTH), four)
+        store(nodes, start + i, one)
+        store(nodes, start + i + WIDTH, two)
+        store(nodes, start + i + 2 * WIDTH, three)
+        store(nodes, start + i + 3 * WIDTH, four)
+        i += 4 * WIDTH
+    while i < segment.height:
+        weight = spread(0.0)
+        for k in range(segment.begin, segment.end):
+            weight = multiply_add(spread(nodes[uint64(columns[k, 0])]), load(weights, columns[k, 2] + i), weight)
+        store(nodes, start + i, weight)
+        i += WIDTH
 
 
 @uncounted
-def _term(packed, nodes, weights, flags, x):
-    """What an edge adds to the sum of its node."""
-    term = load(nodes, packed.first[x])
-    if flags & JOINS:
-        term = multiply(term, load(nodes, packed.second[x]))
-    if flags & EACH:
-        term = multiply(term, load(weights, packed.edge_parts[x]))
-    return term
-
-
-@uncounted
-def _outside_linear(packed, space):
-    """Marginals: probabilities of nodes and edges, top down, from weights of nodes and parts."""
-    nodes, outside, weights, taken = space.nodes, space.outside, space.weights, space.taken
-    alone, zero = packed.sizes[4] > 0, spread(0.0)
-    root = len(outside) - WIDTH
-    outside[:root], outside[root:] = 0.0, 1.0
-    if not alone:
-        taken[:] = 0.0
-    for level in range(len(packed.levels) - 1, -1, -1):
-        flags = packed.levels[level, 2]
-        for node in range(packed.levels[level, 1] - 1, packed.levels[level, 0] - 1, -1):
-            above, weight = load(outside, node * WIDTH), load(nodes, node * WIDTH)
-            scale = where_greater(weight, zero, divide(above, weight), zero)
-            begin, end = packed.begins[node], packed.begins[node + 1]
-            if not flags & EACH:
-                part = packed.node_parts[node]
-                scale = multiply(scale, load(weights, part))
-                # What is beyond the last part is taken by many, and must stay 1.
-                if not alone:
-                    store(taken, part, add(load(taken, part), above))
-                elif part < len(weights) - WIDTH:
-                    store(taken, part, above)
-            if flags == JOINS:
-                for x in range(begin, end):
-                    first, second = packed.first[x], packed.second[x]
-                    edge = multiply(multiply(load(nodes, first), load(nodes, second)), scale)
-                    store(outside, first, add(load(outside, first), edge))
-                    store(outside, second, add(load(outside, second), edge))
-                continue
-            for x in range(begin, end):
-                first, part = packed.first[x], packed.edge_parts[x]
-                edge = multiply(_term(packed, nodes, weights, flags, x), scale)
-                store(outside, first, add(load(outside, first), edge))
-                if flags & JOINS:
-                    second = packed.second[x]
-                    store(outside, second, add(load(outside, second), edge))
-                if flags & EACH:
-                    if not alone:
-                        store(taken, part, add(load(taken, part), edge))
-                    elif part < len(weights) - WIDTH:
-                        store(taken, part, edge)
-
-
-@uncounted
-def _weigh_wide(packed, space):
+def _weigh_wide(packed, lanes, space, rows, start, count):
     """Weights of parts as mantissas and exponents; writes the largest size of a score."""
+    vectors = vectors_of(packed, lanes)
+    gather(packed, lanes, rows, start, count, 0, vectors, space.weights)
     for lane in range(WIDTH):
-        space.limits[lane] = 0.0
-    for place in range(len(packed.used) * WIDTH):
-        score = space.scores[place]
+        space.limits[HIGHEST_SCORE + lane] = 0.0
+    for place in range(vectors * WIDTH):
+        score = space.weights[place]
         space.weights[place], space.part_exponents[place] = split(score)
         if score > -math.inf:
-            size = abs(score)
-            space.limits[place % WIDTH] = size if size > space.limits[place % WIDTH] else space.limits[place % WIDTH]
+            at = HIGHEST_SCORE + place % lanes
+            space.limits[at] = max(abs(score), space.limits[at])
+
+
+@inlined
+def _sum_edges_wide(columns, space, segment):
+    """Weights of the nodes of a segment as mantissas and exponents."""
+    nodes, exponents, start, height = space.nodes, space.exponents, segment.start, segment.height
+    zero, rounder, farthest = spread(0.0), spread(ROUNDER), spread(FARTHEST)
+    for i in range(0, height, WIDTH):
+        top = spread(4.0 * NOTHING)
+        for k in range(segment.begin, segment.end):
+            top = greatest(_sum(exponents, space.part_exponents, columns, k, segment, i), top)
+        weight = zero
+        for k in range(segment.begin, segment.end):
+            behind = subtract(_sum(exponents, space.part_exponents, columns, k, segment, i), top)
+            power = power_of_two(add(greatest(behind, farthest), rounder))
+            weight = multiply_add(_product(nodes, space.weights, columns, k, segment, i), power, weight)
+        if not segment.each:
+            weight = multiply(weight, _own(space.weights, columns, segment, i))
+            top = add(top, _own(space.part_exponents, columns, segment, i))
+        store(nodes, start + i, weight)
+        # What is nothing stays so: its exponent must not sum up to a number that is none.
+        store(exponents, start + i, where_greater(weight, zero, top, spread(NOTHING)))
+    normalise(nodes[start : start + height], exponents[start : start + height])
+
+
+@inlined
+def _given_node(columns, space, segment, wide):
+    """Lay down, for every node of a segment, what makes the product of an edge its probability given the node; and exponents, if wide."""
+    scales, exponents, zero = space.buffers[0], space.buffers[1], spread(0.0)
+    for i in range(0, segment.height, WIDTH):
+        weight = load(space.nodes, segment.start + i)
+        # What is beyond the segment counts nothing.
+        within = load(space.mask, WIDTH * min(segment.height - i, WIDTH))
+        scale = where_greater(weight, zero, divide(within, weight), zero)
+        scale = scale if segment.each else multiply(scale, _own(space.weights, columns, segment, i))
+        store(scales, i, scale)
+        if wide:
+            exponent = load(space.exponents, segment.start + i)
+            store(exponents, i, exponent if segment.each else subtract(exponent, _own(space.part_exponents, columns, segment, i)))
+
+
+@inlined
+def _edges(columns, space, segment, wide, k, i):
+    """Products of the k-th edges, by the exponents of their nodes."""
+    edges = _product(space.nodes, space.weights, columns, k, segment, i)
+    if wide:
+        behind = subtract(_sum(space.exponents, space.part_exponents, columns, k, segment, i), load(space.buffers[1], i))
+        # Where there is no node, its exponent is anything.
+        behind = least(greatest(behind, spread(FARTHEST)), spread(-FARTHEST))
+        edges = multiply(edges, power_of_two(add(behind, spread(ROUNDER))))
+    return edges
+
+
+@inlined
+def _increase(numbers, at, by):
+    store(numbers, at, add(load(numbers, at), by))
+
+
+@inlined
+def _increase_one(numbers, at, lanes, by):
+    """Add to the numbers of one node or part what several nodes give it."""
+    if lanes > 1:
+        store(numbers, at, add(load(numbers, at), by))
+    else:
+        numbers[at] += total(by)
+
+
+@inlined
+def _increase_own(numbers, columns, segment, i, by):
+    """Add to the numbers of what all edges of a node take."""
+    part = columns[segment.begin, 2] * segment.lanes
+    if segment.part_moves:
+        _increase(numbers, part + i, by)
+    else:
+        _increase_one(numbers, part, segment.lanes, by)
+
+
+@inlined
+def _begin_at_root(numbers, lanes):
+    numbers[:] = 0.0
+    root = len(numbers) - WIDTH - lanes
+    numbers[root : root + lanes] = 1.0
 
 
 @uncounted
-def _inside_wide(packed, space):
-    nodes, terms, weights, exponents, of_parts = space.nodes, space.terms, space.weights, space.exponents, space.part_exponents
-    zero, one, rounder, farthest = spread(0.0), spread(1.0), spread(ROUNDER), spread(FARTHEST)
-    for level in range(len(packed.levels)):
-        start, stop, each = packed.levels[level, 0], packed.levels[level, 1], packed.levels[level, 2] & EACH
-        for node in range(start, stop):
-            begin, end = packed.begins[node], packed.begins[node + 1]
-            top = spread(4.0 * NOTHING)
-            for x in range(begin, end):
-                exponent = add(load(exponents, packed.first[x]), load(exponents, packed.second[x]))
-                if each:
-                    exponent = add(exponent, load(of_parts, packed.edge_parts[x]))
-                store(terms, x * WIDTH, exponent)
-                top = greatest(exponent, top)
-            total = zero
-            for x in range(begin, end):
-                power = power_of_two(add(greatest(subtract(load(terms, x * WIDTH), top), farthest), rounder))
-                term = multiply(multiply(load(nodes, packed.first[x]), load(nodes, packed.second[x])), power)
-                if each:
-                    term = multiply(term, load(weights, packed.edge_parts[x]))
-                store(terms, x * WIDTH, term)
-                total = add(total, term)
-            store(space.inverse, node * WIDTH, where_greater(total, zero, divide(one, total), zero))
-            if not each:
-                total = multiply(total, load(weights, packed.node_parts[node]))
-                top = add(top, load(of_parts, packed.node_parts[node]))
-            store(nodes, node * WIDTH, total)
-            # What is nothing stays so: its exponent must not sum up to a number that is none.
-            store(exponents, node * WIDTH, where_greater(total, zero, top, spread(NOTHING)))
-        normalise(nodes[start * WIDTH : stop * WIDTH], exponents[start * WIDTH : stop * WIDTH])
+def _outside(packed, lanes, space, wide):
+    """Marginals: probabilities of nodes and edges, top down."""
+    columns, outside, taken, scales = packed.columns, space.outside, space.taken, space.buffers[0]
+    _begin_at_root(outside, lanes)
+    taken[:] = 0.0
+    for x in range(len(packed.segments) - 1, -1, -1):
+        segment = _segment(packed, lanes, x)
+        height = segment.height
+        _given_node(columns, space, segment, wide)
+        for i in range(0, height, WIDTH):
+            above = load(outside, segment.start + i)
+            store(scales, i, multiply(load(scales, i), above))
+            if not segment.each:
+                _increase_own(taken, columns, segment, i, multiply(above, load(space.mask, WIDTH * min(height - i, WIDTH))))
+        kind = _kind(packed, lanes, x)
+        if wide or kind == ANYTHING:
+            _outside_edges(columns, space, segment, wide)
+        elif kind == CHAIN:
+            _outside_edges(columns, space, _chain(segment), False)
+        elif kind == CHART:
+            _outside_edges(columns, space, _chart(segment), False)
+        elif kind == PATH:
+            _outside_edges(columns, space, _path(segment), False)
+        else:
+            _outside_edges(columns, space, _tree(segment), False)
+
+
+@inlined
+def _outside_edges(columns, space, segment, wide):
+    """Add the probabilities of the edges of a segment to those of the nodes that they lead to and the parts that they take."""
+    outside, taken, scales = space.outside, space.taken, space.buffers[0]
+    for k in range(segment.begin, segment.end):
+        (first, second, part), whole = _places(columns, k, segment), spread(0.0)
+        for i in range(0, segment.height, WIDTH):
+            edges = multiply(_edges(columns, space, segment, wide, k, i), load(scales, i))
+            whole = add(whole, edges)
+            if segment.first_moves:
+                _increase(outside, first + i, edges)
+            if segment.joins and segment.second_moves:
+                _increase(outside, second + i, edges)
+            if segment.each and segment.part_moves:
+                _increase(taken, part + i, edges)
+        _increase_still(outside, taken, columns, k, segment, whole)
+
+
+@inlined
+def _places(columns, k, segment):
+    """Of the nodes and the part of the first of the k-th edges."""
+    return columns[k, 0] * segment.lanes, columns[k, 1] * segment.lanes, columns[k, 2] * segment.lanes
+
+
+@inlined
+def _increase_still(outside, taken, columns, k, segment, by):
+    """Add to the numbers of what all k-th edges of a segment lead to and take."""
+    first, second, part = _places(columns, k, segment)
+    if not segment.first_moves:
+        _increase_one(outside, first, segment.lanes, by)
+    if segment.joins and not segment.second_moves:
+        _increase_one(outside, second, segment.lanes, by)
+    if segment.each and not segment.part_moves:
+        _increase_one(taken, part, segment.lanes, by)
 
 
 @uncounted
-def _outside(packed, space):
-    """The same from terms and inverses."""
-    outside, taken, terms, inverse = space.outside, space.taken, space.terms, space.inverse
-    root = len(outside) - WIDTH
-    outside[:], taken[:] = 0.0, 0.0
-    outside[root:] = 1.0
-    for level in range(len(packed.levels) - 1, -1, -1):
-        flags = packed.levels[level, 2]
-        for node in range(packed.levels[level, 1] - 1, packed.levels[level, 0] - 1, -1):
-            above, scale = load(outside, node * WIDTH), load(inverse, node * WIDTH)
-            begin, end = packed.begins[node], packed.begins[node + 1]
-            if flags & EACH:
-                for x in range(begin, end):
-                    edge = multiply(multiply(load(terms, x * WIDTH), scale), above)
-                    first, part = packed.first[x], packed.edge_parts[x]
-                    store(outside, first, add(load(outside, first), edge))
-                    store(taken, part, add(load(taken, part), edge))
-                    if flags & JOINS:
-                        second = packed.second[x]
-                        store(outside, second, add(load(outside, second), edge))
-                continue
-            part = packed.node_parts[node]
-            store(taken, part, add(load(taken, part), above))
-            if flags & JOINS:
-                for x in range(begin, end):
-                    edge = multiply(multiply(load(terms, x * WIDTH), scale), above)
-                    first, second = packed.first[x], packed.second[x]
-                    store(outside, first, add(load(outside, first), edge))
-                    store(outside, second, add(load(outside, second), edge))
-            else:
-                for x in range(begin, end):
-                    edge = multiply(multiply(load(terms, x * WIDTH), scale), above)
-                    store(outside, packed.first[x], add(load(outside, packed.first[x]), edge))
+def _move_inside(packed, lanes, space, wide):
+    """Tangents of the log-weights of nodes. Nothing moves along a forbidden part, whatever its direction."""
+    columns, rates, along, zero = packed.columns, space.rates, space.along, spread(0.0)
+    for at in range(0, vectors_of(packed, lanes) * WIDTH, WIDTH):
+        store(along, at, where_greater(load(space.weights, at), zero, load(along, at), zero))
+    for x in range(len(packed.segments)):
+        segment = _segment(packed, lanes, x)
+        _given_node(columns, space, segment, wide)
+        for i in range(0, segment.height, WIDTH):
+            mean, scale = zero, load(space.buffers[0], i)
+            for k in range(segment.begin, segment.end):
+                chance = multiply(_edges(columns, space, segment, wide, k, i), scale)
+                mean = multiply_add(chance, _sum(rates, along, columns, k, segment, i), mean)
+            store(rates, segment.start + i, mean if segment.each else add(mean, _own(along, columns, segment, i)))
 
 
 @uncounted
-def _move_inside(packed, space):
-    """Tangents of the log-weights of nodes, along those of parts in ``taken_rates``, which go to ``scores``.
-
-    A term becomes the probability of its edge given its node. Nothing moves along a forbidden part, whatever its direction.
-    """
-    rates, along, terms = space.rates, space.scores, space.terms
-    zero, nothing = spread(0.0), spread(-math.inf)
-    for place in range(0, len(packed.used) * WIDTH, WIDTH):
-        moved = load(space.taken_rates, place)
-        store(along, place, where_greater(load(along, place), nothing, moved, zero))
-    for level in range(len(packed.levels)):
-        each = packed.levels[level, 2] & EACH
-        for node in range(packed.levels[level, 0], packed.levels[level, 1]):
-            scale, mean = load(space.inverse, node * WIDTH), zero
-            for x in range(packed.begins[node], packed.begins[node + 1]):
-                moved = add(load(rates, packed.first[x]), load(rates, packed.second[x]))
-                if each:
-                    moved = add(moved, load(along, packed.edge_parts[x]))
-                chance = multiply(load(terms, x * WIDTH), scale)
-                store(terms, x * WIDTH, chance)
-                mean = multiply_add(chance, moved, mean)
-            if not each:
-                mean = add(mean, load(along, packed.node_parts[node]))
-            store(rates, node * WIDTH, mean)
-
-
-@uncounted
-def _outside_rates(packed, space):
+def _outside_rates(packed, lanes, space, wide):
     """Tangents of the marginals; see `_outside`."""
-    outside, moving, taken, terms, rates = space.outside, space.outside_rates, space.taken_rates, space.terms, space.rates
-    root = len(outside) - WIDTH
-    outside[:], moving[:], taken[:] = 0.0, 0.0, 0.0
-    outside[root:] = 1.0
-    for level in range(len(packed.levels) - 1, -1, -1):
-        each, joins = packed.levels[level, 2] & EACH, packed.levels[level, 2] & JOINS
-        for node in range(packed.levels[level, 1] - 1, packed.levels[level, 0] - 1, -1):
-            above, above_rate, mean = load(outside, node * WIDTH), load(moving, node * WIDTH), load(rates, node * WIDTH)
-            if not each:
-                part = packed.node_parts[node]
-                store(taken, part, add(load(taken, part), above_rate))
-                mean = subtract(mean, load(space.scores, part))
-            for x in range(packed.begins[node], packed.begins[node + 1]):
-                first, second = packed.first[x], packed.second[x]
-                moved = subtract(add(load(rates, first), load(rates, second)), mean)
-                if each:
-                    moved = add(moved, load(space.scores, packed.edge_parts[x]))
-                chance = load(terms, x * WIDTH)
-                edge = multiply(chance, above)
-                edge_rate = multiply_add(chance, above_rate, multiply(edge, moved))
-                store(outside, first, add(load(outside, first), edge))
-                store(moving, first, add(load(moving, first), edge_rate))
-                if joins:
-                    store(outside, second, add(load(outside, second), edge))
-                    store(moving, second, add(load(moving, second), edge_rate))
-                if each:
-                    part = packed.edge_parts[x]
-                    store(taken, part, add(load(taken, part), edge_rate))
+    columns, outside, moving, taken, along = packed.columns, space.outside, space.outside_rates, space.taken_rates, space.along
+    above, above_rates, means = space.buffers[2], space.buffers[3], space.buffers[4]
+    _begin_at_root(outside, lanes)
+    moving[:], taken[:] = 0.0, 0.0
+    for x in range(len(packed.segments) - 1, -1, -1):
+        segment = _segment(packed, lanes, x)
+        _given_node(columns, space, segment, wide)
+        for i in range(0, segment.height, WIDTH):
+            within = load(space.mask, WIDTH * min(segment.height - i, WIDTH))
+            rate, mean = multiply(load(moving, segment.start + i), within), load(space.rates, segment.start + i)
+            store(above, i, multiply(load(outside, segment.start + i), within))
+            store(above_rates, i, rate)
+            store(means, i, mean if segment.each else subtract(mean, _own(along, columns, segment, i)))
+            if not segment.each:
+                _increase_own(taken, columns, segment, i, rate)
+        for k in range(segment.begin, segment.end):
+            (first, second, part), whole, whole_rate = _places(columns, k, segment), spread(0.0), spread(0.0)
+            for i in range(0, segment.height, WIDTH):
+                chance = multiply(_edges(columns, space, segment, wide, k, i), load(space.buffers[0], i))
+                moved = subtract(_sum(space.rates, along, columns, k, segment, i), load(means, i))
+                edges = multiply(chance, load(above, i))
+                rate = multiply_add(chance, load(above_rates, i), multiply(edges, moved))
+                whole, whole_rate = add(whole, edges), add(whole_rate, rate)
+                if segment.first_moves:
+                    _increase(outside, first + i, edges)
+                    _increase(moving, first + i, rate)
+                if segment.joins and segment.second_moves:
+                    _increase(outside, second + i, edges)
+                    _increase(moving, second + i, rate)
+                if segment.each and segment.part_moves:
+                    _increase(taken, part + i, rate)
+            _increase_still(moving, taken, columns, k, segment, whole_rate)
+            if not segment.first_moves:
+                _increase_one(outside, first, segment.lanes, whole)
+            if segment.joins and not segment.second_moves:
+                _increase_one(outside, second, segment.lanes, whole)
 
 
 @uncounted
-def _descend(packed, space, lane, uniforms, waiting, parts):
+def _descend(packed, lanes, space, wide, lane, uniforms, waiting, parts):
     """The parts of a sample, and how many there are: the edge of every node, by its probability given the node.
 
     An item made of nothing in one way takes no uniform.
     """
-    none, found = len(packed.used) * WIDTH, 0
-    waiting[0], top, step = len(space.nodes) - WIDTH, 0, 0
-    if waiting[0] == 0:
-        top = -1
+    nodes, weights, found = space.nodes, space.weights, 0
+    waiting[0], top, step = len(packed.node_parts) - 1, 0, 0
     while top >= 0:
-        node = waiting[top] // WIDTH
+        node = waiting[top]
         top -= 1
         begin, end = packed.begins[node], packed.begins[node + 1]
         chosen = begin
         if end > begin + 1 or packed.first[begin] + packed.second[begin] > 0:
-            threshold, total = uniforms[step] / space.inverse[node * WIDTH + lane], 0.0
+            threshold, running = uniforms[step] * nodes[node * lanes + lane], 0.0
             step += 1
-            # Places that are no negative ones, which would be looked for at every edge.
-            at = uint64(begin * WIDTH + lane)
             for x in range(begin, end):
-                term = space.terms[at]
-                at += uint64(WIDTH)
+                # Places that are no negative ones, which would be looked for at every edge.
+                first = uint64(packed.first[x]) * uint64(lanes) + uint64(lane)
+                second = uint64(packed.second[x]) * uint64(lanes) + uint64(lane)
+                part = uint64(packed.edge_parts[x]) * uint64(lanes) + uint64(lane)
+                term = nodes[first] * nodes[second] * weights[part]
+                if wide:
+                    behind = space.exponents[first] + space.exponents[second] + space.part_exponents[part]
+                    term *= 2.0 ** max(behind - space.exponents[node * lanes + lane], FARTHEST)
                 # Rounding may bring the threshold up to the total: the last edge of positive weight is then meant.
                 chosen = x if term > 0.0 else chosen
-                total += term
-                if total > threshold:
+                running += term
+                if running > threshold:
                     break
-        if packed.edge_parts[chosen] < none:
-            parts[found] = packed.used[packed.edge_parts[chosen] // WIDTH]
+        if packed.edge_parts[chosen] < len(packed.used):
+            parts[found] = packed.used[packed.edge_parts[chosen]]
             found += 1
-        for place in (packed.second[chosen], packed.first[chosen]):
-            if place > 0:
+        for following in (packed.second[chosen], packed.first[chosen]):
+            if following > 0:
                 top += 1
-                waiting[top] = place
+                waiting[top] = following
     return found
 
 
 @uncounted
-def maximise(packed, scores, best, chosen):
-    """The best value of every node, and the edge that has it; of edges that tie, the first."""
-    for level in range(len(packed.levels)):
-        flags = packed.levels[level, 2]
-        for node in range(packed.levels[level, 0], packed.levels[level, 1]):
-            begin, end = packed.begins[node], packed.begins[node + 1]
-            top, place = spread(-math.inf), spread(float(begin))
-            for x in range(begin, end):
-                value = load(best, packed.first[x])
-                if flags & JOINS:
-                    value = add(value, load(best, packed.second[x]))
-                if flags & EACH:
-                    value = add(value, load(scores, packed.edge_parts[x]))
-                place = where_greater(value, top, spread(float(x)), place)
-                top = greatest(value, top)
-            if not flags & EACH:
-                top = add(top, load(scores, packed.node_parts[node]))
-            store(best, node * WIDTH, top)
-            store(chosen, node * WIDTH, place)
+def maximise(packed, lanes, rows, start, count, done, floor, scores, best):
+    """Scores of parts, from the first vectors on that are to be gathered and at least so high, and the best value of every node."""
+    for x in range(len(packed.segments)):
+        ready = packed.segments[x, 8] if lanes == 1 else vectors_of(packed, lanes)
+        if ready > done:
+            gather(packed, lanes, rows, start, count, done, ready, scores)
+            if floor > -math.inf:
+                for at in range(done * WIDTH, ready * WIDTH, WIDTH):
+                    store(scores, at, greatest(load(scores, at), spread(floor)))
+            done = ready
+        segment, kind = _segment(packed, lanes, x), _kind(packed, lanes, x)
+        if kind == CHAIN:
+            _maximise_edges(packed.columns, scores, best, _chain(segment))
+        elif kind == CHART:
+            _maximise_edges(packed.columns, scores, best, _chart(segment))
+        elif kind == PATH:
+            _maximise_edges(packed.columns, scores, best, _path(segment))
+        elif kind == TREE:
+            _maximise_edges(packed.columns, scores, best, _tree(segment))
+        else:
+            _maximise_edges(packed.columns, scores, best, segment)
+
+
+@inlined
+def _maximise_edges(columns, scores, best, segment):
+    for i in range(0, segment.height, WIDTH):
+        top = spread(-math.inf)
+        for k in range(segment.begin, segment.end):
+            top = greatest(_sum(best, scores, columns, k, segment, i), top)
+        # What all edges take is no reason to prefer one, and comes after, where its size could hide what is.
+        store(best, segment.start + i, top if segment.each else add(top, _own(scores, columns, segment, i)))
 
 
 @uncounted
-def follow(packed, chosen, lane, waiting, parts):
-    """The parts of the derivation of the chosen edges, and how many there are."""
-    none, found = len(packed.used) * WIDTH, 0
-    waiting[0], top = len(chosen) - WIDTH, 0
-    if waiting[0] == 0:
-        top = -1
+def follow(packed, lanes, scores, best, lane, waiting, parts):
+    """The parts of the best derivation, and how many there are: of every node the first of the best edges, looked for again."""
+    none, found = len(packed.used), 0
+    waiting[0], top = len(packed.node_parts) - 1, 0
     while top >= 0:
-        node = waiting[top] // WIDTH
+        node = waiting[top]
         top -= 1
-        x = int(chosen[node * WIDTH + lane])
-        if packed.edge_parts[x] < none:
-            parts[found] = packed.used[packed.edge_parts[x] // WIDTH]
+        chosen, end = packed.begins[node], packed.begins[node + 1]
+        if packed.node_parts[node] >= none:
+            value = best[node * lanes + lane]
+            while chosen < end - 1 and _value(packed, scores, best, chosen, lanes, lane) != value:
+                chosen += 1
+        else:
+            highest = -math.inf
+            for x in range(packed.begins[node], end):
+                value = best[packed.first[x] * lanes + lane] + best[packed.second[x] * lanes + lane]
+                if value > highest:
+                    highest, chosen = value, x
+        if packed.edge_parts[chosen] < none:
+            parts[found] = packed.used[packed.edge_parts[chosen]]
             found += 1
-        for place in (packed.second[x], packed.first[x]):
-            if place > 0:
+        for following in (packed.second[chosen], packed.first[chosen]):
+            if following > 0:
                 top += 1
-                waiting[top] = place
+                waiting[top] = following
     return found
+
+
+@inlined
+def _value(packed, scores, best, x, lanes, lane) -> float:
+    value = best[packed.first[x] * lanes + lane] + best[packed.second[x] * lanes + lane]
+    return value + scores[packed.edge_parts[x] * lanes + lane]
 
 
 @uncounted
 def _take_apart(packed, ranking, rank, waiting, places, structure):
     """The derivation of a rank: goes on with first nodes, while second ones wait with their ranks."""
-    none, node, top = len(packed.used) * WIDTH, len(packed.begins) - 2, 0
+    none, node, top = len(packed.used), len(packed.node_parts) - 1, 0
     while node > 0:
         x, end = packed.begins[node], packed.begins[node + 1]
         while end - x > 1:
@@ -616,8 +896,8 @@ def _take_apart(packed, ranking, rank, waiting, places, structure):
                 end = middle
         part = packed.edge_parts[x]
         if part < none:
-            structure[packed.used[part // WIDTH]] += 1
-        node, second, rank = packed.first[x] // WIDTH, packed.second[x] // WIDTH, rank - ranking.starts[x]
+            structure[packed.used[part]] += 1
+        node, second, rank = packed.first[x], packed.second[x], rank - ranking.starts[x]
         if second > 0:
             behind = ranking.counts[second]
             waiting[top], places[top] = second, rank % behind

@@ -1,6 +1,6 @@
 """The k best derivations, asked for from the root down: a node finds its next best one only where a better derivation above it takes it.
 
-A pass of maxima, for `WIDTH` items at a time, gives the best score of every node. What is further down its list is found on demand, one at
+A pass of maxima gives the best score of every node. What is further down its list is found on demand, one at
 a time: each edge offers the best of what it leads to and has not given yet, and the node takes the best offer. A derivation, an *entry*, is
 an edge and the entries of the two nodes that it leads to; entry v is the best of node v, and the others come after them, as they are found.
 So the k best take, after the maxima, time in proportion to k times the nodes of a derivation, and not to k times the edges.
@@ -21,8 +21,8 @@ import numpy as np
 
 from ..kernels.compilation import compiled, uncounted
 from ..kernels.parts import ascend, mark, number
-from .cpu import Array, gather, maximise, size_of
-from .packing import WIDTH
+from .cpu import Array, maximise, scores_and_nodes, size_of
+from .packing import STEPS
 
 FORBIDDEN = -1e100
 """Score of a forbidden part, as `capabilities.base.FORBIDDEN`: what takes one comes last."""
@@ -57,26 +57,21 @@ class RankingWorkspace(NamedTuple):
 
 
 @compiled
-def kbest(packed, rows, structures, numbers):
+def kbest(packed, lanes: int, rows, structures, numbers):
     """The best structures [b, k, d] of rows [b, d], both `Numbers`, or 1 + the numbers of their parts, ascending, [b, k, p].
 
     One of these has no rows. k is at most how many structures there are, and 0 stands for infeasible ones.
     """
-    nodes, parts = len(packed.begins) - 1, len(packed.used)
     k = max(structures.doubles.shape[1], structures.singles.shape[1], numbers.shape[1])
-    scores, best, chosen = np.zeros((parts + 1) * WIDTH), np.zeros(nodes * WIDTH), np.empty(nodes * WIDTH)
-    space = _workspace(packed, k)
-    own = np.zeros(parts + 1)
-    for start in range(0, size_of(rows), WIDTH):
-        count = min(WIDTH, size_of(rows) - start)
-        gather(packed, rows, start, count, scores)
-        for place in range(parts * WIDTH):
-            scores[place] = FORBIDDEN if scores[place] == -math.inf else scores[place]
-        maximise(packed, scores, best, chosen)
+    scores, best = scores_and_nodes(packed, lanes)
+    space, own = _workspace(packed, k), np.zeros(len(scores) // lanes)
+    for start in range(0, size_of(rows), lanes):
+        count = min(lanes, size_of(rows) - start)
+        maximise(packed, lanes, rows, start, count, 0, FORBIDDEN, scores, best)
         for lane in range(count):
-            for part in range(parts):
-                own[part] = scores[part * WIDTH + lane]
-            _begin(space, best, lane)
+            for part in range(len(own)):
+                own[part] = scores[part * lanes + lane]
+            _begin(space, best, lanes, lane)
             if numbers.shape[0] > 0:
                 _list(packed, space, own, numbers[start + lane], True)
             elif structures.singles.shape[0] > 0:
@@ -87,9 +82,9 @@ def kbest(packed, rows, structures, numbers):
 
 @compiled
 def _workspace(packed, k: int):
-    nodes, edges = len(packed.begins) - 1, len(packed.first)
+    nodes, edges = len(packed.node_parts), len(packed.first)
     # Finding one more of the root finds at most one more of each node of a derivation, and each of these makes two offers.
-    steps = packed.sizes[1] + 1
+    steps = packed.sizes[STEPS] + 1
     entries, offers = nodes + k * steps, 2 * k * steps + 2
     return RankingWorkspace(
         np.empty(entries), np.empty(entries, np.int32), np.empty(entries, np.int32), np.empty(entries, np.int32),
@@ -101,11 +96,11 @@ def _workspace(packed, k: int):
 
 
 @uncounted
-def _begin(space, best, lane):
+def _begin(space, best, lanes, lane):
     """Of every node the value of its best derivation is known."""
     nodes = len(space.last)
     for node in range(nodes):
-        space.values[node], space.nodes[node], space.ranks[node] = best[node * WIDTH + lane], node, 0
+        space.values[node], space.nodes[node], space.ranks[node] = best[node * lanes + lane], node, 0
         space.edges[node], space.following[node], space.last[node] = UNKNOWN, UNKNOWN, node
     space.following[0] = NONE
     space.counters[0], space.counters[1] = nodes, 0
@@ -134,8 +129,8 @@ def _look(packed, space, scores, node):
     begin, end = packed.begins[node], packed.begins[node + 1]
     top, place = -math.inf, begin
     for x in range(begin, end):
-        value = space.values[packed.first[x] // WIDTH] + space.values[packed.second[x] // WIDTH]
-        value += scores[packed.edge_parts[x] // WIDTH]
+        value = space.values[packed.first[x]] + space.values[packed.second[x]]
+        value += scores[packed.edge_parts[x]]
         space.offers[x], space.heads[x] = value, UNKNOWN
         if value > top:
             top, place = value, x
@@ -148,7 +143,7 @@ def _take(packed, space, node, entry, x):
     head = space.heads[x]
     space.edges[entry] = x
     if head == UNKNOWN:
-        space.first[entry], space.second[entry] = packed.first[x] // WIDTH, packed.second[x] // WIDTH
+        space.first[entry], space.second[entry] = packed.first[x], packed.second[x]
         space.heads[x] = NONE
     else:
         space.first[entry], space.second[entry] = space.offer_first[head], space.offer_second[head]
@@ -193,7 +188,7 @@ def _offer(packed, space, scores, x, first, second):
     offer = space.counters[1]
     space.counters[1] += 1
     value = space.values[first] + space.values[second]
-    value += scores[packed.edge_parts[x] // WIDTH]
+    value += scores[packed.edge_parts[x]]
     before, after = NONE, space.heads[x]
     while after != NONE and _is_before(space, after, value, first, second):
         before, after = after, space.offer_next[after]
@@ -243,7 +238,7 @@ def _take_parts(packed, space, scores, entry):
         top -= 1
         if space.edges[known] == UNKNOWN:
             _look(packed, space, scores, space.nodes[known])
-        part = packed.edge_parts[space.edges[known]] // WIDTH
+        part = packed.edge_parts[space.edges[known]]
         if part < len(packed.used):
             if scores[part] == FORBIDDEN:
                 return FORBIDDING

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from ..kernels.compilation import compiled, uncounted
-from .packing import WIDTH
+from .packing import PLACES, STEPS
 
 
 @compiled
@@ -22,8 +22,8 @@ def sample_distinct(packed, rows, begins, order, uniforms, structures, log_probs
 
     Rows are float64 [b, d]; the walks of row i are those from ``begins[i]`` to ``begins[i + 1]`` in ``order``.
     """
-    parts, steps, k = len(packed.used), packed.sizes[1], structures.shape[1]
-    scores, values = np.zeros(parts + 1), np.empty(len(packed.begins) - 1)
+    parts, steps, k = len(packed.used), packed.sizes[STEPS], structures.shape[1]
+    scores, values = np.zeros(packed.sizes[PLACES]), np.zeros(len(packed.node_parts))
     greatest, mass, choices = np.empty(k * steps), np.empty(k * steps), np.empty((k, steps), np.int32)
     waiting, blocked = np.empty(steps + 2, np.int32), np.empty(k, np.int32)
     for row in range(len(rows)):
@@ -64,14 +64,13 @@ def _log_sum(values) -> float:
 @uncounted
 def _value(packed, scores, values, x) -> float:
     """The log-weight of an edge."""
-    return values[packed.first[x] // WIDTH] + values[packed.second[x] // WIDTH] + scores[packed.edge_parts[x] // WIDTH]
+    return values[packed.first[x]] + values[packed.second[x]] + scores[packed.edge_parts[x]]
 
 
 @uncounted
 def _inside(packed, scores, values):
     """Log-weights of all nodes."""
-    values[0] = 0.0
-    for node in range(1, len(values)):
+    for node in range(packed.levels[0, 0], len(values)):
         top = -math.inf
         for x in range(packed.begins[node], packed.begins[node + 1]):
             top = max(top, _value(packed, scores, values, x))
@@ -85,7 +84,7 @@ def _inside(packed, scores, values):
 @uncounted
 def _next(packed, scores, values, place, uniforms, greatest, mass, choices, waiting, blocked, structures) -> float:
     """Write the next structure, the first again where none is left; its log-probability, -inf for one that is repeated."""
-    steps, found = packed.sizes[1], 0
+    steps, found = packed.sizes[STEPS], 0
     for entry in range(max(place, 1) * steps):
         if greatest[entry] > greatest[found]:
             found = entry
@@ -116,10 +115,10 @@ def _next(packed, scores, values, place, uniforms, greatest, mass, choices, wait
             log_prob += chance
         choices[place, step] = chosen
         step += 1
-        part = packed.edge_parts[chosen] // WIDTH
+        part = packed.edge_parts[chosen]
         if part < len(packed.used):
             structures[place, packed.used[part]] += 1
-        for following in (packed.second[chosen] // WIDTH, packed.first[chosen] // WIDTH):
+        for following in (packed.second[chosen], packed.first[chosen]):
             if following > 0:
                 waiting_top += 1
                 waiting[waiting_top] = following

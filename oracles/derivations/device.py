@@ -17,7 +17,7 @@ from torch import Tensor
 from .. import kernels
 from ..kernels.notices import say
 from ..kernels.switch import SERVING
-from .packing import WIDTH, Array, Packed, pack
+from .packing import ENTRIES, PLACES, STEPS, WAITING, Array, Packed, pack
 
 if TYPE_CHECKING:
     from .oracle import DerivedOracle
@@ -110,9 +110,9 @@ def graph_of(oracle: DerivedOracle, event: tuple[int, ...], device: torch.device
 
 def packed_on(packed: Packed, device: torch.device) -> Graph:
     """Move derivations to a device, with the lists by which sums over edges are gathered there, always in the same order."""
-    first, second, taken, of_nodes = (places // WIDTH for places in (packed.first, packed.second, packed.edge_parts, packed.node_parts))
-    entries, (nodes, edges) = int(packed.sizes[0]), (len(packed.begins) - 1, len(first))
-    entry = np.append(packed.used, -1)
+    first, second, taken, of_nodes = packed.first, packed.second, packed.edge_parts, packed.node_parts
+    entries, (nodes, edges) = int(packed.sizes[ENTRIES]), (len(packed.node_parts), len(first))
+    entry = np.append(packed.used, np.full(packed.sizes[PLACES] - len(packed.used), -1))
     widths, number = np.diff(packed.begins), np.arange(edges)
     each = np.repeat(entry[of_nodes] < 0, widths)
     takers = np.concatenate([number[each], edges + np.arange(nodes)])
@@ -146,8 +146,8 @@ def packed_on(packed: Packed, device: torch.device) -> Graph:
         nodes=nodes,
         edges=edges,
         depth=len(starts),
-        steps=int(packed.sizes[1]),
-        waiting=int(packed.sizes[2]),
+        steps=int(packed.sizes[STEPS]),
+        waiting=int(packed.sizes[WAITING]),
         edge_tile=tile,
         above_tile=(tile[0], min(_extent(np.diff(above_begins)), size // tile[0])),
         part_tile=(max(size // share, 1), share),

@@ -8,6 +8,7 @@ shapes and dtypes there are.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -18,10 +19,13 @@ from torch import Tensor
 
 from .. import kernels
 from ..capabilities import DrawnSet
-from .packing import Array, Numbers, Packed, Ranking
+from .packing import ENTRIES, ITEMS, STEPS, WIDTH, Array, Numbers, Packed, Ranking
 
 EDGE = 4
 """Inner-loop steps of an edge and an item, roughly."""
+
+Layout = tuple[Packed, int]
+"""Derivations, and how many items lie side by side."""
 
 OPERATIONS = (
     "argmax",
@@ -42,95 +46,96 @@ _NO_PARTS = tuple(np.zeros((0,) * ndim, np.int64) for ndim in (2, 3))
 _NONE = tuple(Numbers(np.zeros((0,) * ndim), np.zeros((0,) * ndim, np.float32)) for ndim in (2, 3))
 
 
-def kernel(packed: Packed, operation: str) -> kernels.Kernel:
-    """An operation on rows [b, *event] of these derivations."""
-    return kernels.Kernel(globals()[operation], None, (packed,), EDGE * len(packed.first) // kernels.LIGHT.get(operation, 1))
+def kernel(packed: Packed, operation: str, rows: int) -> kernels.Kernel:
+    """An operation on so many rows [b, *event] of these derivations."""
+    lanes = WIDTH if rows >= packed.sizes[ITEMS] else 1
+    return kernels.Kernel(globals()[operation], None, ((packed, lanes),), EDGE * len(packed.first) // kernels.LIGHT.get(operation, 1))
 
 
 def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:
     """Structures of ranks [c]."""
-    return kernels.Kernel(unrank, None, (packed, ranking), EDGE * int(packed.sizes[1]) + int(packed.sizes[0]) // 8)
+    return kernels.Kernel(unrank, None, (packed, ranking), EDGE * int(packed.sizes[STEPS]) + int(packed.sizes[ENTRIES]) // 8)
 
 
-def argmax(rows: Array, structures: Array, packed: Packed) -> None:
+def argmax(rows: Array, structures: Array, how: Layout) -> None:
     """The best structures [b, *event]; of edges that tie at a node, the first. 0 where all are forbidden."""
-    _cpu().argmax(packed, _numbers(packed, rows), _numbers(packed, structures), _NO_PARTS[0])
+    _cpu().argmax(*how, _numbers(rows), _numbers(structures), _NO_PARTS[0])
 
 
-def argmax_parts(rows: Array, numbers: Array, packed: Packed) -> None:
+def argmax_parts(rows: Array, numbers: Array, how: Layout) -> None:
     """The same structures by the numbers of their parts in ascending order, [b, p]: 1 + part, 0 behind the last."""
-    _cpu().argmax(packed, _numbers(packed, rows), _NONE[0], numbers)
+    _cpu().argmax(*how, _numbers(rows), _NONE[0], numbers)
 
 
-def kbest(rows: Array, structures: Array, packed: Packed) -> None:
+def kbest(rows: Array, structures: Array, how: Layout) -> None:
     """The best structures [b, k, *event], in the order of `algorithms.kbest`; 0 where fewer than k are feasible."""
-    _kbest().kbest(packed, _numbers(packed, rows), _numbers(packed, structures, structures.shape[1]), _NO_PARTS[1])
+    _kbest().kbest(*how, _numbers(rows), _numbers(structures, 1), _NO_PARTS[1])
 
 
-def kbest_parts(rows: Array, numbers: Array, packed: Packed) -> None:
+def kbest_parts(rows: Array, numbers: Array, how: Layout) -> None:
     """The same structures by the numbers of their parts in ascending order, [b, k, p]: 1 + part, 0 behind the last."""
-    _kbest().kbest(packed, _numbers(packed, rows), _NONE[1], numbers)
+    _kbest().kbest(*how, _numbers(rows), _NONE[1], numbers)
 
 
-def log_partition(rows: Array, log_partition: Array, certified: Array, packed: Packed) -> None:
+def log_partition(rows: Array, log_partition: Array, certified: Array, how: Layout) -> None:
     """Log-partitions [b] in float64, -inf where no structure is feasible."""
 
     def evaluate(wide: bool, rows: Array, totals: Array, certified: Array) -> None:
-        given = _numbers(packed, rows)
-        _cpu().evaluate(packed, given, given, wide, _NONE[0], _NONE[0], totals, certified)
+        given = _numbers(rows)
+        _cpu().evaluate(*how, given, given, wide, _NONE[0], _NONE[0], totals, certified)
 
     _certified(evaluate, (rows,), (log_partition,), certified)
 
 
-def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, packed: Packed) -> None:
+def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, how: Layout) -> None:
     """Marginals [b, *event], 0 where no structure is feasible, and what `log_partition` gives."""
 
     def evaluate(wide: bool, rows: Array, found: Array, totals: Array, certified: Array) -> None:
-        given = _numbers(packed, rows)
-        _cpu().evaluate(packed, given, given, wide, _numbers(packed, found), _NONE[0], totals, certified)
+        given = _numbers(rows)
+        _cpu().evaluate(*how, given, given, wide, _numbers(found), _NONE[0], totals, certified)
 
     _certified(evaluate, (rows,), (marginals, log_partition), certified)
 
 
-def covariance_product(rows: Array, directions: Array, products: Array, certified: Array, packed: Packed) -> None:
+def covariance_product(rows: Array, directions: Array, products: Array, certified: Array, how: Layout) -> None:
     """``Cov(z) v`` [b, *event] for directions v [b, *event]."""
 
     def evaluate(wide: bool, rows: Array, along: Array, found: Array, certified: Array) -> None:
-        given, moved, products = (_numbers(packed, each) for each in (rows, along, found))
-        _cpu().evaluate(packed, given, moved, wide, _NONE[0], products, np.empty(len(rows)), certified)
+        given, moved, products = (_numbers(each) for each in (rows, along, found))
+        _cpu().evaluate(*how, given, moved, wide, _NONE[0], products, np.empty(len(rows)), certified)
 
     _certified(evaluate, (rows, directions), (products,), certified)
 
 
 def project(rows: Array, *arrays: Any) -> tuple[Array, ...]:
     """SparseMAP of float64 rows, with the arguments of `cpu_project.project`, derivations last."""
-    *given, packed = arrays
-    found: tuple[Array, ...] = _project().project(packed, rows.reshape(len(rows), packed.sizes[0]), *given)
+    *given, (packed, _) = arrays
+    found: tuple[Array, ...] = _project().project(packed, rows.reshape(len(rows), packed.sizes[ENTRIES]), *given)
     return found
 
 
-def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, packed: Packed) -> None:
+def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, how: Layout) -> None:
     """Structures [b, s, *event] by uniforms [b, s, steps], one for each node that needs it in preorder; 0 where none is feasible."""
 
     def draw(wide: bool, rows: Array, uniforms: Array, found: Array, certified: Array) -> None:
-        found_parts = _numbers(packed, found, found.shape[1])
-        _cpu().sample(packed, _numbers(packed, rows), uniforms, wide, found_parts, _NO_PARTS[1], certified)
+        found_parts = _numbers(found, 1)
+        _cpu().sample(*how, _numbers(rows), uniforms, wide, found_parts, _NO_PARTS[1], certified)
 
     _certified(draw, (rows, uniforms), (structures,), certified)
 
 
-def sample_parts(rows: Array, uniforms: Array, numbers: Array, certified: Array, packed: Packed) -> None:
+def sample_parts(rows: Array, uniforms: Array, numbers: Array, certified: Array, how: Layout) -> None:
     """The same structures by the numbers of their parts in ascending order, [b, s, p]: 1 + part, 0 behind the last."""
 
     def draw(wide: bool, rows: Array, uniforms: Array, found: Array, certified: Array) -> None:
-        _cpu().sample(packed, _numbers(packed, rows), uniforms, wide, _NONE[1], found, certified)
+        _cpu().sample(*how, _numbers(rows), uniforms, wide, _NONE[1], found, certified)
 
     _certified(draw, (rows, uniforms), (numbers,), certified)
 
 
 def unrank(ranks: Array, structures: Array, packed: Packed, ranking: Ranking) -> None:
     """The structures of int64 ranks [c], as integers [c, *event], in the order of `algorithms.unrank`."""
-    _cpu().unrank(packed, ranking, ranks, structures.reshape(len(ranks), packed.sizes[0]))
+    _cpu().unrank(packed, ranking, ranks, structures.reshape(len(ranks), packed.sizes[ENTRIES]))
 
 
 def sample_distinct(packed: Packed, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
@@ -160,9 +165,10 @@ def _project() -> Any:
     return importlib.import_module(".cpu_project", __package__)
 
 
-def _numbers(packed: Packed, values: Array, *draws: int) -> Numbers:
-    """Float32 or float64 [b, *draws, *event] as [b, *draws, parts]."""
-    flat, none = values.reshape(len(values), *draws, packed.sizes[0]), _NONE[len(draws)]
+def _numbers(values: Array, draws: int = 0) -> Numbers:
+    """Float32 or float64 [b, *event] as [b, parts]; with one more dimension where these are draws of each item."""
+    leading, none = values.shape[: 1 + draws], _NONE[draws]
+    flat = values.reshape(*leading, math.prod(values.shape[1 + draws :]))
     return Numbers(none.doubles, flat) if flat.dtype == np.float32 else Numbers(flat, none.singles)
 
 

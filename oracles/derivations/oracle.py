@@ -22,7 +22,7 @@ from .device import kernel as device_kernel
 from .examples import Examples
 from .hypergraph import Derivations
 from .law import EdgeLaw
-from .packing import Packed, Ranking, pack, ranking
+from .packing import STEPS, Packed, Ranking, pack, ranking
 from .tables import Tables, tables_of
 
 
@@ -49,7 +49,7 @@ class StatedOracle(Oracle):
         if operation == "project" and _may_be_empty(self, tuple(rows.shape[1:])):
             return None  # the compiled active set takes a structure without parts for none
         packed = _packed(self, tuple(rows.shape[1:]))
-        return None if packed is None else executor.kernel(packed, operation)
+        return None if packed is None else executor.kernel(packed, operation, len(rows))
 
 
 class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
@@ -234,7 +234,7 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
             return algorithms.unrank(self._tables(event_shape, ranks.device), ranks).reshape(-1, *event_shape)
         kernel = executor.unranking(packed, _ranking(self, event_shape))
         # How often a part is counted, at most once for each node of a derivation, must fit.
-        fits = self._tables(event_shape).binary is None or int(packed.sizes[1]) < 256
+        fits = self._tables(event_shape).binary is None or int(packed.sizes[STEPS]) < 256
         structures = kernel.results((len(ranks), *event_shape), ranks, torch.uint8 if fits else torch.int64)
         kernel(ranks.contiguous(), structures)
         return structures

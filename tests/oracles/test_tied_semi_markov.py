@@ -100,8 +100,8 @@ def test_many_tokens_keep_within_one_range() -> None:
     scores = torch.randn(2, *event, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     packed, totals, certified = pack(ORACLE.derivations(event)), np.empty(2), np.zeros(2, np.bool_)
     assert packed is not None
-    given = executor._numbers(packed, scores.numpy())
-    cpu.evaluate(packed, given, given, False, executor._NONE[0], executor._NONE[0], totals, certified)
+    given = executor._numbers(scores.numpy())
+    cpu.evaluate(packed, 1, given, given, False, executor._NONE[0], executor._NONE[0], totals, certified)
     assert certified.all()
     assert totals.min() > 322  # the limit of weights, 1e140
     with kernels.disabled():
