@@ -1,9 +1,4 @@
-"""Kernels of spanning trees: MAP by contraction, the rest by elimination of words.
-
-Log-partition, marginals and their derivative take items side by side (`vector_elimination`, `vector_marginals`); where scores lie far apart
-or forbidden arcs leave a word without heads on the way, the scalar kernels take them one by one (`elimination`, `marginals`,
-`marginal_rates`).
-"""
+"""Kernels of spanning trees: MAP by contraction, the rest by elimination of words, `LANES` items side by side."""
 
 from __future__ import annotations
 
@@ -15,20 +10,17 @@ from numpy.typing import NDArray
 from ...active_set import cpu as active_set
 from ...kernels.compilation import compiled, uncounted
 from ...kernels.parts import allowed, mark, no_numbers, no_structures, number
-from . import marginal_rates, vector_marginals
+from ...kernels.vectors import load_four, store_four
 from . import marginals as tree_marginals
 from .best_tree import best_parts, workspace
-from .elimination import CERTAIN, INFEASIBLE, LARGEST, UNCERTAIN, eliminate, exchange, weigh
+from .elimination import LANES, ItemVectors, certain, conclude, items, take_in, take_out, weigh
 from .kbest import list_best, ranking_workspace
 from .samples import draw
-from .vector_elimination import bounds, conclude, items, take_out
-from .vector_elimination import weigh as weigh_items
-from .vector_products import LANES
 
 Array = NDArray[Any]
 
-LEAST_TOTAL = 1e-250
-"""The least sum of chances of escape: what was lost below 1e-308 on the way is then nothing."""
+LEAST_TOTAL, LARGEST_TOTAL = 1e-250, 1e285
+"""What sums of chances of escape must lie between: what was lost below 1e-308 on the way is then nothing."""
 
 
 def operations(event: tuple[int, ...]) -> int:
@@ -70,140 +62,75 @@ def kbest_parts(rows: Array, numbers: Array, single_root: bool) -> None:
 def log_partition(rows: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
     """The log-partition of each row by one elimination."""
     size = rows.shape[1]
-    row, table = size * LANES, size * size * LANES
+    table, rooted, ends = size * size * LANES, np.empty(LANES), np.empty(LANES, np.int64)
     space, weights = items(size, np.empty(table)), np.empty(table)
     for first in range(0, rows.shape[0], LANES):
-        weigh_items(rows, first, single_root, space, weights)
-        take_out(weights, None, (0, row, LANES, 0), 0, row, size - 1, 1, not single_root, space.sums)
-        for lane in range(LANES, 2 * LANES):
-            space.sums[lane] = weights[lane]
-        bounds(space.sums, 1, size - 1, space.extent)
+        weigh(rows, first, single_root, space, weights)
+        _eliminate(weights, size, single_root, rooted, ends, space)
         conclude(space, first, log_partition, certified)
+
+
+@uncounted
+def _eliminate(weights: Array, size: int, single_root: bool, rooted: Array, ends: Array, space: ItemVectors) -> None:
+    """Take out all words of a table; their columns then hold the chances of their heads, and ``ends`` the words in the root's place."""
+    for lane in range(LANES):
+        rooted[lane] = 0.0 if single_root else 1.0
+    row = size * LANES
+    take_out(weights, None, (0, row, LANES, 0), 0, row, size - 1, 1, rooted, ends, 0, space.sums, space)
+    store_four(space.sums, LANES, load_four(weights, LANES))
+    take_in(load_four(weights, LANES), space.extent)
 
 
 @compiled
 def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
     """Marginals from the chances of escape; every one is right to its own size, and none is a difference."""
     size = rows.shape[1]
-    halves, totals, table = vector_marginals.halves(size), np.empty(size * LANES), size * size * LANES
+    halves, totals, table = tree_marginals.halves(size), np.empty(size * LANES), size * size * LANES
     weights, chances = np.empty(max(halves.starts[-1], 2 * table)), np.zeros(table)
     space = items(size, weights[table : 2 * table])  # where the next level has its weights: before these are made, and after
     for first in range(0, rows.shape[0], LANES):
-        weigh_items(rows, first, single_root, space, weights)
-        vector_marginals.find(halves, weights, None, chances, None, not single_root, space.sums, space.extent)
+        weigh(rows, first, single_root, space, weights)
+        tree_marginals.find(halves, weights, None, chances, None, single_root, space)
         conclude(space, first, log_partition, certified)
-        vector_marginals.expect(weights, chances, space.exponents, totals)
-        _hand_out(space.exponents, totals, first, marginals, certified)
+        tree_marginals.expect(weights, chances, space.exponents, totals)
+        _hand_out(space, space.exponents, totals, first, marginals, certified)
 
 
 @compiled
 def covariance_product(rows: Array, direction: Array, product: Array, certified: Array, single_root: bool) -> None:
     """The derivative of the marginals along a direction: the same computation on numbers with their rates."""
     size = rows.shape[1]
-    halves, totals, ignored, table = vector_marginals.halves(size), np.empty(size * LANES), np.empty(rows.shape[0]), size * size * LANES
+    halves, totals, ignored, table = tree_marginals.halves(size), np.empty(size * LANES), np.empty(rows.shape[0]), size * size * LANES
     weights, rates = np.empty(max(halves.starts[-1], 2 * table)), np.empty(halves.starts[-1])
     chances, chance_rates, space = np.zeros(table), np.zeros(table), items(size, weights[table : 2 * table])
     for first in range(0, rows.shape[0], LANES):
-        weigh_items(rows, first, single_root, space, weights)
-        vector_marginals.begin_rates(direction, first, weights, rates)
-        vector_marginals.find(halves, weights, rates, chances, chance_rates, not single_root, space.sums, space.extent)
+        weigh(rows, first, single_root, space, weights)
+        tree_marginals.begin_rates(direction, first, weights, rates)
+        tree_marginals.find(halves, weights, rates, chances, chance_rates, single_root, space)
         conclude(space, first, ignored, certified)
-        vector_marginals.expect(weights, chances, space.exponents, totals)
-        vector_marginals.expect_rates(weights, rates, chances, chance_rates, space.exponents, totals)
-        _hand_out(rates, totals, first, product, certified)
+        tree_marginals.expect(weights, chances, space.exponents, totals)
+        tree_marginals.expect_rates(weights, rates, chances, chance_rates, space.exponents, totals)
+        _hand_out(space, rates, totals, first, product, certified)
 
 
 @uncounted
-def _hand_out(table: Array, totals: Array, first: int, results: Array, certified: Array) -> None:
-    """Write the items from ``first`` on that are certain, where what the heads of every word weigh together is in range."""
-    size, every = results.shape[1], first + LANES <= len(results)
-    for lane in range(min(LANES, len(results) - first)):
+def _hand_out(space: ItemVectors, table: Array, totals: Array, first: int, results: Array, certified: Array) -> None:
+    """Write the items from ``first`` on that are certain and have trees, if what the heads of every word weigh together is in range."""
+    size, every, count = results.shape[1], first + LANES <= len(results), min(LANES, len(results) - first)
+    for lane in range(count):
+        feasible = space.extent[lane] > 0.0
         for m in range(1, size):
-            if not LEAST_TOTAL < totals[m * LANES + lane] < LARGEST:
+            if feasible and not LEAST_TOTAL < totals[m * LANES + lane] < LARGEST_TOTAL:
                 certified[first + lane] = False
-        every = every and certified[first + lane]
+        every = every and feasible and certified[first + lane]
     if every:
-        vector_marginals.hand_out(table, first, results)
+        tree_marginals.hand_out(table, first, results)
         return
-    for lane in range(min(LANES, len(results) - first)):
-        if certified[first + lane]:
+    for lane in range(count):
+        if certified[first + lane] and space.extent[lane] > 0.0:
             for h in range(size):
                 for m in range(1, size):
                     results[first + lane, h, m] = table[(h * size + m) * LANES + lane]
-
-
-@compiled
-def scalar_log_partition(rows: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
-    """The log-partition of each row by one elimination."""
-    size = rows.shape[1]
-    exponents, weights, shift, totals = np.empty((size, size)), np.empty((size, size)), np.empty(size), np.empty(size)
-    for b in range(rows.shape[0]):
-        shifted, in_range, dense = weigh(rows[b], single_root, exponents, shift, weights)
-        value, _, known = eliminate(weights, single_root, dense, totals)
-        log_partition[b] = shifted + value
-        certified[b] = in_range and known != UNCERTAIN
-
-
-@compiled
-def scalar_marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
-    """Marginals from the chances of escape; every one is right to its own size, and none is a difference."""
-    size = rows.shape[1]
-    blocks, exponents, shift, totals = tree_marginals.blocks(size), np.empty((size, size)), np.empty(size), np.empty(size)
-    for b in range(rows.shape[0]):
-        shifted, in_range, dense = weigh(rows[b], single_root, exponents, shift, blocks.weights[0])
-        value, known = tree_marginals.find(blocks, single_root, dense)
-        log_partition[b] = shifted + value
-        certified[b] = in_range and known != UNCERTAIN
-        if not certified[b] or known == INFEASIBLE:
-            continue
-        weights, chances = blocks.weights[0], blocks.chances[0]
-        certified[b] = _add_up(weights, chances, totals)
-        for h in range(size):
-            for m in range(1, size):
-                marginals[b, h, m] = weights[h, m] * chances[h, m] * totals[m]
-
-
-@uncounted
-def _add_up(weights: Array, chances: Array, totals: Array) -> bool:
-    """What the heads of each word weigh together, inverted; False where that is out of range."""
-    totals[:] = 0.0
-    for h in range(len(totals)):
-        for m in range(1, len(totals)):
-            totals[m] += weights[h, m] * chances[h, m]
-    certain = True
-    for m in range(1, len(totals)):
-        certain = certain and LEAST_TOTAL < totals[m] < LARGEST
-        totals[m] = 1.0 / totals[m]
-    return certain
-
-
-@compiled
-def scalar_covariance_product(rows: Array, direction: Array, product: Array, certified: Array, single_root: bool) -> None:
-    """The derivative of the marginals along a direction: the same computation on numbers with their rates."""
-    size = rows.shape[1]
-    blocks, rates, exponents = tree_marginals.blocks(size), tree_marginals.blocks(size), np.empty((size, size))
-    shift, totals, slopes = np.empty(size), np.empty(size), np.empty(size)
-    for b in range(rows.shape[0]):
-        weights, weight_rates = blocks.weights[0], rates.weights[0]
-        _, in_range, dense = weigh(rows[b], single_root, exponents, shift, weights)
-        for h in range(size):
-            for m in range(1, size):
-                weight_rates[h, m] = weights[h, m] * direction[b, h, m] if weights[h, m] > 0.0 else 0.0
-        known = marginal_rates.find(blocks, rates, single_root, dense)
-        certified[b] = in_range and known != UNCERTAIN
-        if not certified[b] or known == INFEASIBLE:
-            continue
-        chances, chance_rates = blocks.chances[0], rates.chances[0]
-        certified[b] = _add_up(weights, chances, totals)
-        slopes[:] = 0.0
-        for h in range(size):
-            for m in range(1, size):
-                rate = weight_rates[h, m] * chances[h, m] + weights[h, m] * chance_rates[h, m]
-                exponents[h, m] = rate * totals[m]
-                slopes[m] += exponents[h, m]
-        for h in range(size):
-            for m in range(1, size):
-                product[b, h, m] = exponents[h, m] - weights[h, m] * chances[h, m] * totals[m] * slopes[m]
 
 
 def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, single_root: bool) -> None:
@@ -220,25 +147,50 @@ def sample_parts(rows: Array, uniforms: Array, numbers: Array, certified: Array,
 def _sample(rows: Array, uniforms: Array, structures: Array, numbers: Array, certified: Array, single_root: bool) -> None:
     """One elimination for all trees of a row: into structures, or into numbers where there is room for these."""
     size = rows.shape[1]
-    exponents, weights, direct = np.empty((size, size)), np.empty((size, size)), np.empty((size, size))
-    shift, totals, rest, words = np.empty(size), np.empty(size), np.empty(size), np.empty((4, size), np.int64)
-    parts = np.empty(size - 1, np.int64)
-    for b in range(rows.shape[0]):
-        _, in_range, dense = weigh(rows[b], single_root, exponents, shift, weights)
-        for h in range(size):
-            for m in range(size):
-                direct[h, m] = weights[h, m]
-        _, last_word, known = eliminate(weights, single_root, dense, totals)
-        certified[b] = in_range and known != UNCERTAIN
-        if certified[b] and known == CERTAIN:
-            exchange(direct, last_word)
+    table, rooted, ends = size * size * LANES, np.empty(LANES), np.empty(LANES, np.int64)
+    space, weights, direct = items(size, np.empty(table)), np.empty(table), np.empty(table)
+    rest, words, parts, last = np.empty(size), np.empty((4, size), np.int64), np.empty(size - 1, np.int64), np.empty(LANES, np.int64)
+    for first in range(0, rows.shape[0], LANES):
+        weigh(rows, first, single_root, space, weights)
+        _copy(weights, direct)
+        _eliminate(weights, size, single_root, rooted, ends, space)
+        if _exchange(direct, size, ends, last):
+            _copy(direct, weights)
+            _eliminate(weights, size, single_root, rooted, ends, space)
+        for lane in range(min(LANES, len(rows) - first)):
+            certified[first + lane] = certain(space, lane)
+            if not certified[first + lane] or space.extent[lane] == 0.0:
+                continue
+            weights[LANES + lane] = 1.0  # the root heads the last word
             for s in range(uniforms.shape[1]):
-                draw(direct, weights, totals, uniforms[b, s], single_root, rest, words)
-                _list(words[0], last_word, parts)
+                draw(direct, weights, space.sums, lane, uniforms[first + lane, s], single_root, rest, words)
+                _list(words[0], last[lane], parts)
                 if len(numbers) > 0:
-                    number(parts, size - 1, numbers[b, s])
+                    number(parts, size - 1, numbers[first + lane, s])
                 else:
-                    mark(parts, size - 1, structures[b, s].reshape(-1))
+                    mark(parts, size - 1, structures[first + lane, s].reshape(-1))
+
+
+@uncounted
+def _copy(table: Array, to: Array) -> None:
+    for place in range(len(table)):
+        to[place] = table[place]
+
+
+@uncounted
+def _exchange(table: Array, size: int, ends: Array, last: Array) -> bool:
+    """Let words that no other word is left to head come last: in the place of word 1. Gives whether there is one."""
+    some = False
+    for lane in range(LANES):
+        last[lane] = max(ends[lane], 1)
+        if last[lane] > 1:
+            some = True
+            for step, between in ((1, size), (size, 1)):  # rows, then columns
+                one, other = between * LANES + lane, last[lane] * between * LANES + lane
+                for _ in range(size):
+                    table[one], table[other] = table[other], table[one]
+                    one, other = one + step * LANES, other + step * LANES
+    return some
 
 
 @uncounted

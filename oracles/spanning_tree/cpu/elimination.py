@@ -1,163 +1,371 @@
-"""Elimination of words from a matrix of weights, without subtractions, one word after the other.
+"""Elimination of words from tables of weights, without subtractions, for `LANES` items side by side.
 
-The mathematics is that of `structgrad.oracles.spanning_tree.elimination`, on weights instead of logarithms: ``weights[h, m]`` is that of
-the arc from h to m, divided by the greatest one into m. Weights of 0 are forbidden arcs, and no others: a step that loses a positive number
-to the range of float64 says so.
+The mathematics is that of `structgrad.oracles.spanning_tree.elimination`, on weights instead of logarithms: the weight of the arc from h
+to m is divided by the greatest one into m. A table is a part of an array: at ``start + h · size + m · LANES + lane`` stands the number of
+the arc from h to m in one item. Rates are derivatives along a direction, in a table alike; None where they are not asked for, and the
+compiler leaves them out.
 
-Here are the steps; `marginals` puts them together for the marginals. Words are taken out from the last to the first, so that the words that
-remain beside word k are 1..k − 1.
+Weights of 0 are forbidden arcs, and no others: an item in which a positive number may leave the range of float64 is not certified.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...kernels.compilation import inner, ordered, reordered, uncounted
+from ...kernels.compilation import inner, uncounted
 from ...kernels.exponential import exponentials
+from ...kernels.vectors import (
+    add,
+    divide,
+    even_pairs,
+    first_pairs,
+    greatest,
+    last_pairs,
+    least,
+    load_four,
+    multiply,
+    multiply_add,
+    odd_pairs,
+    spread_four,
+    store_four,
+    subtract,
+    where_greater,
+)
 
 Array = NDArray[Any]
+
+LANES = 4
+"""Items side by side: with twice as many, tables of 40 words and their rates would leave the second cache."""
+
+BLOCK = 4
+"""Words that are taken out together: `combine` keeps the numbers of so many, for two rows, in registers."""
 
 DEEPEST = -660.0
 """The least exponent of a weight."""
 
-LOST = -1.0
-"""Stands for the sum of a word's heads where the range of float64 did not suffice."""
+SMALLEST, LARGEST = 1e-150, 1e150
+"""What all sums of heads must lie between: two of them can then be multiplied, and what was lost below 1e-308 is nothing next to them."""
 
-SMALLEST, LARGEST = 1e-285, 1e285
-"""What a reachable weight must lie between: what is lost below 1e-308 is then less than 1e-18 of it, at any n below 10⁵."""
+LEAST_PRODUCT = 1e-285
+"""The least weight of an arc that leads over a word, where some arcs are forbidden: what is lost below 1e-308 is nothing next to it."""
 
-CERTAIN, INFEASIBLE, UNCERTAIN = 0, 1, 2
-"""What is known of an item: a result; that it has no tree; nothing, because the range of float64 may not suffice."""
+
+class ItemVectors(NamedTuple):
+    """Working memory for `LANES` items."""
+
+    exponents: Array  # a table
+    shift: Array  # [(n + 1) · LANES], the greatest exponent of each word's heads
+    sums: Array  # [(n + 1) · LANES], what the heads of each word weighed together when it was taken out
+    extent: Array  # [3 · LANES], the least and the greatest of all sums, and the least weight that leads over a word
+    total: Array  # [LANES], the logarithm of what every tree's weight was divided by
+    in_range: Array  # bool [LANES], whether no weight is lost
+    dense: Array  # bool [LANES + 1], whether an item has no forbidden arc, and whether none has one
+    root: Array  # [LANES], 0 where a word has just taken the place of the root, whose own arcs count no more; else 1
 
 
 @inner
-def weigh(row: Array, single_root: bool, exponents: Array, shift: Array, weights: Array) -> tuple[float, bool, bool]:
-    """Fill ``weights`` [n + 1, n + 1].
+def items(size, exponents):
+    """Room for items of event [size, size], and their exponents."""
+    place, total, root = size * LANES, np.empty(LANES), np.empty(LANES)
+    in_range, dense = np.empty(LANES, np.bool_), np.empty(LANES + 1, np.bool_)
+    return ItemVectors(exponents, np.empty(place), np.empty(place), np.empty(3 * LANES), total, in_range, dense, root)
 
-    Gives the logarithm of what every tree's weight was divided by, whether all weights are in range, and whether no arc is forbidden.
+
+@inner
+def weigh(rows, first, single_root, space, weights):
+    """Fill the table at the beginning of the weights with the items from ``first`` on, the last one again where there are fewer.
 
     Each word's heads are shifted by their maximum; with a single root that of the words, and then the root's arcs by theirs.
     """
-    _load(row, exponents)
-    size, total = row.shape[0], 0.0
-    shift[:] = -np.inf
-    for h in range(1 if single_root else 0, size):
-        for m in range(size):
-            shift[m] = max(exponents[h, m], shift[m])
-    for m in range(size):
-        shift[m] = shift[m] if shift[m] > -np.inf else 0.0
-        total += shift[m]
-    for h in range(size):
-        for m in range(size):
-            exponents[h, m] -= shift[m]
+    load_items(rows, first, space.exponents)
+    for h in range(rows.shape[1]):  # what is no arc has -inf
+        store_four(space.exponents, h * rows.shape[1] * LANES, spread_four(-np.inf))
+        store_four(space.exponents, h * (rows.shape[1] + 1) * LANES, spread_four(-np.inf))
+    _shift(rows.shape[1], single_root, space)
+    exponentials(space.exponents, 0.0, weights[: len(space.exponents)])
+
+
+@uncounted
+def items_from(rows, first):
+    """Where `LANES` items from one on begin in an array [b, n + 1, n + 1]; the last one again where there are fewer."""
+    last, each = rows.shape[0] - 1, rows.shape[1] * rows.shape[2]
+    return min(first, last) * each, min(first + 1, last) * each, min(first + 2, last) * each, min(first + 3, last) * each
+
+
+@uncounted
+def transposed(x, y, z, w):
+    """Four vectors of four numbers, with rows and columns exchanged."""
+    even, odd, other_even, other_odd = even_pairs(x, y), odd_pairs(x, y), even_pairs(z, w), odd_pairs(z, w)
+    return first_pairs(even, other_even), first_pairs(odd, other_odd), last_pairs(even, other_even), last_pairs(odd, other_odd)
+
+
+@uncounted
+def load_items(rows, first, table):
+    """Copy numbers of arcs [b, n + 1, n + 1] of the items from ``first`` on."""
+    size, numbers, (a, b, c, d) = rows.shape[1], rows[0, 0], items_from(rows, first)
+    last = size * size // 4 * 4
+    for arc in range(0, last, 4):
+        x, y, z, w = load_four(numbers, a + arc), load_four(numbers, b + arc), load_four(numbers, c + arc), load_four(numbers, d + arc)
+        at = arc * LANES
+        for numbers_of_arc in transposed(x, y, z, w):
+            store_four(table, at, numbers_of_arc)
+            at += LANES
+    for lane, item in enumerate((a, b, c, d)):
+        for arc in range(last, size * size):
+            table[arc * LANES + lane] = rows[item // (size * size), arc // size, arc % size]
+
+
+@uncounted
+def _shift(size, single_root, space):
+    """Shift the exponents, and take in what they were shifted by and whether their exponentials can be lost."""
+    zero, one, nothing, row = spread_four(0.0), spread_four(1.0), spread_four(-np.inf), size * LANES
+    exponents, shift, total = space.exponents, space.shift, spread_four(0.0)
+    for x in range(0, row, LANES):
+        top = spread_four(-np.inf)
+        for h in range(1 if single_root else 0, size):
+            top = greatest(load_four(exponents, h * row + x), top)
+        top = where_greater(top, nothing, top, zero)
+        store_four(shift, x, top)
+        if x > 0:
+            total = add(total, top)
     if single_root:
-        top = -np.inf
-        for m in range(size):
-            top = max(exponents[0, m], top)
-        if top > -np.inf:
-            for m in range(size):
-                exponents[0, m] -= top
-            total += top
-    exponentials(exponents.reshape(-1), 0.0, weights.reshape(-1))
-    in_range, forbidden = _extent(exponents.reshape(-1))
-    return total, in_range, forbidden == 2 * size - 1
-
-
-@uncounted
-def _load(row: Array, exponents: Array) -> None:
-    """Copy the scores of arcs; what is none has -inf."""
-    for h in range(row.shape[0]):
-        for m in range(1, row.shape[0]):
-            exponents[h, m] = row[h, m]
-        exponents[h, h] = -np.inf
-        exponents[h, 0] = -np.inf
-
-
-@ordered
-def _extent(exponents: Array) -> tuple[bool, int]:
-    """Whether every finite exponent is that of a weight which counts, and how many are not finite."""
-    least, forbidden = 0.0, 0
-    for i in range(exponents.size):
-        finite = exponents[i] > -np.inf
-        forbidden += 0 if finite else 1
-        least = min(least, exponents[i] if finite else 0.0)
-    return least > DEEPEST, forbidden
-
-
-@reordered
-def take_out(weights: Array, k: int, with_root: bool, dense: bool) -> float:
-    """Eliminate word k; its column then holds the chances of its heads.
-
-    Gives the sum of the weights of its heads, that of the root among them or not; 0 where it has none, and nothing is done then; `LOST`
-    where a positive number was lost. That cannot be where no arc is forbidden (``dense``), because weights only grow.
-    """
-    total = weights[0, k] if with_root else 0.0
-    for h in range(1, k):
-        total += weights[h, k]
-    if total == 0.0:
-        return total
-    scale = 1.0 / total
-    for h in range(k):
-        chance = weights[h, k] * scale
-        weights[h, k] = chance
-        if chance > 0.0:
-            for m in range(1, k):
-                weights[h, m] += chance * weights[k, m]
-    return total if total > SMALLEST and (dense or _kept(weights, k)) else LOST
-
-
-@uncounted
-def _kept(weights: Array, k: int) -> bool:
-    """Whether every arc that leads over word k has a weight that counts, its own or another's."""
-    least_child, least_head = np.inf, np.inf
-    for m in range(1, k):
-        least_child = min(least_child, weights[k, m] if weights[k, m] > 0.0 else np.inf)
-    for h in range(k):
-        least_head = min(least_head, weights[h, k] if weights[h, k] > 0.0 else np.inf)
-    if least_child * least_head > SMALLEST:
-        return True
-    for h in range(k):
-        if weights[h, k] > 0.0:
-            for m in range(1, k):
-                if h != m and weights[k, m] > 0.0 and not weights[h, m] > SMALLEST:
-                    return False
-    return True
-
-
-@uncounted
-def exchange(weights: Array, k: int) -> None:
-    """Exchange word 1 with word k."""
-    size = weights.shape[0]
-    for m in range(1, size):
-        weights[1, m], weights[k, m] = weights[k, m], weights[1, m]
+        top = spread_four(-np.inf)
+        for x in range(LANES, row, LANES):
+            top = greatest(subtract(load_four(exponents, x), load_four(shift, x)), top)
+        top = where_greater(top, nothing, top, zero)
+        total = add(total, top)
+        for x in range(LANES, row, LANES):
+            store_four(exponents, x, subtract(load_four(exponents, x), top))
+    store_four(space.total, 0, total)
+    lowest, forbidden = spread_four(0.0), spread_four(0.0)
     for h in range(size):
-        weights[h, 1], weights[h, k] = weights[h, k], weights[h, 1]
+        for x in range(0, row, LANES):
+            exponent = subtract(load_four(exponents, h * row + x), load_four(shift, x))
+            store_four(exponents, h * row + x, exponent)
+            forbidden = add(forbidden, where_greater(exponent, nothing, zero, one))
+            lowest = least(where_greater(exponent, nothing, exponent, zero), lowest)
+    store_four(space.extent, 0, lowest)
+    store_four(space.extent, LANES, forbidden)
+    space.dense[LANES] = True
+    for lane in range(LANES):
+        space.in_range[lane], space.dense[lane] = space.extent[lane] > DEEPEST, space.extent[LANES + lane] == 2 * size - 1
+        space.dense[LANES] &= space.dense[lane]
+    store_four(space.extent, 0, spread_four(np.inf))
+    store_four(space.extent, LANES, spread_four(0.0))
+    store_four(space.extent, 2 * LANES, spread_four(np.inf))
 
 
 @uncounted
-def eliminate(weights: Array, single_root: bool, dense: bool, totals: Array) -> tuple[float, int, int]:
-    """Take out all words: the logarithm of the weight of all trees, the word that came last, and what is certain.
+def place(source, h, m):
+    """The place of the arc from h to m in a table, given as (place of the arc between words 0, of a row, of a column, of row 0)."""
+    origin, down, right, root = source
+    return (root if h == 0 else origin + h * down) + m * right
 
-    ``totals`` [n + 1] gets what the heads of each word weighed together. With a single root, a word that no other word is left to head must
-    come last: it changes places with word 1.
+
+@uncounted
+def combine(out, to, step, base, at, base_step, table, of, along, rows, row, down, count, columns):
+    """Two rows of so many columns: ``out = base + Σ table · rows``, over at most `BLOCK` numbers of a table and as many rows.
+
+    The two begin at the places ``to``, go on by ``step``, as the rows do, and are made of a base at the places ``at``, which has steps of
+    its own. The table has their numbers from the places ``of`` on, ``along`` from each other; the rows begin at ``row``, ``down`` from each
+    other, and are ``count``.
     """
-    logarithm, last_word = 0.0, 1
-    for k in range(weights.shape[0] - 1, 1, -1):
-        total = take_out(weights, k, not single_root, dense)
-        if total == 0.0 and single_root and last_word == 1:
-            last_word = k
-            exchange(weights, k)
-            total = take_out(weights, k, False, dense)
-        if not total > 0.0:
-            return -np.inf, last_word, INFEASIBLE if total == 0.0 else UNCERTAIN
-        totals[k] = total
-        logarithm += math.log(total)
-    totals[1] = total = weights[0, 1]
-    if total == 0.0:
-        return -np.inf, last_word, INFEASIBLE
-    weights[0, 1] = 1.0
-    return logarithm + math.log(total), last_word, CERTAIN if SMALLEST < total < LARGEST else UNCERTAIN
+    zero, (to_a, to_b), (at_a, at_b), (of_a, of_b) = spread_four(0.0), to, at, of
+    a_0, b_0 = load_four(table, of_a), load_four(table, of_b)
+    a_1 = b_1 = a_2 = b_2 = a_3 = b_3 = zero
+    row_1 = row_2 = row_3 = row
+    if count > 1:
+        a_1, b_1, row_1 = load_four(table, of_a + along), load_four(table, of_b + along), row + down
+    if count > 2:
+        a_2, b_2, row_2 = load_four(table, of_a + 2 * along), load_four(table, of_b + 2 * along), row + 2 * down
+    if count > 3:
+        a_3, b_3, row_3 = load_four(table, of_a + 3 * along), load_four(table, of_b + 3 * along), row + 3 * down
+    for m in range(columns):
+        x, y, z = load_four(rows, row + m * step), load_four(rows, row_1 + m * step), load_four(rows, row_2 + m * step)
+        w, a, b = load_four(rows, row_3 + m * step), load_four(base, at_a + m * base_step), load_four(base, at_b + m * base_step)
+        a, b = multiply_add(a_0, x, a), multiply_add(b_0, x, b)
+        a, b = multiply_add(a_1, y, a), multiply_add(b_1, y, b)
+        a, b = multiply_add(a_2, z, a), multiply_add(b_2, z, b)
+        a, b = multiply_add(a_3, w, a), multiply_add(b_3, w, b)
+        store_four(out, to_a + m * step, a)
+        store_four(out, to_b + m * step, b)
+
+
+@uncounted
+def take_out(weights, rates, source, start, size, words, kept, rooted, ends, level, sums, space):
+    """Eliminate the words from ``words`` down to ``kept`` + 1 of a table that is made from a source (see `place`).
+
+    Their columns then hold the chances of their heads. A word that no other word is left to head takes the place of the root, which counts
+    for nothing beside it.
+
+    At a level, ``rooted`` says whether the root's weights, or those of a word in its place, count in sums (1, else 0), and ``ends`` gets
+    the word that takes the root's place here, or 0. ``sums`` gets what the heads of each word weigh together; the space takes it in.
+    """
+    for lane in range(level * LANES, (level + 1) * LANES):
+        ends[lane] = 0
+    own, k = (start, size, LANES, start), words
+    while k > kept:
+        low = max(k - BLOCK, kept) + 1
+        store_four(space.root, 0, spread_four(1.0))
+        ended = False
+        for word in range(k, low - 1, -1):
+            _complete_row(weights, rates, source, start, size, word, k)
+            if _take_out_one(weights, rates, source, start, size, word, k, words, rooted, ends, level, sums, space):
+                ended = True
+        columns, count, row = low - 1, k - low + 1, start + low * size + LANES
+        for h in range(0, low, 2):
+            other = min(h + 1, low - 1)
+            to, at = (start + h * size + LANES, start + other * size + LANES), (place(source, h, 1), place(source, other, 1))
+            of = start + h * size + low * LANES, start + other * size + low * LANES
+            if rates is not None:
+                combine(rates, to, LANES, rates, at, source[2], rates, of, LANES, weights, row, size, count, columns)
+                combine(rates, to, LANES, rates, to, LANES, weights, of, LANES, rates, row, size, count, columns)
+            combine(weights, to, LANES, weights, at, source[2], weights, of, LANES, weights, row, size, count, columns)
+        if ended:
+            _replace_root(weights, rates, start, size, low, k, ends, level)
+        source, k = own, low - 1
+    for k in range(kept + 1, words + 1):
+        take_in(load_four(sums, k * LANES), space.extent)
+
+
+@uncounted
+def _complete_row(weights, rates, source, start, size, word, k):
+    """Bring the arcs of a word from a source, and let them lead over the words after it up to k."""
+    to, at, count = start + word * size + LANES, place(source, word, 1), k - word
+    if count > 0:
+        of, row = start + word * size + (word + 1) * LANES, start + (word + 1) * size + LANES
+        if rates is not None:
+            combine(rates, (to, to), LANES, rates, (at, at), source[2], rates, (of, of), LANES, weights, row, size, count, word - 1)
+            combine(rates, (to, to), LANES, rates, (to, to), LANES, weights, (of, of), LANES, rates, row, size, count, word - 1)
+        combine(weights, (to, to), LANES, weights, (at, at), source[2], weights, (of, of), LANES, weights, row, size, count, word - 1)
+    elif to != at:
+        for m in range(word - 1):
+            store_four(weights, to + m * LANES, load_four(weights, at + m * source[2]))
+            if rates is not None:
+                store_four(rates, to + m * LANES, load_four(rates, at + m * source[2]))
+
+
+@uncounted
+def _take_out_one(weights, rates, source, start, size, word, k, words, rooted, ends, level, sums, space):
+    """Bring the weights of a word's heads, some of which lead over the words after it up to k, and make them chances.
+
+    Gives whether a walk ends here in some item.
+    """
+    zero, one, column, count = spread_four(0.0), spread_four(1.0), start + word * LANES, k - word
+    # Arcs over the words after it up to k, of which there may be fewer than three.
+    next_1, next_2, next_3 = min(1, count), min(2, count), min(3, count)
+    over_1, over_2, over_3 = column + (word + next_1) * size, column + (word + next_2) * size, column + (word + next_3) * size
+    x = load_four(weights, over_1) if count > 0 else zero
+    y = load_four(weights, over_2) if count > 1 else zero
+    z = load_four(weights, over_3) if count > 2 else zero
+    x_rate = y_rate = z_rate = zero
+    if rates is not None:
+        x_rate = load_four(rates, over_1) if count > 0 else zero
+        y_rate = load_four(rates, over_2) if count > 1 else zero
+        z_rate = load_four(rates, over_3) if count > 2 else zero
+    next_1, next_2, next_3 = next_1 * LANES, next_2 * LANES, next_3 * LANES
+    total, slope, ended, counted = zero, zero, False, load_four(rooted, level * LANES)
+    to, at, factor = column, source[3] + word * source[2], load_four(space.root, 0)
+    for h in range(word):
+        weight = multiply(factor, load_four(weights, at))
+        rate = multiply(factor, load_four(rates, at)) if rates is not None else zero
+        if count > 0:
+            a, b, c = load_four(weights, to + next_1), load_four(weights, to + next_2), load_four(weights, to + next_3)
+            if rates is not None:
+                rate = multiply_add(c, z_rate, multiply_add(b, y_rate, multiply_add(a, x_rate, rate)))
+                rate = multiply_add(load_four(rates, to + next_2), y, multiply_add(load_four(rates, to + next_1), x, rate))
+                rate = multiply_add(load_four(rates, to + next_3), z, rate)
+            weight = multiply_add(c, z, multiply_add(b, y, multiply_add(a, x, weight)))
+        store_four(weights, to, weight)
+        total = multiply_add(counted, weight, total)
+        if rates is not None:
+            store_four(rates, to, rate)
+            slope = multiply_add(counted, rate, slope)
+        factor = counted = one
+        to, at = to + size, source[0] + (h + 1) * source[1] + word * source[2]
+    store_four(sums, word * LANES, total)
+    for lane in range(LANES):
+        if sums[word * LANES + lane] == 0.0 and rooted[level * LANES + lane] == 0.0:
+            # No other word is left to head this one: the root does, and this word takes its place.
+            sums[word * LANES + lane] = weights[column + lane]
+            for i in range(word + 1, words + 1):
+                weights[start + i * LANES + lane] = 0.0
+                if rates is not None:
+                    rates[start + i * LANES + lane] = 0.0
+            rooted[level * LANES + lane], ends[level * LANES + lane], space.root[lane], ended = 1.0, word, 0.0, True
+    scale = where_greater(total, zero, divide(one, total), zero)
+    for to in range(column, column + word * size, size):
+        chance = multiply(load_four(weights, to), scale)
+        store_four(weights, to, chance)
+        if rates is not None:
+            store_four(rates, to, multiply(subtract(load_four(rates, to), multiply(chance, slope)), scale))
+    if ended:
+        for lane in range(LANES):
+            if ends[level * LANES + lane] == word:
+                weights[column + lane] = 1.0
+    if not space.dense[LANES]:
+        _reach(weights, start, size, word, space.extent)
+    return ended
+
+
+@uncounted
+def _reach(weights, start, size, word, extent):
+    """Take in the least weight that an arc over a word may have."""
+    zero, head, child = spread_four(0.0), spread_four(np.inf), spread_four(np.inf)
+    for h in range(word):
+        weight = load_four(weights, start + h * size + word * LANES)
+        head = least(where_greater(weight, zero, weight, head), head)
+    for m in range(1, word):
+        weight = load_four(weights, start + word * size + m * LANES)
+        child = least(where_greater(weight, zero, weight, child), child)
+    store_four(extent, 2 * LANES, least(multiply(head, child), load_four(extent, 2 * LANES)))
+
+
+@uncounted
+def _replace_root(weights, rates, start, size, low, k, ends, level):
+    """Where a word from ``low`` to k has taken the root's place, what stood at the root before is none of its arcs' weights."""
+    for lane in range(LANES):
+        word = ends[level * LANES + lane]
+        if low <= word <= k:
+            for m in range(1, low):
+                weight = rate = 0.0
+                for i in range(low, word + 1):
+                    chance, over = weights[start + i * LANES + lane], start + i * size + m * LANES + lane
+                    weight += chance * weights[over]
+                    if rates is not None:
+                        rate += chance * rates[over] + rates[start + i * LANES + lane] * weights[over]
+                weights[start + m * LANES + lane] = weight
+                if rates is not None:
+                    rates[start + m * LANES + lane] = rate
+
+
+@uncounted
+def take_in(sums, extent):
+    """Take sums of heads into the least and the greatest of all."""
+    store_four(extent, 0, least(load_four(extent, 0), sums))
+    store_four(extent, LANES, greatest(sums, load_four(extent, LANES)))
+
+
+@uncounted
+def certain(space, lane):
+    """Whether what was computed for an item is right: all sums are in range, or one is 0, because the item has no tree."""
+    low, high, product = space.extent[lane], space.extent[LANES + lane], space.extent[2 * LANES + lane]
+    return space.in_range[lane] and (product > LEAST_PRODUCT or space.dense[lane]) and (low == 0.0 or (low > SMALLEST and high < LARGEST))
+
+
+@uncounted
+def conclude(space, first, log_partition, certified):
+    """Write the log-partition of the items from ``first`` on, and whether it is certain, from the sums and their extent."""
+    for lane in range(min(LANES, len(log_partition) - first)):
+        certified[first + lane] = certain(space, lane)
+        value, product = space.total[lane], 1.0
+        for k in range(1, len(space.sums) // LANES):
+            product *= space.sums[k * LANES + lane]
+            if not SMALLEST < product < LARGEST:
+                value += math.log(product) if product > 0.0 else -math.inf
+                product = 1.0
+        log_partition[first + lane] = value + math.log(product)

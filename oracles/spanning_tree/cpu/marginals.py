@@ -1,187 +1,265 @@
-"""Marginals of spanning trees: chances of escape before every word, in O(n³), as in `structgrad.oracles.spanning_tree.marginals`.
+"""Marginals of spanning trees for `LANES` items side by side: chances of escape before every word, as in `..marginals`, in O(n³).
 
-Blocks of words, each with the root: the first holds all of them; a block of m words has two halves, of h = ⌈m / 2⌉ words each, in which
-the other words are eliminated. The second half counts its words from the last one backwards, so that in every block the words to keep are
-1..h. The chances come back from the halves: those of the words that were taken out follow from those of their heads. Blocks are visited in
-depth, so that there is one at each level.
+Blocks of words, each with the root: the first holds all of them; a block of m words has two halves, of ⌈m / 2⌉ words each, in which the
+other words are eliminated. The second half counts its words from the last one backwards, so that in every block the words to keep come
+first. The chances come back from the halves: those of the words that were taken out follow from those of their heads. Blocks are visited
+in depth, so that there is one at each level.
+
+Tables and rates are those of `elimination`. Weights have a table for each level; chances of escape have one for all: a block counts words
+upwards or downwards from a corner. An item in which a sum of heads leaves its limits computes nonsense, and is not certified.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...kernels.compilation import inner, reordered, uncounted
-from .elimination import CERTAIN, INFEASIBLE, LARGEST, SMALLEST, UNCERTAIN, take_out
+from ...kernels.compilation import inner, uncounted
+from ...kernels.vectors import (
+    add,
+    divide,
+    greatest,
+    least,
+    load_four,
+    multiply,
+    multiply_add,
+    spread_four,
+    store_four,
+    subtract,
+    where_greater,
+)
+from .elimination import BLOCK, LANES, combine, items_from, load_items, place, take_in, take_out, transposed
 
 Array = NDArray[Any]
 
 
-class ChanceBlocks(NamedTuple):
+class Halves(NamedTuple):
     """The block at each level, 0 the whole item; positions 0..m, the root first."""
 
-    weights: Array  # [levels, n + 1, n + 1]
-    chances: Array  # [levels, n + 1, n + 1], of escape from a position before a word; 0 from the word itself
+    starts: Array  # int64 [levels + 1], of the tables of weights
+    sizes: Array  # int64 [levels], of a row of each table
     words: Array  # int64 [levels], m
     half: Array  # int64 [levels], which half is being kept; 2 after both
-    rooted: Array  # bool [levels], whether the root's weights, or those of a word in its place, count
-    end: Array  # int64 [levels], the word that took the root's place when this block was made; or 0
-    logarithm: Array  # [levels], of the product of all sums so far
+    corner: Array  # int64 [levels], the word of the item before the block's first one
+    side: Array  # int64 [levels], 1 where it counts upwards, -1 where downwards
+    rooted: Array  # [levels · LANES], 1 where the root's weights count in sums; else 0
+    ends: Array  # int64 [levels · LANES], the word that took the root's place when this block was made; or 0
+    sums: Array  # [(n + 1) · LANES], of blocks after the first ones
 
 
 @inner
-def blocks(size: int) -> ChanceBlocks:
-    """Blocks for an item of event [size, size]; its weights are yet to be filled in."""
+def halves(size):
+    """Blocks for items of event [size, size]."""
     words, levels = size - 1, 1
     while words > 1:
         words, levels = (words + 1) // 2, levels + 1
-    counts = np.empty(levels, np.int64)
-    counts[0] = size - 1
+    counts, sizes, starts = np.empty(levels, np.int64), np.empty(levels, np.int64), np.zeros(levels + 1, np.int64)
+    counts[0], sizes[0], starts[1] = size - 1, size * LANES, size * size * LANES
     for level in range(1, levels):
-        counts[level] = (counts[level - 1] + 1) // 2
-    half, rooted, end, tables = np.zeros_like(counts), np.empty(levels, np.bool_), np.zeros_like(counts), (levels, size, size)
-    return ChanceBlocks(np.empty(tables), np.zeros(tables), counts, half, rooted, end, np.empty(levels))
+        counts[level], positions = (counts[level - 1] + 1) // 2, counts[level - 1] + 1
+        sizes[level], starts[level + 1] = positions * LANES, starts[level] + positions**2 * LANES
+    half, corner, side = np.zeros_like(counts), np.zeros_like(counts), np.ones_like(counts)
+    return Halves(
+        starts, sizes, counts, half, corner, side, np.empty(levels * LANES), np.zeros(levels * LANES, np.int64), np.empty(size * LANES)
+    )
 
 
 @uncounted
-def copy_half(weights: Array, below: Array, words: int, second: bool) -> None:
-    """Copy a block into the next level, in reversed order for its second half."""
-    for h in range(words + 1):
-        other = words + 1 - h if second and h > 0 else h
-        if second:
-            for m in range(1, words + 1):
-                below[h, m] = weights[other, words + 1 - m]
-        else:
-            for m in range(1, words + 1):
-                below[h, m] = weights[other, m]
+def find(space, weights, rates, chances, chance_rates, single_root, items):
+    """Find the chances of escape for weights in the first table.
 
-
-@uncounted
-def _leave(space: ChanceBlocks, level: int, wanted: bool, dense: bool) -> int:
-    """Make the next block of one half of this one; gives what is certain.
-
-    The product of all sums goes on to the next level where it is ``wanted``.
+    Args:
+        space: the blocks.
+        weights: tables for all levels.
+        rates: the same for derivatives, or None.
+        chances: a table of the whole item.
+        chance_rates: their derivatives, or None; 0 from the root.
+        single_root: whether the root's weights count in no sum.
+        items: get the sums of the words as they are all taken out once, and the extent of all sums.
     """
-    words, below, rooted, logarithm = space.words[level], space.weights[level + 1], space.rooted[level], space.logarithm[level]
-    copy_half(space.weights[level], below, words, space.half[level] == 1)
-    space.end[level + 1] = 0
-    for k in range(words, space.words[level + 1], -1):
-        total = take_out(below, k, rooted, dense)
-        if total > 0.0:
-            logarithm += math.log(total) if wanted else 0.0
-        elif total < 0.0 or rooted:
-            return UNCERTAIN if total < 0.0 else INFEASIBLE
-        else:
-            # No word is left to head this one: all walks end here.
-            space.end[level + 1], rooted = k, True
-            for m in range(1, k):
-                below[0, m] = below[k, m]
-    space.half[level + 1], space.rooted[level + 1], space.logarithm[level + 1] = 0, rooted, logarithm
-    return CERTAIN
-
-
-@reordered
-def _substitute(weights: Array, chances: Array, k: int, words: int) -> None:
-    """Chances of escape from word k before the words 1..``words``, from those of its heads."""
-    for t in range(1, words + 1):
-        chances[k, t] = weights[0, k] * chances[0, t]
-    for h in range(1, k):
-        head = weights[h, k]
-        if head > 0.0:
-            for t in range(1, words + 1):
-                chances[k, t] += head * chances[h, t]
-
-
-@uncounted
-def _return(space: ChanceBlocks, level: int) -> None:
-    """Bring the chances of the next block back to this one."""
-    weights, chances, words, kept = space.weights[level + 1], space.chances[level + 1], space.words[level], space.words[level + 1]
-    for k in range(kept + 1, words + 1):
-        if k == space.end[level + 1]:
-            for t in range(1, kept + 1):
-                chances[k, t], chances[0, t] = 1.0, 0.0
-        else:
-            _substitute(weights, chances, k, kept)
-    paste_half(chances, space.chances[level], words, kept, space.half[level] == 1)
-    space.half[level] += 1
-
-
-@uncounted
-def paste_half(below: Array, above: Array, words: int, kept: int, second: bool) -> None:
-    """Copy what is known of the words that a half kept into the block that it came from."""
-    for h in range(words + 1):
-        other = words + 1 - h if second and h > 0 else h
-        if second:
-            for t in range(1, kept + 1):
-                above[other, words + 1 - t] = below[h, t]
-        else:
-            for t in range(1, kept + 1):
-                above[other, t] = below[h, t]
-
-
-@uncounted
-def _before(weights: Array, chances: Array, words: tuple[int, int, int], rooted: bool) -> tuple[float, float, float]:
-    """Chances of escape before word t from words a and b, where no other word is left.
-
-    Gives the product of the sums of heads of a and of b, what leads t to the root, and the least of the numbers that must be above 0.
-    """
-    t, a, b = words
-    root_a, root_b = weights[0, a], weights[0, b]
-    total_a = weights[b, a] + weights[t, a] + (root_a if rooted else 0.0)
-    over = weights[a, b] / total_a
-    onward_b = root_b + over * root_a
-    total_b = weights[t, b] + over * weights[t, a] + (onward_b if rooted else 0.0)
-    from_b = onward_b / total_b
-    from_a = root_a / total_a + weights[b, a] / total_a * from_b
-    onward = weights[0, t] + weights[a, t] * from_a + weights[b, t] * from_b
-    chances[0, t], chances[t, t], chances[a, t], chances[b, t] = 1.0, 0.0, from_a, from_b
-    return total_a * total_b, onward, min(min(total_a, total_b), min(onward_b, onward))
-
-
-@uncounted
-def _last_words(weights: Array, chances: Array, words: int, rooted: bool) -> tuple[float, float]:
-    """Chances of escape in a block of up to three words, at once: the weight of all its trees, and the least of the numbers above 0."""
-    if words == 3:
-        first = _before(weights, chances, (1, 3, 2), rooted)
-        second, third = _before(weights, chances, (2, 3, 1), rooted), _before(weights, chances, (3, 2, 1), rooted)
-        return first[0] * first[1], min(first[2], min(second[2], third[2]))
-    chances[0, 1], chances[1, 1] = 1.0, 0.0
-    onward = weights[0, 1]
-    if words == 1:
-        return onward, onward
-    first, second = weights[2, 1] + (onward if rooted else 0.0), weights[1, 2] + (weights[0, 2] if rooted else 0.0)
-    chances[0, 2], chances[2, 2], chances[1, 2], chances[2, 1] = 1.0, 0.0, onward / first, weights[0, 2] / second
-    onward, other = onward + weights[2, 1] * chances[2, 1], weights[0, 2] + weights[1, 2] * chances[1, 2]
-    return second * onward, min(min(first, second), min(onward, other))
-
-
-@uncounted
-def find(space: ChanceBlocks, single_root: bool, dense: bool) -> tuple[float, int]:
-    """Fill ``chances[0]`` for the weights ``weights[0]``: the logarithm of the weight of all trees, and what is certain.
-
-    Row 0 gets 1, or 0 where another word has taken the root's place. ``dense`` says that no arc is forbidden.
-    """
-    space.half[0], space.rooted[0], space.logarithm[0] = 0, not single_root, 0.0
-    level, result = 0, -np.inf
+    level, sums, full = 0, items.sums, space.sizes[0]
+    space.half[0] = 0
+    store_four(space.rooted, 0, spread_four(0.0 if single_root else 1.0))
     while level >= 0:
-        if space.words[level] <= 3 and space.half[level] == 0:
-            weight, least = _last_words(space.weights[level], space.chances[level], space.words[level], space.rooted[level])
-            if least > SMALLEST and SMALLEST < weight < LARGEST:
-                if result == -np.inf and space.rooted[level] != single_root:
-                    result = space.logarithm[level] + math.log(weight)
-                space.half[level] = 2
-            elif space.words[level] == 1:
-                return -np.inf, INFEASIBLE if weight == 0.0 else UNCERTAIN
+        words, start, size = space.words[level], space.starts[level], space.sizes[level]
+        side, corner = space.side[level], space.corner[level]
+        target = corner * (full + LANES), side * full, side * LANES, corner * LANES
+        if space.half[level] == 0 and words in (1, 3):
+            if words == 1:
+                store_four(sums, LANES, load_four(weights, start + LANES))
+                take_in(load_four(sums, LANES), items.extent)
+                _begin(chances, chance_rates, target, 1)
+            if words == 1 or _three_words(
+                weights, rates, chances, chance_rates, start, size, target, space.rooted, level, sums, items.extent
+            ):
+                sums, space.half[level] = space.sums, 2
         if space.half[level] < 2:
-            known = _leave(space, level, result == -np.inf, dense)
-            if known != CERTAIN:
-                return -np.inf, known
-            level += 1
+            # Make the next block of one half of this one.
+            below, kept, source = level + 1, space.words[level + 1], (start, size, LANES, start)
+            if space.half[level] == 1:
+                source = start + (words + 1) * (size + LANES), -size, -LANES, start + (words + 1) * LANES
+                corner, side = corner + (words + 1) * side, -side
+            store_four(space.rooted, below * LANES, load_four(space.rooted, level * LANES))
+            take_out(
+                weights, rates, source, space.starts[below], space.sizes[below], words, kept, space.rooted, space.ends, below, sums, items
+            )
+            space.half[below], space.corner[below], space.side[below], level = 0, corner, side, below
         else:
             level -= 1
             if level >= 0:
-                _return(space, level)
-    return result, CERTAIN
+                _substitute(weights, rates, chances, chance_rates, target, start, size, space.words[level + 1], space.words[level])
+                for lane in range(LANES):
+                    if space.ends[(level + 1) * LANES + lane] > 0:
+                        for t in range(1, space.words[level + 1] + 1):
+                            chances[place(target, 0, t) + lane] = 0.0
+                space.half[level] += 1
+
+
+@uncounted
+def _begin(chances, chance_rates, target, t):
+    """Chances before word t from the root and from t itself."""
+    store_four(chances, place(target, 0, t), spread_four(1.0))
+    store_four(chances, place(target, t, t), spread_four(0.0))
+    if chance_rates is not None:
+        store_four(chance_rates, place(target, t, t), spread_four(0.0))
+
+
+@uncounted
+def _three_words(weights, rates, chances, chance_rates, start, size, target, rooted, level, sums, extent):
+    """Chances of escape in a block of three words at once; False where a sum is 0, and more is to be looked at."""
+    low, high, root = spread_four(np.inf), spread_four(0.0), load_four(rooted, level * LANES)
+    for t, a, b in ((2, 3, 1), (3, 2, 1), (1, 3, 2)):
+        root_a, b_a, t_a = _arc(weights, start, size, 0, a), _arc(weights, start, size, b, a), _arc(weights, start, size, t, a)
+        root_b, t_b = _arc(weights, start, size, 0, b), _arc(weights, start, size, t, b)
+        total_a = multiply_add(root, root_a, add(b_a, t_a))
+        over = divide(_arc(weights, start, size, a, b), total_a)
+        onward = multiply_add(over, root_a, root_b)
+        total_b = multiply_add(root, onward, multiply_add(over, t_a, t_b))
+        from_b = divide(onward, total_b)
+        from_a = divide(multiply_add(b_a, from_b, root_a), total_a)
+        total = multiply_add(_arc(weights, start, size, b, t), from_b, _arc(weights, start, size, 0, t))
+        total = multiply_add(_arc(weights, start, size, a, t), from_a, total)
+        _begin(chances, chance_rates, target, t)
+        store_four(chances, place(target, a, t), from_a)
+        store_four(chances, place(target, b, t), from_b)
+        # In this order, after a division by 0 the least is 0 and not NaN.
+        low, high = least(low, least(least(total_a, total_b), total)), greatest(greatest(total, total_a), greatest(total_b, high))
+        store_four(sums, a * LANES, total_a)
+        store_four(sums, b * LANES, total_b)
+        store_four(sums, t * LANES, total)
+        if rates is not None:
+            rate_root_a, rate_b_a, rate_t_a = _arc(rates, start, size, 0, a), _arc(rates, start, size, b, a), _arc(rates, start, size, t, a)
+            slope_a = multiply_add(root, rate_root_a, add(rate_b_a, rate_t_a))
+            rate_over = divide(subtract(_arc(rates, start, size, a, b), multiply(over, slope_a)), total_a)
+            rate_onward = multiply_add(rate_over, root_a, multiply_add(over, rate_root_a, _arc(rates, start, size, 0, b)))
+            slope_b = multiply_add(rate_over, t_a, multiply_add(over, rate_t_a, _arc(rates, start, size, t, b)))
+            slope_b = multiply_add(root, rate_onward, slope_b)
+            rate_b = divide(subtract(rate_onward, multiply(from_b, slope_b)), total_b)
+            rate_a = multiply_add(b_a, rate_b, multiply_add(rate_b_a, from_b, rate_root_a))
+            store_four(chance_rates, place(target, a, t), divide(subtract(rate_a, multiply(from_a, slope_a)), total_a))
+            store_four(chance_rates, place(target, b, t), rate_b)
+    store_four(sums, 0, low)
+    for lane in range(LANES):
+        if not sums[lane] > 0.0:
+            return False
+    take_in(low, extent)
+    take_in(high, extent)
+    return True
+
+
+@uncounted
+def _arc(table, start, size, h, m):
+    return load_four(table, start + h * size + m * LANES)
+
+
+@uncounted
+def _substitute(weights, rates, chances, chance_rates, target, start, size, kept, words):
+    """Chances of escape from the words after ``kept`` up to ``words``, before the words 1..``kept``, from those of their heads.
+
+    Their places are those of a target (see `elimination.place`).
+    """
+    step, down = target[2], target[1]
+    for k in range(kept + 1, words + 1):
+        to, at, from_root = place(target, k, 1), place(target, 0, 1), load_four(weights, start + k * LANES)
+        for _ in range(kept):
+            store_four(chances, to, multiply(from_root, load_four(chances, at)))
+            if rates is not None:
+                store_four(chance_rates, to, multiply(load_four(rates, start + k * LANES), load_four(chances, at)))
+            to, at = to + step, at + step
+    first = 1
+    while first < words:
+        known = first <= kept
+        count = min(BLOCK, (kept if known else words) - first + 1)
+        row, k = place(target, first, 1), kept + 1 if known else first + 1
+        while k <= words:
+            # Words of the block itself follow one by one from those before them.
+            inside = not known and k < first + count
+            heads, other = k - first if inside else count, k if inside else min(k + 1, words)
+            to = place(target, k, 1), place(target, other, 1)
+            of = start + first * size + k * LANES, start + first * size + other * LANES
+            if rates is not None:
+                combine(chance_rates, to, step, chance_rates, to, step, rates, of, size, chances, row, down, heads, kept)
+                combine(chance_rates, to, step, chance_rates, to, step, weights, of, size, chance_rates, row, down, heads, kept)
+            combine(chances, to, step, chances, to, step, weights, of, size, chances, row, down, heads, kept)
+            k = other + 1
+        first += count
+
+
+@uncounted
+def begin_rates(direction, first, weights, rates):
+    """Rates of the weights of the items from ``first`` on along a direction [b, n + 1, n + 1] of their scores."""
+    load_items(direction, first, rates)
+    for at in range(0, direction.shape[1] ** 2 * LANES, LANES):
+        weight, zero = load_four(weights, at), spread_four(0.0)
+        store_four(rates, at, where_greater(weight, zero, multiply(weight, load_four(rates, at)), zero))
+
+
+@uncounted
+def expect(weights, chances, expected, totals):
+    """Marginals of arcs, in a table; ``totals`` [(n + 1) · LANES] gets what the heads of each word weigh together."""
+    row = len(totals)
+    for at in range(LANES, row, LANES):
+        total = spread_four(0.0)
+        for arc in range(at, row * (row // LANES), row):
+            weight = multiply(load_four(weights, arc), load_four(chances, arc))
+            store_four(expected, arc, weight)
+            total = add(total, weight)
+        store_four(totals, at, total)
+        scale = divide(spread_four(1.0), total)
+        for arc in range(at, row * (row // LANES), row):
+            store_four(expected, arc, multiply(load_four(expected, arc), scale))
+
+
+@uncounted
+def expect_rates(weights, rates, chances, chance_rates, expected, totals):
+    """The rates of the marginals, put in the place of those of the weights."""
+    row = len(totals)
+    for at in range(LANES, row, LANES):
+        total, slopes = load_four(totals, at), spread_four(0.0)
+        for arc in range(at, row * (row // LANES), row):
+            slope = multiply(load_four(rates, arc), load_four(chances, arc))
+            slope = divide(multiply_add(load_four(weights, arc), load_four(chance_rates, arc), slope), total)
+            store_four(rates, arc, slope)
+            slopes = add(slopes, slope)
+        for arc in range(at, row * (row // LANES), row):
+            store_four(rates, arc, subtract(load_four(rates, arc), multiply(load_four(expected, arc), slopes)))
+
+
+@uncounted
+def hand_out(table, first, results):
+    """Write what belongs to words of `LANES` items from ``first`` on."""
+    size, numbers, (a, b, c, d) = results.shape[1], results[0, 0], items_from(results, first)
+    for h in range(size):
+        for arc in range(h * size + 1, (h + 1) * size - 3, 4):
+            at = arc * LANES
+            x, y = load_four(table, at), load_four(table, at + LANES)
+            x, y, z, w = transposed(x, y, load_four(table, at + 2 * LANES), load_four(table, at + 3 * LANES))
+            store_four(numbers, a + arc, x)
+            store_four(numbers, b + arc, y)
+            store_four(numbers, c + arc, z)
+            store_four(numbers, d + arc, w)
+        for m in range((size - 1) // 4 * 4 + 1, size):
+            for lane, item in enumerate((a, b, c, d)):
+                numbers[item + h * size + m] = table[(h * size + m) * LANES + lane]

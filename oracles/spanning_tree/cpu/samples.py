@@ -7,6 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ...kernels.compilation import uncounted
+from .elimination import LANES, place
 
 Array = NDArray[Any]
 
@@ -19,43 +20,44 @@ and the next one of the same."""
 
 
 @uncounted
-def draw(direct: Array, weights: Array, totals: Array, uniforms: Array, single_root: bool, rest: Array, words: Array) -> None:
+def draw(direct: Array, weights: Array, totals: Array, lane: int, uniforms: Array, single_root: bool, rest: Array, words: Array) -> None:
     """Fill ``words[HEAD]`` with the heads of one tree.
 
     Args:
-        direct: [n + 1, n + 1], the weights before the elimination.
-        weights: [n + 1, n + 1], after it: above the diagonal the chances of heads, below it the weights of children at that time.
-        totals: [n + 1], what the heads of each word weighed together.
+        direct: a table of weights before the elimination.
+        weights: after it: above the diagonal the chances of heads, below it the weights of children at that time.
+        totals: [(n + 1) · LANES], what the heads of each word weighed together.
+        lane: of the item.
         uniforms: [n], one for all choices of a word: what a choice leaves of it is uniform again.
         single_root: whether the root has one child.
         rest: [n + 1], what is left of the uniforms.
         words: int64 [4, n + 1].
     """
     size = len(rest)
+    table = lane, size * LANES, LANES, lane
     head, waiting, following = words[HEAD], words[WAITING], words[NEXT]
     for k in range(1, size):
         rest[k], waiting[k] = uniforms[k - 1], 0
     for k in range(1, size):
         if waiting[k] == 0:
-            head[k], rest[k] = _pick(weights, k, 1 if single_root and k > 1 else 0, rest[k])
+            head[k], rest[k] = _pick(weights, table, k, 1 if single_root and k > 1 else 0, rest[k])
         else:
             head[k] = _inherited(words, k)
-        total = weights[head[k], k] * totals[k]
-        _lead_over(direct, weights, head[k], k, total, rest, words)
+        _lead_over(direct, weights, table, head[k], k, weights[place(table, head[k], k)] * totals[k * LANES + lane], rest, words)
         child = waiting[k]
         while child > 0:
             after = following[child]
             head[child] = k
-            _lead_over(direct, weights, k, child, weights[k, child], rest, words)
+            _lead_over(direct, weights, table, k, child, weights[place(table, k, child)], rest, words)
             child = after
 
 
 @uncounted
-def _pick(weights: Array, k: int, first: int, uniform: float) -> tuple[int, float]:
+def _pick(weights: Array, table: tuple[int, int, int, int], k: int, first: int, uniform: float) -> tuple[int, float]:
     """A head of word k below it, and what is left of the uniform."""
     start, last = 0.0, 0
     for h in range(first, k):
-        chance = weights[h, k]
+        chance = weights[place(table, h, k)]
         if uniform < start + chance:
             return h, min((uniform - start) / chance, TOP)
         start += chance
@@ -81,9 +83,11 @@ def _inherited(words: Array, k: int) -> int:
 
 
 @uncounted
-def _lead_over(direct: Array, weights: Array, h: int, m: int, total: float, rest: Array, words: Array) -> None:
+def _lead_over(
+    direct: Array, weights: Array, table: tuple[int, int, int, int], h: int, m: int, total: float, rest: Array, words: Array
+) -> None:
     """Choose over which word the arc from h to m leads, and let m wait for it."""
-    point, start, chance = rest[m] * total, 0.0, direct[h, m]
+    point, start, chance = rest[m] * total, 0.0, direct[place(table, h, m)]
     if point < chance:
         rest[m] = min(point / chance, TOP)
         words[OVER, m] = 0
@@ -91,7 +95,7 @@ def _lead_over(direct: Array, weights: Array, h: int, m: int, total: float, rest
     chosen, left = 0, TOP
     for k in range(max(h, m) + 1, len(rest)):
         start += chance
-        chance = weights[h, k] * weights[k, m]
+        chance = weights[place(table, h, k)] * weights[place(table, k, m)]
         if point < start + chance:
             chosen, left = k, min((point - start) / chance, TOP)
             break
