@@ -63,10 +63,11 @@ def prose(text: str, links: dict[str, str]) -> str:
 
 def registered_name(found: griffe.Object, public: dict[str, str]) -> str:
     """A sentence with the name by which a registry has a public class, if one has."""
-    name = found.members.get("name")
-    if not found.is_class or found.name not in public or name is None or not name.is_attribute or name.value is None:
+    if not found.is_class or found.name not in public:
         return ""
-    return f"\n\nIn the registry as ``{ast.literal_eval(str(name.value))}``."
+    member = found.members.get("name")
+    name = found.keywords.get("name") or (member.value if member is not None and member.is_attribute else None)
+    return "" if name is None else f"\n\nIn the registry as ``{ast.literal_eval(str(name))}``."
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

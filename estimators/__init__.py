@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..oracles import plugins, registry
-from .antithetic import ARM, ARSM, DisARM
+from .antithetic import ARM, ARSM, CARMS, DisARM, DisARMStickBreaking, DisARMTree
 from .argmax_differences import AdaptiveImplicitMLE, BlackboxDifferentiation, ImplicitMLE
 from .attention import Entmax, entmax
-from .base import Estimator, Evaluations, Loss, PathwiseEstimator
+from .base import Estimator, Evaluations, PathwiseEstimator
 from .baselines import (
     ConditionalMeanBaseline,
     ConstantBaseline,
@@ -22,7 +22,6 @@ from .baselines import (
 )
 from .constrained_attention import ConstrainedSoftmax, ConstrainedSparsemax, csoftmax, csparsemax
 from .control_variates import ControlSettings, Rebar, Relax
-from .coupled_categories import CARMS, DisARMStickBreaking, DisARMTree
 from .exact import ExactMarginalisation
 from .factorised import LocalExpectation, Rodeo
 from .fused_attention import Fusedmax, Oscarmax, fusedmax, oscarmax
@@ -36,7 +35,6 @@ from .gumbel import (
     StraightThroughTopK,
 )
 from .gumbel_rao import GappedStraightThrough, GumbelRao
-from .indices import of_indices
 from .layer import StructuredLayer, train_step
 from .learned_baseline import LearnedBaseline
 from .noise import NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma, make_noise
@@ -78,6 +76,7 @@ from .supervised import (
     structured_perceptron,
 )
 from .supervised_training import SUPERVISED, Frozen, Supervised
+from .surrogates import Loss, of_indices
 from .without_replacement import ImportanceWeightedSet, SumAndSample, UnorderedSet
 
 _FAMILIES: tuple[tuple[type[Estimator[Any]], ...], ...] = (

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..oracles.capabilities import Oracle
 from ..oracles.options import Count, Decay, NonNegative, Positive
-from .base import NOTHING, Evaluations, Loss, PathwiseEstimator, moving_parts, with_backward
+from .base import NOTHING, Evaluations, PathwiseEstimator
 from .noise import AnyNoise, Gumbel
+from .surrogates import Loss, moving_parts, with_backward
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,6 @@ class BlackboxDifferentiation(PathwiseEstimator[Oracle], name="blackbox", refere
 
     γ is the gradient of the loss of one structure: `surrogate` evaluates it per row, whatever reduction follows. As a layer (`structure`)
     the estimator sees γ as the reduction scaled it: a mean over B rows makes λ B times smaller.
-
-    Cost: two argmax, one loss gradient.
 
     Args:
         lambda_: λ, the range of the interpolation, positive. The authors' code has 5, their experiments up to 20. On the command line:
@@ -66,8 +65,6 @@ class ImplicitMLE(PathwiseEstimator[Oracle], name="imle", tier="core", reference
 
     γ is the gradient of the loss of one structure: `surrogate` evaluates it per row, whatever reduction follows. As a layer (`structure`)
     the estimator sees γ as the reduction scaled it, which shrinks λ by the batch size under a mean.
-
-    Cost: two argmax, one noise tensor and one loss gradient per sample.
 
     Args:
         lambda_: λ, the size of the step that defines the target distribution, positive. On the command line: ``imle[lambda=2.5]``.
@@ -148,10 +145,9 @@ class AdaptiveImplicitMLE(PathwiseEstimator[Oracle], name="aimle", references=("
         the central difference and the adaptive step.
 
     Example:
-        >>> from structgrad.oracles import Categorical
         >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5])
         >>> from structgrad.estimators import StructuredLayer
-        >>> layer = StructuredLayer(Categorical(), AdaptiveImplicitMLE(beta=0.0, step_size=0.05))
+        >>> layer = StructuredLayer("categorical", AdaptiveImplicitMLE(beta=0.0, step_size=0.05))
         >>> for _ in range(200):
         ...     layer.surrogate(loss, scores.requires_grad_().expand(64, 3)).sum().backward()
         >>> round(layer.estimator.nonzeros)

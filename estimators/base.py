@@ -26,26 +26,29 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, final, get_ar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import Node, get_gradient_edge
 
 from .. import estimators
-from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
-from ..oracles.kernels.switch import SERVING, serving_as
+from ..oracles.capabilities import MarginalOracle, Oracle
 from ..oracles.magnitudes import beyond_memory
 from ..oracles.numerics import HALF, in_single
 from ..oracles.options import Configured
 from ..oracles.random_streams import A_GENERATOR
 from ..oracles.registry import make_oracle
-from ..oracles.tensor_kinds import own
 from ..oracles.transforms import operation, transforming, uncompiled
-from .indices import LossInHalf, OfStructures, Samples, takes_indices
-
-Loss = Callable[[Tensor], Tensor]
-"""``[..., *batch, *event] -> [..., *batch]``: one value per structure. It may hold parameters, and data per batch row.
-
-For what needs values only, integers and booleans are values too: ``lambda z: (z != gold).sum(-1)``.
-"""
+from .surrogates import (
+    Loss,
+    LossInHalf,
+    OfStructures,
+    depends,
+    described,
+    evaluate,
+    expand_samples,
+    inferring,
+    learns_besides,
+    upstream_gradient,
+    with_gradient,
+    without_gradient,
+)
 
 Tier = Literal["core", "extended"]
 
@@ -95,44 +98,31 @@ class Evaluations:
     alternatives: int = 0
 
 
-def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The method, which raises ValueError with the reason where the oracle or the shape of the scores cannot be served.
+def _called(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The method with its arguments checked; ValueError if the oracle or the shape of the scores does not fit, or autograd cannot serve.
 
-    It gets scores of half precision in float32, so that noise, differences and relaxations are rounded once, in the result.
+    It gets scores of half precision in float32, so that noise, differences and relaxations are rounded once, in the result. Under a
+    transform no surrogate has a gradient, because ours is no derivative of its value; in inference mode some fail on the way to it.
     """
     if getattr(method, "__isabstractmethod__", False):
         return method
-
-    parameters = list(inspect.signature(method).parameters)[1:]
-
-    @functools.wraps(method)
-    def checked(self: Estimator[Any], *args: Any, **named: Any) -> Tensor:
-        given = dict(zip(parameters, args, strict=False)) | named
-        prepared = self._prepared(given)
-        result = method(self, **prepared)
-        if prepared["scores"] is given["scores"] or not isinstance(result, Tensor):
-            return result
-        return result.to(prepared["loss"].given or result.dtype if "loss" in given else given["scores"].dtype)
-
-    return checked
-
-
-def _with_autograd(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The surrogate, which raises ValueError where autograd does not carry its gradient, and ours is no derivative of its value.
-
-    Under a transform that is always so; in inference mode only for what asks autograd on the way to its value.
-    """
+    parameters, surrogate = list(inspect.signature(method).parameters)[1:], method.__name__ == "surrogate"
 
     @functools.wraps(method)
     def called(self: Estimator[Any], *args: Any, **named: Any) -> Tensor:
-        if transforming():
+        if surrogate and transforming():
             raise _transformed(self.name, "surrogate")
+        given = dict(zip(parameters, args, strict=False)) | named
         try:
-            return method(self, *args, **named)
+            prepared = self._prepared(given)
+            result = method(self, **prepared)
         except RuntimeError as error:
-            if not torch.is_inference_mode_enabled():
+            if not surrogate or not torch.is_inference_mode_enabled():
                 raise
-            raise _inferring(self.name, f"and failed there ({str(error).partition('. ')[0]})") from error
+            raise inferring(self.name, f"and failed there ({str(error).partition('. ')[0]})") from error
+        if prepared["scores"] is given["scores"] or not isinstance(result, Tensor):
+            return result
+        return result.to(prepared["loss"].given or result.dtype if "loss" in given else given["scores"].dtype)
 
     return called
 
@@ -156,10 +146,6 @@ def _of_finite(method: Callable[..., Any]) -> Callable[..., Any]:
         return method(self, **given)
 
     return observed
-
-
-def _inferring(name: str, reason: str) -> ValueError:
-    return ValueError(f"`{name}` got its surrogate called under torch.inference_mode, {reason}; use torch.no_grad")
 
 
 def _transformed(name: str, method: str) -> ValueError:
@@ -200,24 +186,15 @@ def check_call(called: str, **given: Any) -> tuple[Any, ...]:
             given[name] = make_oracle(value) if name == "oracle" else estimators.make_estimator(value)
         elif not fits(value):
             order = "; the order is loss, oracle, scores" if any(fits(value) for fits, _ in ASKED.values()) and "loss" in given else ""
-            raise ValueError(f"`{called}` got {_described(value)} as {name}; expected {expected}{order}")
+            raise ValueError(f"`{called}` got {described(value)} as {name}; expected {expected}{order}")
     return tuple(given.values())
-
-
-def _described(value: object) -> str:
-    if isinstance(value, Tensor):
-        layout = "" if value.layout is torch.strided else f" and layout {value.layout}"
-        return f"a {'nested ' * value.is_nested}tensor of dtype {value.dtype}{layout}"
-    if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)
-    kind = type(value).__name__
-    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
 class Estimator(Configured, abc.ABC, Generic[O]):
     """An estimator of the gradient of an expected (or relaxed) loss with respect to scores.
 
-    A concrete estimator is a frozen dataclass of options. You train with `surrogate` and measure `gradient`. Its class may give the first
+    A concrete estimator is a frozen dataclass of options. In formulas N is the option ``num_samples``, P is ``num_pairs`` and τ is
+    ``temperature`` unless its description says otherwise. You train with `surrogate` and measure `gradient`. Its class may give the first
     three attributes as keywords: ``class LeaveOneOut(ScoreFunction, name="rloo", tier="core", references=("kool2019buy",))``.
 
     Attributes:
@@ -247,6 +224,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     state: ClassVar[tuple[str, ...]] = ()
     needs_gold: ClassVar[bool] = False
     version: ClassVar[int] = 1
+    _structure: ClassVar[Callable[..., Tensor]]
 
     @property
     def scale(self) -> float:
@@ -282,7 +260,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         if transforming():
             raise _transformed(self.name, "gradient")
         if torch.is_inference_mode_enabled():
-            raise _without_gradient(self.name)
+            raise without_gradient(self.name)
         leaf = scores.detach().requires_grad_()
         with torch.enable_grad():
             total = self.surrogate(loss, structures, leaf, generator=generator).sum()
@@ -325,63 +303,45 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         structures = oracle if isinstance(oracle, Oracle) else check_call(self.name, oracle=oracle)[0]
         missing = [need.__name__ for need in self.needs if not isinstance(structures, need)]
         if missing:
-            return f"{self.name} needs {_listed(missing)}, which the oracle {structures.name} does not offer"
+            listed = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
+            return f"{self.name} needs {listed}, which the oracle {structures.name} does not offer"
         if event_shape is None:
             return None
-        return self._too_many(event_shape) or self._out_of_reach(structures, event_shape) or self._limitation(structures, event_shape)
+        for option in SIZES:
+            count, parts = getattr(self, option, 0), math.prod(event_shape)
+            if type(count) is int and count > 2**16 and (beyond := beyond_memory(4 * count * parts)):
+                return f"{self.name} got {option}={count}, structures of {parts} parts that take {beyond}: choose a smaller {option}"
+        if isinstance(structures, MarginalOracle) and any(issubclass(need, MarginalOracle) for need in self.needs):
+            try:
+                structures.check_marginals(self.name, event_shape)
+            except ValueError as error:
+                return str(error)  # sums over so many structures are out of reach
+        return self._limitation(structures, event_shape)
 
     @final
-    def _refuse(self, given: dict[str, Any]) -> None:
-        """Make the oracle of a name; ValueError for arguments of the wrong kind, or scores that do not fit the oracle or this estimator."""
-        if not all(ASKED[name][0](value) for name, value in given.items() if name in ASKED):
-            asked = {name: value for name, value in given.items() if name in ASKED}
-            given.update(zip(asked, check_call(self.name, **asked), strict=True))
-        oracle, scores = given["oracle"], given["scores"]
+    def _prepared(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of an estimate, checked: the oracle of a name, scores of half precision in float32, and a loss of structures."""
+        prepared, asked = dict(given), {name: value for name, value in given.items() if name in ASKED}
+        if not all(ASKED[name][0](value) for name, value in asked.items()):
+            prepared.update(zip(asked, check_call(self.name, **asked), strict=True))
+        oracle, scores = prepared["oracle"], prepared["scores"]
         oracle.check_scores(self.name, scores)
         reason = self.incompatibility(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
         if reason is not None:
             raise ValueError(f"{reason}; choose another pair")
-
-    @final
-    def _prepared(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of an estimate, checked: scores of half precision in float32, and a loss of structures."""
-        prepared = dict(given)
-        self._refuse(prepared)
-        oracle, scores = prepared["oracle"], prepared["scores"]
         prepared["scores"] = in_single(scores, oracle.event_ndim)
-        if "loss" in given:
-            loss = LossInHalf(given["loss"], scores.dtype) if scores.dtype in HALF else given["loss"]
-            prepared["loss"] = self._adapted(loss, oracle)
+        if "loss" not in given:
+            return prepared
+        loss = LossInHalf(given["loss"], scores.dtype) if scores.dtype in HALF else given["loss"]
+        if getattr(loss, "takes_indices", False):
+            if self.inside_hull or self.evaluations().loss_gradients:
+                raise ValueError(
+                    f"`{self.name}` got a loss that takes indices; expected one of structures, because it needs more of a loss than its "
+                    "values at structures: choose an estimator that needs values only, such as rloo, or a loss of dense structures"
+                )
+            loss = OfStructures(loss, oracle)
+        prepared["loss"] = loss
         return prepared
-
-    @final
-    def _adapted(self, loss: Loss, oracle: Oracle) -> Loss:
-        """A loss that takes indices as one of structures; ValueError where this estimator asks for more than values at structures."""
-        if not takes_indices(loss):
-            return loss
-        if self.inside_hull or self.evaluations().loss_gradients:
-            raise ValueError(
-                f"`{self.name}` got a loss that takes indices; expected one of structures, because it needs more of a loss than its values "
-                "at structures: choose an estimator that needs values only, such as rloo, or a loss of dense structures"
-            )
-        return OfStructures(loss, oracle)
-
-    def _too_many(self, event_shape: tuple[int, ...]) -> str | None:
-        """Why the structures that an option counts do not fit into memory; None if they do."""
-        for option in SIZES:
-            count = getattr(self, option, 0)
-            if type(count) is int and count > 2**16 and (beyond := beyond_memory(4 * count * (parts := math.prod(event_shape)))):
-                return f"{self.name} got {option}={count}, structures of {parts} parts that take {beyond}: choose a smaller {option}"
-        return None
-
-    def _out_of_reach(self, oracle: Oracle, event_shape: tuple[int, ...]) -> str | None:
-        """Why the sums over structures that it needs cannot be had of scores of this shape, in the words of the oracle."""
-        if isinstance(oracle, MarginalOracle) and any(issubclass(need, MarginalOracle) for need in self.needs):
-            try:
-                oracle.check_marginals(self.name, event_shape)
-            except ValueError as error:
-                return str(error)
-        return None
 
     def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
         """Why scores of this shape are out of reach, as one sentence that begins with the estimator's name; None where they are not."""
@@ -395,21 +355,33 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         if name is not None:
             cls.name, cls.references = name, references
         cls.tier = vars(cls).get("tier", tier)  # not that of what it extends
-        if "needs" not in vars(cls):
-            kinds = [kind for base in vars(cls).get("__orig_bases__", ()) for kind in get_args(base)]
-            cls.needs = tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Oracle)) or cls.needs
-        if "structure" in vars(cls):
-            cls.structure = operation()(_refusing(vars(cls)["structure"]))  # type: ignore[attr-defined]
-        if "surrogate" in vars(cls):
-            cls.surrogate = uncompiled(_with_autograd(_refusing(vars(cls)["surrogate"])), calls_losses=True)  # type: ignore[method-assign]
-        if "observed" in vars(cls):
-            cls.observed = _of_finite(vars(cls)["observed"])  # type: ignore[method-assign]
-        if "warmed_up" in vars(cls):
-            cls.warmed_up = _refusing(vars(cls)["warmed_up"])  # type: ignore[assignment, method-assign]
+        kinds = (kind for base in vars(cls).get("__orig_bases__", ()) for kind in get_args(base))
+        bracketed = tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Oracle))
+        if bracketed and "needs" not in vars(cls):
+            cls.needs = bracketed
+        cls._structure = vars(cls).get("structure", getattr(cls, "_structure", None))  # without the checks, which `surrogate` has made
+        own: dict[str, Callable[[Any], Any]] = {
+            "structure": lambda method: operation()(_called(method)),
+            "surrogate": lambda method: uncompiled(_called(method), calls_losses=True),
+            "observed": _of_finite,
+            "warmed_up": _called,
+        }
+        for method, wrapped in own.items():
+            if method in vars(cls):
+                setattr(cls, method, wrapped(vars(cls)[method]))
 
 
 class UnbiasedEstimator(Estimator[O]):
-    """An estimator whose mean is the gradient of the expected loss, for every loss."""
+    """An estimator whose mean is the gradient of the expected loss, for every loss.
+
+    Example:
+        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
+        >>> for name in ("rloo", "unordered_set"):  # the exact gradient: -0.039, -0.345, 0.384
+        ...     estimator, generator = estimators.make_estimator(name), torch.Generator().manual_seed(0)
+        ...     print(estimator.gradient(loss, "categorical", scores, generator=generator).mean(0).round(decimals=2))
+        tensor([-0.0400, -0.3500,  0.3800])
+        tensor([-0.0400, -0.3500,  0.3800])
+    """
 
     objective = "expected"
     unbiased = True
@@ -439,7 +411,7 @@ class PathwiseEstimator(Estimator[O]):
     @final
     def surrogate(self, loss: Loss, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         if self.linear and self._draws() == 1 and scores.requires_grad and torch.is_grad_enabled():
-            return self._losses(loss, oracle, self.structure(oracle, scores, generator=generator))
+            return self._losses(loss, oracle, self._structure(oracle, scores, generator=generator))
         return self._row_by_row(loss, oracle, scores, generator)
 
     def _row_by_row(self, loss: Loss, oracle: O, scores: Tensor, generator: torch.Generator) -> Tensor:
@@ -448,7 +420,7 @@ class PathwiseEstimator(Estimator[O]):
         leaf = scores.detach() if draws == 1 else expand_samples(scores.detach(), draws, oracle.event_ndim)
         leaf = leaf.requires_grad_(wanted)
         with torch.enable_grad():
-            structure = self.structure(oracle, leaf, generator=generator)
+            structure = self._structure(oracle, leaf, generator=generator)
             point = structure.detach()
             point = (point if draws == 1 else point.movedim(sample_dim, 0)).requires_grad_()
             losses = evaluate(loss, point, oracle.event_ndim) if wanted else self._losses(loss, oracle, point)
@@ -469,7 +441,7 @@ class PathwiseEstimator(Estimator[O]):
         losses = evaluate(loss, point, oracle.event_ndim)
         # Under `torch.inference_mode` nothing depends on anything, and the values alone are wanted.
         if not torch.is_inference_mode_enabled() and not depends(losses, point):
-            raise _without_gradient(self.name)
+            raise without_gradient(self.name)
         return losses
 
 
@@ -480,222 +452,3 @@ class Relaxation(PathwiseEstimator[O]):
     unbiased = True
     inside_hull = True
     linear = True
-
-
-def upstream_gradient(name: str, losses: Tensor, point: Tensor, *, create_graph: bool = False, retain_graph: bool = True) -> Tensor:
-    """γ, the gradient of every loss in its own point, for the estimator of this name; a loss without one is refused."""
-    gamma = None
-    if losses.requires_grad:
-        (gamma,) = torch.autograd.grad(losses.sum(), point, retain_graph=retain_graph, create_graph=create_graph, allow_unused=True)
-    if gamma is None:
-        raise _without_gradient(name)
-    return gamma
-
-
-def _without_gradient(name: str) -> ValueError:
-    if torch.is_inference_mode_enabled():
-        return _inferring(name, "where no loss has a gradient")
-    return ValueError(
-        f"`{name}` got a loss without a gradient in the structure; expected a differentiable loss, "
-        "or choose an estimator that needs its values only, such as rloo"
-    )
-
-
-def depends(losses: Tensor, point: Tensor) -> bool:
-    """Whether the losses were computed from a point that requires a gradient, as far as autograd knows."""
-    if not losses.requires_grad:
-        return False
-    sought = point.grad_fn or get_gradient_edge(point).node
-    # What is older than the point is looked at last: it leads to an encoder, but for numbers that another thread gave.
-    birth = sought._sequence_nr() if point.grad_fn is not None else 0
-    waiting, older, known = [losses.grad_fn or get_gradient_edge(losses).node], list[Node](), set[Node]()
-    while waiting or older:
-        node = waiting.pop() if waiting else older.pop()
-        if node is sought:
-            return True
-        for following, _ in reversed(node.next_functions):
-            if following is not None and following not in known:
-                known.add(following)
-                (waiting if following._sequence_nr() >= birth else older).append(following)
-    return False
-
-
-def learns_besides(losses: Tensor, point: Tensor) -> bool:
-    """Whether anything but a point may get a gradient from losses; what a function of somebody's own holds back counts as such."""
-    waiting, known = [losses.grad_fn], set[Node | None]((None,))
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, BackwardCFunction) or getattr(node, "variable", point) is not point:
-            return True
-        for following, _ in node.next_functions if node is not None else ():
-            if following not in known:
-                known.add(following)
-                waiting.append(following)
-    return False
-
-
-def evaluate(loss: Loss, structures: Tensor, event_ndim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """The loss of every structure, one number each.
-
-    Refused are a loss that reduces, which would mix the rows of a batch, and one that writes into its structures: estimators weigh the same
-    ones by their probabilities afterwards.
-
-    Args:
-        loss: of structures, or of indices.
-        structures: ``[..., *batch, *event]``, or indices.
-        event_ndim: how many dimensions one has.
-        dtype: of dense structures, that of these where it is None.
-    """
-    version = _version_of(structures)
-    losses = own(loss, structures)
-    if _version_of(structures) != version:
-        raise ValueError(
-            "the loss changed its structures in place; expected it to leave them as they are, because they are used again afterwards: "
-            "change a copy, structures.clone()"
-        )
-    expected = tuple(structures.shape[: structures.ndim - event_ndim])
-    if not isinstance(losses, Tensor) or losses.is_complex():
-        raise ValueError(f"the loss gave {_described(losses)}; expected a tensor of one real number per structure, of shape {expected}")
-    if tuple(losses.shape) != expected:
-        raise ValueError(
-            f"the loss gave a tensor of shape {tuple(losses.shape)} for structures of shape {tuple(structures.shape)}; "
-            f"expected one value per structure, {expected}: reduce the surrogate instead"
-        )
-    # A count of errors is an integer, and what is right or wrong a boolean: estimators subtract and average them.
-    return losses if losses.is_floating_point() else losses.to(torch.promote_types(dtype or structures.dtype, torch.float32))
-
-
-def _version_of(values: Tensor) -> int:
-    """How often torch has written into the memory of a tensor; what was made in inference mode does not count it."""
-    return 0 if values.is_inference() else values._version
-
-
-def evaluate_samples(loss: Loss, samples: Samples) -> Tensor:
-    """`evaluate` of samples in either form."""
-    if samples.compact and isinstance(loss, OfStructures):
-        return evaluate(loss.loss, samples.drawn, samples.oracle.index_ndim, samples.dtype)
-    return evaluate(loss, samples.drawn, samples.oracle.event_ndim)
-
-
-def shifted(loss: Loss, oracle: Oracle, baseline: Tensor | float, dtype: torch.dtype) -> Loss:
-    """A loss minus what does not depend on the structure, of the same form; dense structures have this dtype."""
-    if isinstance(loss, OfStructures):
-        return OfStructures(lambda indices: evaluate(loss.loss, indices, oracle.index_ndim, dtype) - baseline, oracle)
-    return lambda z: evaluate(loss, z, oracle.event_ndim) - baseline
-
-
-def expand_samples(scores: Tensor, samples: int, event_ndim: int) -> Tensor:
-    """[*batch, *event] -> [*batch, samples, *event] without a copy. Samples come after the batch, so that seed blocks cut the batch."""
-    batch_dims = scores.ndim - event_ndim
-    shape = scores.shape
-    return scores.unsqueeze(batch_dims).expand(*shape[:batch_dims], samples, *shape[batch_dims:])
-
-
-def with_gradient(value: Tensor, scores: Tensor, estimate: Tensor) -> Tensor:
-    """``value`` [*batch], whose gradient in the scores is ``estimate`` [*batch, *event]; gradients in other parameters are kept."""
-    result: Tensor = _WithGradient.apply(value, scores, estimate)  # type: ignore[no-untyped-call]
-    return result
-
-
-def carry(value: Tensor, carrier: Tensor) -> Tensor:
-    """``value``, to whose gradient that of ``carrier`` is added; the carrier's own value, which may be infinite, is dropped."""
-    result: Tensor = _Carry.apply(value, carrier)  # type: ignore[no-untyped-call]
-    return result
-
-
-def with_backward(structure: Tensor, scores: Tensor, pull_back: Callable[[Tensor], Tensor]) -> Tensor:
-    """``structure``, with ``pull_back`` (from γ to the estimate) as its backward to the scores."""
-    result: Tensor = _WithBackward.apply(structure, scores, pull_back)  # type: ignore[no-untyped-call]
-    return result
-
-
-def straight_through(structure: Tensor, scores: Tensor, oracle: Oracle) -> Tensor:
-    """``structure``, with the identity on the moving parts as its backward; ``z + θ − θ.detach()`` would be NaN at a score of -inf."""
-    if oracle.all_free(scores):
-        return with_backward(structure, scores, lambda gamma: gamma.view_as(gamma))
-    moving = moving_parts(structure, scores, oracle)
-    return with_backward(structure, scores, lambda gamma: torch.where(moving, gamma, 0))
-
-
-def moving_parts(structure: Tensor, scores: Tensor, oracle: Oracle) -> Tensor:
-    """Boolean, broadcastable to ``[*batch, *event]``: the parts that carry gradient, the free ones, and none in an infeasible row.
-
-    Where nothing is feasible, the structure that an oracle returns uses a forbidden part, or no part at all.
-    """
-    if oracle.forbids_nothing(scores):
-        return oracle.read_mask(tuple(scores.shape[scores.ndim - oracle.event_ndim :]), scores.device)
-    free, used, event = oracle.free_parts(scores), structure != 0, tuple(range(-oracle.event_ndim, 0))
-    return oracle.parts_within(free, scores) & used.any(event, keepdim=True) & (free | ~used).all(event, keepdim=True)
-
-
-class _WithGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, scores: Tensor, estimate: Tensor) -> Tensor:
-        ctx.save_for_backward(estimate)
-        ctx.event_ndim = scores.ndim - value.ndim
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        (estimate,) = ctx.saved_tensors
-        gradient = grads[0].reshape(*grads[0].shape, *([1] * ctx.event_ndim)) * estimate
-        if torch.is_grad_enabled():
-            gradient = _UNDERIVED(gradient.requires_grad_())
-        return grads[0], gradient, None
-
-
-_UNDERIVED = torch._C._functions.DelayedError(
-    "the estimate of a gradient got differentiated, as by a gradient penalty; expected no more than its value, because an estimate is a "
-    "number that no derivative leads through: take a relaxation with derivatives, such as structured_attention, or detach the estimate",
-    1,
-)
-"""Passes a gradient on, and refuses to be differentiated."""
-
-
-class _Carry(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, carrier: Tensor) -> Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        return grads[0], grads[0]
-
-
-class _WithBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, structure: Tensor, scores: Tensor, pull_back: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.pull_back, ctx.serving = pull_back, SERVING.get()
-        return structure.view_as(structure)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
-        with serving_as(ctx.serving):
-            return None, ctx.pull_back(grads[0]), None
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
-
-
-__all__ = [
-    "Estimator",
-    "Evaluations",
-    "Loss",
-    "MarginalOracle",
-    "Objective",
-    "Oracle",
-    "PathwiseEstimator",
-    "ProjectionOracle",
-    "Relaxation",
-    "SamplingOracle",
-    "UnbiasedEstimator",
-    "carry",
-    "evaluate",
-    "expand_samples",
-    "moving_parts",
-    "straight_through",
-    "upstream_gradient",
-    "with_backward",
-    "with_gradient",
-]

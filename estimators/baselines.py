@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import abc
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,38 +12,17 @@ from torch import Tensor
 from ..oracles.capabilities import EnumerableOracle, Oracle, SamplingOracle
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.options import Count, Decay, NonNegative
-from .base import NOTHING, Estimator, Evaluations, Loss, UnbiasedEstimator, evaluate_samples, shifted, with_gradient
+from .base import NOTHING, Estimator, Evaluations, UnbiasedEstimator
 from .exact import LIMIT, expected_loss, too_many
-from .indices import best, draw
-from .score_function import Reinforce, ScoreFunction, scores_of
+from .score_function import ScoreFunction, scores_of
+from .surrogates import Loss, best, draw, with_gradient
 
-
-class Baseline(UnbiasedEstimator[SamplingOracle]):
-    """``(1/N) Σ (L(z_i) − b) ∇ log p(z_i)``: a subclass says what b is, ``[*batch]`` or a number, independent of the samples."""
-
-    num_samples: int
-
-    @property
-    def inner(self) -> Reinforce:
-        """The estimator that is wrapped."""
-        return Reinforce(self.num_samples)
-
-    def evaluations(self) -> Evaluations:
-        return self.inner.evaluations()
-
-    @abc.abstractmethod
-    def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor | float: ...
-
-    def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        baseline = self._baseline(loss, oracle, scores.detach(), generator=generator)
-        return self.inner.surrogate(shifted(loss, oracle, baseline, scores.dtype), oracle, scores, generator=generator) + baseline
+E = TypeVar("E", bound=Estimator[Any])
 
 
 @dataclass(frozen=True)
-class ConstantBaseline(Baseline, name="reinforce_constant", tier="core", references=("williams1992simple",)):
+class ConstantBaseline(ScoreFunction, name="reinforce_constant", tier="core", references=("williams1992simple",)):
     """REINFORCE minus a constant. Unbiased for every constant.
-
-    Cost: that of REINFORCE.
 
     Args:
         value: b; the expected loss is a good choice, 0 gives plain REINFORCE.
@@ -52,23 +30,17 @@ class ConstantBaseline(Baseline, name="reinforce_constant", tier="core", referen
 
     References:
         Williams 1992, section 4.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> estimates = ConstantBaseline(value=1.0).gradient(loss, "categorical", scores, generator=torch.Generator().manual_seed(0))
-        >>> [round(value, 2) for value in estimates.mean(0).tolist()]
-        [-0.04, -0.34, 0.38]
     """
 
     value: float = 1.0
     num_samples: Count = 1
 
-    def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> float:
+    def _baseline(self, loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> float:
         return self.value
 
 
 @dataclass(frozen=True)
-class RunningMeanBaseline(Baseline, name="reinforce_running_mean", references=("havrylov2019cooperative",)):
+class RunningMeanBaseline(ScoreFunction, name="reinforce_running_mean", references=("havrylov2019cooperative",)):
     """REINFORCE minus a running mean of past losses. Unbiased, because the mean is updated *after* use.
 
     The state is a value: `observed` returns a new estimator, and a `StructuredLayer` holds the last one. (Mixing the current loss in first
@@ -86,10 +58,9 @@ class RunningMeanBaseline(Baseline, name="reinforce_running_mean", references=("
         Havrylov, Kruszewski & Joulin 2019, "Cooperative learning of disjoint syntax and semantics", section 3.2.
 
     Example:
-        >>> from structgrad.oracles import Categorical
         >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5])
         >>> from structgrad.estimators import StructuredLayer
-        >>> layer = StructuredLayer(Categorical(), RunningMeanBaseline())
+        >>> layer = StructuredLayer("categorical", RunningMeanBaseline())
         >>> for _ in range(200):
         ...     layer.surrogate(loss, scores.requires_grad_()).backward()
         >>> 0.5 < layer.estimator.mean < 2.0  # the expected loss is 1.11
@@ -102,7 +73,7 @@ class RunningMeanBaseline(Baseline, name="reinforce_running_mean", references=("
 
     state = ("mean",)
 
-    def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> float:
+    def _baseline(self, loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> float:
         return self.mean
 
     def observed(self, values: Tensor = NOTHING, estimates: Tensor = NOTHING) -> Self:
@@ -112,82 +83,63 @@ class RunningMeanBaseline(Baseline, name="reinforce_running_mean", references=("
         return replace(self, mean=self.decay * self.mean + (1 - self.decay) * float(values.detach().mean()))
 
     def warmed_up(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Self:
-        """The estimator after 64 updates at these scores, started from the first value; itself where the batch is empty."""
-        values = first_values(self, loss, oracle, scores, generator)
-        if not values.numel():
-            return self
-        state = replace(self, mean=float(values[0].mean()))
-        for value in values[1:]:
-            state = state.observed(value)
-        return state
+        return started(self, loss, oracle, scores, generator)
 
 
-def first_values(estimator: Estimator[Any], loss: Loss, oracle: Oracle, scores: Tensor, generator: torch.Generator) -> Tensor:
-    """``[64, *batch]``: the values of 64 surrogates at the same scores, from which a running state is started."""
+def started(estimator: E, loss: Loss, oracle: Oracle, scores: Tensor, generator: torch.Generator, **state: float) -> E:
+    """The estimator after 64 updates at these scores, started from the first value; itself where the batch is empty."""
     with torch.no_grad():
         values = estimator.surrogate(loss, oracle, scores.expand(64, *scores.shape), generator=generator)
     if not bool(values.isfinite().all()):
         raise ValueError(f"`{estimator.name}` got a loss of NaN or inf where its running state starts; expected finite losses")
-    return values
+    if not values.numel():
+        return estimator
+    options: Any = estimator
+    running: E = replace(options, mean=float(values[0].mean()), **state)
+    for value in values[1:]:
+        running = running.observed(value)
+    return running
 
 
 @dataclass(frozen=True)
-class GreedyBaseline(Baseline, name="reinforce_greedy", references=("rennie2017self",)):
+class GreedyBaseline(ScoreFunction, name="reinforce_greedy", references=("rennie2017self",)):
     """Self-critical REINFORCE: ``b = L(argmax θ)``. Unbiased; it can *raise* the variance where the best structure's loss is atypical.
-
-    Cost: one argmax and one loss more.
 
     References:
         Rennie et al. 2017, "Self-critical sequence training for image captioning", section 3.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> GreedyBaseline().gradient(loss, "categorical", scores, generator=torch.Generator().manual_seed(0)).mean(0).round(decimals=2)
-        tensor([-0.0400, -0.3400, 0.3800])
     """
 
     num_samples: Count = 1
 
     def evaluations(self) -> Evaluations:
-        return replace(self.inner.evaluations(), losses=self.num_samples + 1, argmax=1)
+        return replace(super().evaluations(), losses=self.num_samples + 1, argmax=1)
 
-    def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return evaluate_samples(loss, best(loss, oracle, scores)).detach()
+    def _baseline(self, loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+        return best(loss, oracle, scores).losses(loss).detach()
 
 
 @dataclass(frozen=True)
-class SampledBaseline(Baseline, name="reinforce_sampled", references=("liu2019rao", "correia2020efficient")):
+class SampledBaseline(ScoreFunction, name="reinforce_sampled", references=("liu2019rao", "correia2020efficient")):
     """REINFORCE with a sampled baseline: ``ĝ = (1/N) Σ (L(z_i) − L(z′)) ∇ log p(z_i)``, z′ one more independent sample. Unbiased.
 
     With z′ fixed every term has the exact gradient as its mean, so that terms which share z′ are uncorrelated: one z′ serves them all, and
     the variance is that of N terms with a z′ each.
 
-    Cost: N + 1 samples and loss values, one log-partition and its gradient.
-
-    Args:
-        num_samples: N.
-
     References:
-        Liu, Regier, Tripuraneni, Jordan & McAuliffe 2019, "Rao-Blackwellized stochastic gradients for discrete distributions",
-        section 5 (REINFORCE+); Correia et al. 2020, section 5.1.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> SampledBaseline().gradient(loss, "categorical", scores, generator=torch.Generator().manual_seed(0)).mean(0).round(decimals=2)
-        tensor([-0.0400, -0.3500, 0.3800])
+        Liu et al. 2019, "Rao-Blackwellized stochastic gradients for discrete distributions", section 5; Correia et al. 2020, section 5.1.
     """
 
     num_samples: Count = 1
 
     def evaluations(self) -> Evaluations:
-        return replace(self.inner.evaluations(), losses=self.num_samples + 1, samples=self.num_samples + 1)
+        return replace(super().evaluations(), losses=self.num_samples + 1, samples=self.num_samples + 1)
 
-    def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return evaluate_samples(loss, draw(loss, oracle, scores, None, generator=generator)).detach()
+    def _baseline(self, loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+        return draw(loss, oracle, scores, None, generator=generator).losses(loss).detach()
 
 
 @dataclass(frozen=True)
-class ConditionalMeanBaseline(Baseline, name="reinforce_conditional_mean", references=("greensmith2004variance",)):
+class ConditionalMeanBaseline(ScoreFunction, name="reinforce_conditional_mean", references=("greensmith2004variance",)):
     """REINFORCE minus the exact mean: ``b = E L(z) = Σ_z p(z) L(z)`` of every row, by enumeration. Unbiased.
 
     Who can afford b has the exact gradient too; this is what learned and running baselines are compared with. It is the best baseline for
@@ -202,12 +154,6 @@ class ConditionalMeanBaseline(Baseline, name="reinforce_conditional_mean", refer
 
     References:
         Greensmith, Bartlett & Baxter 2004, "Variance reduction techniques for gradient estimates in reinforcement learning", section 5.2.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> estimates = ConditionalMeanBaseline().gradient(loss, "categorical", scores, generator=torch.Generator().manual_seed(0))
-        >>> [round(value, 2) for value in estimates.mean(0).tolist()]
-        [-0.04, -0.34, 0.38]
     """
 
     num_samples: Count = 1
@@ -217,12 +163,12 @@ class ConditionalMeanBaseline(Baseline, name="reinforce_conditional_mean", refer
     needs = (SamplingOracle, EnumerableOracle)
 
     def evaluations(self) -> Evaluations:
-        return replace(self.inner.evaluations(), marginals=0, enumerations=1)
+        return replace(super().evaluations(), marginals=0, enumerations=1)
 
     def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
         return too_many(self.name, oracle, event_shape, self.limit)
 
-    def _baseline(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+    def _baseline(self, loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
         return expected_loss(loss, oracle, scores, self.chunk)
 
 
@@ -245,11 +191,6 @@ class OptimalBaseline(UnbiasedEstimator[SamplingOracle], name="reinforce_optimal
     References:
         Weaver & Tao 2001, "The optimal reward baseline for gradient-based reinforcement learning", theorem 1; Mohamed, Rosca, Figurnov &
         Mnih 2020, "Monte Carlo gradient estimation in machine learning", section 7.4.1 (fresh samples for the coefficient).
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> OptimalBaseline().gradient(loss, "categorical", scores, generator=torch.Generator().manual_seed(0)).mean(0).round(decimals=2)
-        tensor([-0.0400, -0.3400, 0.3800])
     """
 
     pilots: Count = 25
@@ -263,7 +204,7 @@ class OptimalBaseline(UnbiasedEstimator[SamplingOracle], name="reinforce_optimal
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         baseline = self._baseline(loss, oracle, scores.detach(), generator)
         samples = draw(loss, oracle, scores, self.num_samples, generator=generator)
-        losses = evaluate_samples(loss, samples)
+        losses = samples.losses(loss)
         excess = unsqueeze_event(losses.detach(), oracle.event_ndim) - baseline
         return with_gradient(
             losses.mean(0), scores, (excess * scores_of(oracle, samples.drawn, scores, as_indices=samples.compact)).mean(0)
@@ -272,7 +213,7 @@ class OptimalBaseline(UnbiasedEstimator[SamplingOracle], name="reinforce_optimal
     def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, generator: torch.Generator) -> Tensor:
         """``[*batch, *event]``, or with ones in place of the event."""
         samples = draw(loss, oracle, scores, self.pilots, generator=generator)
-        losses = unsqueeze_event(evaluate_samples(loss, samples).detach(), oracle.event_ndim)
+        losses = unsqueeze_event(samples.losses(loss).detach(), oracle.event_ndim)
         squares = scores_of(oracle, samples.drawn, scores, as_indices=samples.compact).square()
         if not self.per_part:
             squares = squares.sum(tuple(range(-oracle.event_ndim, 0)), keepdim=True)
@@ -302,16 +243,6 @@ class NormalisedRewards(ScoreFunction, name="reinforce_normalised", references=(
 
     References:
         Havrylov, Kruszewski & Joulin 2019, "Cooperative learning of disjoint syntax and semantics", section 3.2.
-
-    Example:
-        >>> from structgrad.oracles import Categorical
-        >>> from structgrad.estimators import StructuredLayer, train_step
-        >>> scores, layer = torch.zeros(3, requires_grad=True), StructuredLayer(Categorical(), NormalisedRewards())
-        >>> optimiser = torch.optim.SGD([scores], lr=0.5)
-        >>> for _ in range(300):  # losses of 1000, 0 and 2000
-        ...     values = train_step(layer, optimiser, lambda: scores, lambda z: z @ torch.tensor([1e3, 0.0, 2e3]))
-        >>> scores.argmax()
-        tensor(1)
     """
 
     mean: float = 0.0
@@ -342,11 +273,4 @@ class NormalisedRewards(ScoreFunction, name="reinforce_normalised", references=(
         return replace(self, mean=mean, variance=float(self._next_variance(values).mean()))
 
     def warmed_up(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Self:
-        """The estimator after 64 updates at these scores, started from the first value and no variance; itself where the batch is empty."""
-        values = first_values(self, loss, oracle, scores, generator)
-        if not values.numel():
-            return self
-        state = replace(self, mean=float(values[0].mean()), variance=0.0)
-        for value in values[1:]:
-            state = state.observed(value)
-        return state
+        return started(self, loss, oracle, scores, generator, variance=0.0)

@@ -43,11 +43,6 @@ class ConstrainedSparsemax(_Constrained, name="csparsemax", references=("malaviy
 
     References:
         Malaviya, Ferreira & Martins 2018, "Sparse and constrained attention for neural machine translation", section 3.3.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, 0.1, 2.5])
-        >>> ConstrainedSparsemax(upper=0.5).gradient(loss, "categorical", scores, generator=torch.Generator())
-        tensor([ 0.7500, -0.7500,  0.0000])
     """
 
     upper: Bound = 0.8
@@ -69,11 +64,6 @@ class ConstrainedSoftmax(_Constrained, name="csoftmax", references=("martins2017
 
     References:
         Martins & Kreutzer 2017, "Learning what's easy: fully differentiable neural easy-first taggers", section 3.1.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 2.5])
-        >>> ConstrainedSoftmax(upper=0.4).gradient(loss, "categorical", scores, generator=torch.Generator())
-        tensor([ 0.2115, -0.2115,  0.0000])
     """
 
     upper: Bound = 0.8
@@ -175,14 +165,11 @@ class _Bounded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         p, bounded = ctx.saved_tensors
-        return *_moved(torch.where(bounded, 0, ctx.free(p)), bounded, grads[0]), None, None
-
-
-def _moved(weights: Tensor, bounded: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients in scores and bounds: both are measured from the mean of γ over the parts that are free."""
-    total = weights.sum(-1, keepdim=True)
-    mean = (weights * gamma).sum(-1, keepdim=True) / total.clamp(min=1e-300)
-    return weights * (gamma - mean), torch.where(bounded & (total > 0), gamma - mean, 0)
+        weights = torch.where(bounded, 0, ctx.free(p))
+        total = weights.sum(-1, keepdim=True)
+        # Both are measured from the mean of γ over the parts that are free.
+        distance = grads[0] - (weights * grads[0]).sum(-1, keepdim=True) / total.clamp(min=1e-300)
+        return weights * distance, torch.where(bounded & (total > 0), distance, 0), None, None
 
 
 def _shared(solve: Solver, rows: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:

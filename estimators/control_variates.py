@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from ..oracles.capabilities import FactorisedOracle
 from ..oracles.options import Positive
-from .base import Evaluations, Loss, UnbiasedEstimator, evaluate, upstream_gradient, with_gradient
+from .base import Evaluations, UnbiasedEstimator
 from .factorised import conditional_race, gumbels, log_probabilities, moving_categories
+from .surrogates import Loss, evaluate, upstream_gradient, with_gradient
 
 LEARNING_RATE = 0.01
 """Of Adam on η, log τ and the network, as in the authors' code."""
@@ -47,15 +48,12 @@ class Rebar(UnbiasedEstimator[FactorisedOracle], name="rebar", references=("tuck
     η and τ are options. `tuned` lowers the variance in them, and returns a new estimator; in a training loop of one's own, `settings` holds
     them as parameters and `squared_norm` is what to minimise: the mean of ``‖ĝ‖²`` falls with the variance, because that of ĝ is fixed.
 
-    Cost: one exact sample, two noise tensors, one loss value on the sample and two loss gradients on relaxed points.
-
     Args:
         eta: η, the weight of the control variate; 0 is REINFORCE.
         temperature: τ, positive. (The RELAX authors' toys start at τ = 0.5.)
 
     References:
-        Tucker, Mnih, Maddison, Lawson & Sohl-Dickstein 2017, "REBAR: low-variance, unbiased gradient estimates for discrete latent variable
-        models", section 3 and, for categories, appendix.
+        Tucker et al. 2017, "REBAR: low-variance, unbiased gradient estimates for discrete latent variable models", section 3 and appendix.
 
     Example:
         >>> from structgrad.oracles import IndependentCategoricals

@@ -15,7 +15,8 @@ from ..oracles.capabilities.enumeration import MAX_RANK
 from ..oracles.magnitudes import counted, duration
 from ..oracles.numerics import share_rows
 from ..oracles.options import Count
-from .base import Evaluations, Loss, UnbiasedEstimator, evaluate, with_gradient
+from .base import Evaluations, UnbiasedEstimator
+from .surrogates import Loss, evaluate, with_gradient
 
 LIMIT = 2_000_000
 """The most structures of which an estimator takes the losses one after the other, unless its option ``limit`` says otherwise."""
@@ -95,21 +96,13 @@ class ExactMarginalisation(UnbiasedEstimator[ListedOracle], name="exact", tier="
         pivot = evaluate(loss, oracle.argmax(theta), oracle.event_ndim).detach()
         value, estimate = pivot, torch.zeros_like(theta)
         for structures in chunks(oracle, theta, self.chunk):
-            log_prob, slopes = _with_slopes(oracle, structures, shared)
+            with torch.enable_grad():
+                leaf = shared.expand(len(structures), *shared.shape).requires_grad_()
+                log_prob = oracle.log_prob(structures, leaf)
+                # A structure with a forbidden part has log-probability -inf and gradient 0.
+                (slopes,) = torch.autograd.grad(torch.where(log_prob > -math.inf, log_prob, 0).sum(), leaf)
             excess = evaluate(loss, structures.expand(len(structures), *theta.shape), oracle.event_ndim) - pivot
-            weighted = log_prob.exp() * excess
+            weighted = log_prob.detach().exp() * excess
             value = value + weighted.sum(0)
             estimate = estimate + (unsqueeze_event(weighted.detach(), oracle.event_ndim) * slopes).sum(0)
         return with_gradient(value, scores, estimate)
-
-
-def _with_slopes(oracle: ListedOracle, structures: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
-    """``log p(z)`` and ``∇ log p(z)`` of every structure [c, 1, ..., *event] under every distinct row of scores: [c, *rows, ...].
-
-    A structure with a forbidden part has log-probability -inf and gradient 0.
-    """
-    with torch.enable_grad():
-        leaf = shared.expand(len(structures), *shared.shape).requires_grad_()
-        log_prob = oracle.log_prob(structures, leaf)
-        (slopes,) = torch.autograd.grad(torch.where(log_prob > -math.inf, log_prob, 0).sum(), leaf)
-    return log_prob.detach(), slopes

@@ -14,9 +14,10 @@ from ..oracles.capabilities.base import FORBIDDEN
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.magnitudes import beyond_memory, counted
 from ..oracles.options import Count, Peers
-from .base import Evaluations, Loss, UnbiasedEstimator, evaluate, with_gradient
+from .base import Evaluations, UnbiasedEstimator
 from .noise import Gumbel
 from .score_function import with_slopes
+from .surrogates import Loss, evaluate, with_gradient
 
 PullBack = Callable[[Tensor], Tensor]
 """From γ to the estimate, both float64 ``[*batch, *event]``."""
@@ -34,6 +35,11 @@ def possible_parts(oracle: Oracle, scores: Tensor) -> Tensor:
         return torch.ones_like(scores, dtype=torch.bool)
     free = oracle.free_parts(scores)
     return free & _feasible(free, oracle.event_ndim)
+
+
+def with_estimate(values: Tensor, oracle: Oracle, scores: Tensor, estimate: Tensor) -> Tensor:
+    """Values ``[*batch]``, whose gradient in the scores is the estimate, ``[*batch, *event]``, where categories have a choice."""
+    return with_gradient(values, scores, torch.where(moving_categories(oracle, scores), estimate, 0).to(scores.dtype))
 
 
 def log_probabilities(oracle: Oracle, scores: Tensor) -> Tensor:
@@ -93,20 +99,10 @@ class LocalExpectation(
     Cost: N samples; the loss on each of them and on every structure that differs from it in one category, ``n (C − 1) + 1`` for n
     categories of C parts; values of the loss suffice.
 
-    Args:
-        num_samples: N, at least 1.
-
     References:
         Titsias & Lázaro-Gredilla 2015, "Local expectation gradients for black box variational inference"; De Smet, Sansone & Zuidberg Dos
         Martires 2023, "Differentiable sampling of categorical distributions using the CatLog-derivative trick". The formula is that of the
         latter's code (``indecater_grads``), where all categories share their samples, as here.
-
-    Example:
-        >>> scores, generator = torch.tensor([[0.0, 0.5], [0.0, -1.0]]), torch.Generator().manual_seed(0)
-        >>> loss = lambda z: (z[..., 1].sum(-1) - 0.3).square()
-        >>> estimates = LocalExpectation().gradient(loss, "categories", scores.expand(100_000, 2, 2), generator=generator)
-        >>> [round(value, 2) for value in estimates.mean(0)[:, 1].tolist()]  # σ(1 − σ)(1 − 2·0.3 + 2·(the other's σ))
-        [0.22, 0.32]
     """
 
     num_samples: Count = 1
@@ -125,8 +121,7 @@ class LocalExpectation(
         values = with_one_changed(loss, oracle, scores.detach(), samples, losses.detach().double())
         p = log_probabilities(oracle, scores.detach()).exp()
         estimate = (p * (values - (p * values).sum(-1, keepdim=True))).mean(0)
-        estimate = torch.where(moving_categories(oracle, scores), estimate, 0)
-        return with_gradient(losses.mean(0), scores, estimate.to(scores.dtype))
+        return with_estimate(losses.mean(0), oracle, scores, estimate)
 
 
 def with_one_changed(loss: Loss, oracle: FactorisedOracle, scores: Tensor, samples: Tensor, losses: Tensor) -> Tensor:
@@ -171,8 +166,6 @@ class Rodeo(UnbiasedEstimator[FactorisedOracle], name="rodeo", references=("shi2
 
     At α = 1, β = ½ a linear loss keeps half of its variance within each category, and none between categories.
 
-    Cost: N samples and N loss gradients at them, and none at the neighbours.
-
     Args:
         alpha: α, of the control of the baseline. The operator is a sum over categories; that of the authors is the mean.
         beta: β, of the control of the estimate.
@@ -181,11 +174,6 @@ class Rodeo(UnbiasedEstimator[FactorisedOracle], name="rodeo", references=("shi2
     References:
         Shi, Zhou, Hwang, Titsias & Mackey 2022, "Gradient estimation with discrete Stein operators"; the formula is that of the authors'
         code for bits (``discrete_stein_oldavg``) with the identity for its network, and with as many parts as there are.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> Rodeo().gradient(loss, "categorical", scores, generator=torch.Generator().manual_seed(0)).mean(0).round(decimals=2)
-        tensor([-0.0400, -0.3500, 0.3800])
     """
 
     alpha: float = 1.0
@@ -199,8 +187,7 @@ class Rodeo(UnbiasedEstimator[FactorisedOracle], name="rodeo", references=("shi2
         samples = oracle.sample(scores, self.num_samples, generator=generator)
         losses, slopes = with_slopes(self.name, loss, samples, oracle.event_ndim)
         estimate = self._estimate(oracle, log_probabilities(oracle, scores.detach()).exp(), (samples, losses.detach(), slopes))
-        estimate = torch.where(moving_categories(oracle, scores), estimate, 0)
-        return with_gradient(losses.mean(0), scores, estimate.to(scores.dtype))
+        return with_estimate(losses.mean(0), oracle, scores, estimate)
 
     def _estimate(self, oracle: FactorisedOracle, p: Tensor, seen: tuple[Tensor, ...]) -> Tensor:
         """``[*batch, *event]`` from probabilities of that shape, and samples, losses, slopes ``[N, ...]``."""

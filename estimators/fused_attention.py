@@ -12,7 +12,7 @@ from ..oracles.numerics import share_rows
 from ..oracles.options import Positive
 from ..oracles.transforms import operation
 from .attention import Attention, checked_rows, entmax
-from .base import with_backward
+from .surrogates import with_backward
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,6 @@ class Fusedmax(Attention, name="fusedmax", references=("niculae2017regularized",
 
     References:
         Niculae & Blondel 2017, "A regularized framework for sparse and structured neural attention", section 3.2.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5])
-        >>> Fusedmax(strength=0.1).gradient(loss, "categorical", scores, generator=torch.Generator())
-        tensor([ 0.1667, -1.3333,  1.1667])
     """
 
     strength: Positive = 1.0
@@ -58,11 +53,6 @@ class Oscarmax(Attention, name="oscarmax", references=("niculae2017regularized",
 
     References:
         Niculae & Blondel 2017, "A regularized framework for sparse and structured neural attention", section 3.3.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.9, 0.2, 1.0])
-        >>> Oscarmax(strength=0.05).gradient(loss, "categorical", scores, generator=torch.Generator())
-        tensor([-0.5000,  0.0000,  0.5000])
     """
 
     strength: Positive = 1.0

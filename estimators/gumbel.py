@@ -15,8 +15,7 @@ from ..oracles.options import Positive
 from .base import Evaluations, PathwiseEstimator, Relaxation
 from .factorised import gumbels, log_probabilities, possible_parts
 from .noise import Gumbel
-from .perturbation import discrete_forward
-from .straight_through import replace_value
+from .straight_through import marginals_at, replace_value
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,6 @@ class GumbelSoftmax(Relaxation[FactorisedOracle], name="gumbel_softmax", referen
     """Gumbel-softmax, the Concrete relaxation: the loss sees ``y = softmax((θ + G)/τ)``, with the exact gradient of ``L(y)``.
 
     Unbiased for its own relaxed objective ``E_G L(y)``, which tends to the expected loss as τ → 0, while the variance grows without bound.
-
-    Cost: one noise tensor, one loss gradient.
 
     Args:
         temperature: τ, positive. Published runs lower it from 1 in training.
@@ -66,11 +63,6 @@ class StraightThroughGumbel(
     On `categorical` this is the straight-through Gumbel-softmax of the papers, and its forward is an exact sample. On other structures the
     softmax becomes the marginals at the noisy scores, and the forward samples the perturbed, not the Gibbs, distribution.
 
-    Cost: one argmax, one noise tensor, the marginals and a product with their Jacobian, one loss gradient.
-
-    Args:
-        temperature: τ, positive.
-
     References:
         Jang, Gu & Poole 2017, "Categorical reparameterization with Gumbel-softmax", section 2.2; Maddison, Mnih & Teh 2017.
 
@@ -88,7 +80,8 @@ class StraightThroughGumbel(
     calls = Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1, perturbations=1)
 
     def structure(self, oracle: MarginalOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return discrete_forward(oracle, Gumbel().perturb(oracle, scores, generator=generator), self.temperature)
+        perturbed = Gumbel().perturb(oracle, scores, generator=generator)
+        return marginals_at(oracle, perturbed, self.temperature, oracle.argmax(perturbed))
 
 
 @dataclass(frozen=True)
@@ -98,8 +91,6 @@ class DecoupledGumbel(PathwiseEstimator[MarginalOracle], name="decoupled_st_gumb
     Both ways share the noise G, which is not divided by the temperatures as `StraightThroughGumbel` does: so the forward is the law of
     scores ``θ/τ_f``, at τ_f = 1 the model's own, however smooth the backward. For a linear loss on classes the mean does not depend on τ_f.
 
-    Cost: one argmax, one noise tensor, the marginals and a product with their Jacobian, one loss gradient.
-
     Args:
         forward_temperature: τ_f, positive. ``backward_temperature``: τ_b, positive. Which of them should be the greater one depends on
             the task, in the paper too.
@@ -107,12 +98,6 @@ class DecoupledGumbel(PathwiseEstimator[MarginalOracle], name="decoupled_st_gumb
     References:
         Shah, Yan, Mozer & Liu 2024, "Improving discrete optimisation via decoupled straight-through Gumbel-softmax", whose abstract
         alone could be read; that the noise is added to ``θ/τ`` is what a public review says of its algorithm 1.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> estimates = DecoupledGumbel(1.0, 2.0).gradient(loss, "categorical", scores, generator=torch.Generator().manual_seed(0))
-        >>> round(float(estimates[:, 2].mean()), 2)  # the exact gradient is 0.38
-        0.13
     """
 
     forward_temperature: Positive = 1.0
@@ -134,10 +119,11 @@ class DecoupledGumbel(PathwiseEstimator[MarginalOracle], name="decoupled_st_gumb
         return oracle.marginals(scores / self.backward_temperature + noise, at=structure)
 
 
+@dataclass(frozen=True)
 class RelaxedWalk(PathwiseEstimator[RelaxedOracle]):
     """A walk through the recursion whose every choice is a Gumbel-softmax."""
 
-    temperature: float
+    temperature: Positive = 1.0
 
     version = 2
     linear = True
@@ -159,16 +145,7 @@ class GumbelCRF(RelaxedWalk, name="gumbel_crf", references=("fu2020latent",)):
 
     References:
         Fu, Tan, Bi, Hu & Rush 2020, "Latent template induction with Gumbel-CRFs", algorithm 2.
-
-    Example:
-        >>> from structgrad.oracles import LinearChain
-        >>> scores = LinearChain.from_potentials(torch.tensor([[0.0, 0.4], [3.0, 0.0]]), torch.zeros(2, 2))
-        >>> y = GumbelCRF().structure("linear_chain", scores, generator=torch.Generator().manual_seed(0))
-        >>> y.sum((-2, -1))  # one transition each
-        tensor([1., 1.])
     """
-
-    temperature: Positive = 1.0
 
     objective = "relaxed"
     unbiased = True
@@ -200,8 +177,6 @@ class StraightThroughGumbelCRF(RelaxedWalk, name="gumbel_crf_st", references=("f
         (True, [0.4, 0.6])
     """
 
-    temperature: Positive = 1.0
-
     objective = "expected"
 
     def structure(self, oracle: RelaxedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
@@ -217,18 +192,11 @@ class RelaxedTopK(Relaxation[SubsetOracle], name="relaxed_top_k", references=("x
     possible.
     Unbiased for its relaxed objective ``E L(y)``, biased for that of subsets.
 
-    Cost: one noise tensor, k softmaxes, one loss gradient.
-
     Args:
         temperature: t, positive. The authors' code has .1; published experiments use .5 and 2.
 
     References:
         Xie & Ermon 2019, "Reparameterizable subset sampling via continuous relaxations", algorithm 2.
-
-    Example:
-        >>> scores = torch.tensor([0.3, -0.2, 0.5]).expand(5, 3)
-        >>> RelaxedTopK(temperature=0.5).structure("subset[k=2]", scores, generator=torch.Generator()).sum(-1)
-        tensor([2.0000, 2.0000, 2.0000, 2.0000, 2.0000])
     """
 
     temperature: Positive = 0.1
@@ -245,19 +213,11 @@ class StraightThroughTopK(
 ):
     """Straight-through relaxed top-k: forward ``z = argmax(θ + Gumbel)``, backward that of `RelaxedTopK` at the same noise. Biased.
 
-    Cost: one argmax, one noise tensor, k softmaxes, one loss gradient.
-
     Args:
         temperature: t of the backward, positive.
 
     References:
-        Xie & Ermon 2019, "Reparameterizable subset sampling via continuous relaxations", algorithm 2; the straight-through step is that of
-        Jang, Gu & Poole 2017, section 2.2.
-
-    Example:
-        >>> scores = torch.tensor([0.3, -0.2, 0.5]).expand(5, 3)
-        >>> StraightThroughTopK().structure("subset[k=2]", scores, generator=torch.Generator().manual_seed(0))[0]
-        tensor([1., 1., 0.])
+        Xie & Ermon 2019, algorithm 2; the straight-through step is that of Jang, Gu & Poole 2017, section 2.2.
     """
 
     temperature: Positive = 0.1

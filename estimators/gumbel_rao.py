@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ..oracles.capabilities import FactorisedOracle
 from ..oracles.options import Count, NonNegative, Positive
-from .base import Evaluations, PathwiseEstimator, with_backward
+from .base import Evaluations, PathwiseEstimator
 from .factorised import PullBack, _behind, gumbels, log_probabilities, moving_categories, softmax_product
+from .surrogates import with_backward
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,12 @@ class ExactSampleForward(PathwiseEstimator[FactorisedOracle]):
         return with_backward(sample, scores, lambda gamma: torch.where(moving, pull_back(gamma.double()), 0).to(scores.dtype))
 
 
+@dataclass(frozen=True)
 class ConditionalRaces(ExactSampleForward):
     """Forward an exact sample, backward an average over K Gumbel races that it won."""
 
-    temperature: float
-    num_conditionals: int
+    temperature: Positive = 1.0
+    num_conditionals: Count = 10
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, samples=1, perturbations=self.num_conditionals)
@@ -87,8 +89,6 @@ class GumbelRao(ConditionalRaces, name="gumbel_rao", references=("paulus2021rao"
     ``G^k`` is held fixed when θ is differentiated: only so is the mean that of straight-through Gumbel-softmax, for every K. (The total
     derivative, noise included, has another mean: 0.0417 in place of 0.1667 on two classes of equal scores.) The variance is that of
     straight-through Gumbel-softmax, of which the part that remains when z is known is divided by K.
-
-    Cost: one exact sample, K noise tensors, one loss gradient.
 
     Args:
         temperature: τ, positive.
@@ -105,9 +105,6 @@ class GumbelRao(ConditionalRaces, name="gumbel_rao", references=("paulus2021rao"
         0.167
     """
 
-    temperature: Positive = 1.0
-    num_conditionals: Count = 10
-
     def _pull_back(self, race: Race) -> PullBack:
         return race.relaxed(self.num_conditionals, self.temperature)
 
@@ -118,8 +115,6 @@ class GappedStraightThrough(ExactSampleForward, name="gst", references=("fan2022
 
     The sampled part is raised to the best score, and the others are lowered where they are less than a gap below it:
     ``x_z = max θ`` and ``x_j = min(θ_j, max θ − gap)``. The moves are held fixed when θ is differentiated. No noise besides the sample.
-
-    Cost: one exact sample, one loss gradient.
 
     Args:
         temperature: τ, positive.
@@ -143,12 +138,8 @@ class GappedStraightThrough(ExactSampleForward, name="gst", references=("fan2022
 
     def _pull_back(self, race: Race) -> PullBack:
         best = race.log_probs.amax(-1, keepdim=True)
-        moved = torch.where(race.sample > 0, best, torch.minimum(race.log_probs, best - self._gap(race)))
+        p = (race.sample * race.log_probs.exp()).sum(-1, keepdim=True).clamp(1e-300, 1)
+        gap = -torch.log1p(-p) / p if isinstance(self.gap, str) else self.gap
+        moved = torch.where(race.sample > 0, best, torch.minimum(race.log_probs, best - gap))
         relaxed = (moved / self.temperature).softmax(-1)
         return lambda gamma: softmax_product(relaxed, gamma) / self.temperature
-
-    def _gap(self, race: Race) -> Tensor | float:
-        if not isinstance(self.gap, str):
-            return self.gap
-        p = (race.sample * race.log_probs.exp()).sum(-1, keepdim=True).clamp(1e-300, 1)
-        return -torch.log1p(-p) / p

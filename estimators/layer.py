@@ -21,8 +21,9 @@ from torch.utils.data import get_worker_info
 from ..oracles.capabilities import MarginalOracle, Oracle, WarmStart
 from ..oracles.capabilities.ragged import Inside, of_lengths
 from ..oracles.tensor_kinds import check_dense, naming, own, unusual_kind
-from .base import NOTHING, Estimator, Loss, PathwiseEstimator, check_call
+from .base import NOTHING, Estimator, PathwiseEstimator, check_call
 from .learned_baseline import PooledNetwork
+from .surrogates import Loss
 
 Evaluation = Literal["argmax", "relaxed"]
 
@@ -125,21 +126,26 @@ class StructuredLayer(nn.Module):
         self.evaluation = evaluation
         self.generator = _generator_of(seed)
         self.estimator: Estimator[Any] = chosen.prepared(structures, event_shape, self.generator)
-        self.learnt = nn.ModuleDict(_modules(self.estimator))
+        self.learnt = nn.ModuleDict({name: value for name, value in _options(self.estimator).items() if isinstance(value, nn.Module)})
         if self.estimator is not chosen and torch.get_default_device().type != "meta":
             self.learnt.to(torch.get_default_device())  # as other modules are made
         self._seen: list[Seen] = []
         self._evaluating: torch.Generator | None = None
         self._rank = 0
-        self._check_evaluation()
+        if evaluation not in ("argmax", "relaxed"):
+            raise ValueError(f'`StructuredLayer` got evaluation={evaluation!r}; expected "argmax" or "relaxed"')
+        if evaluation == "relaxed" and not self._own_relaxation and not isinstance(structures, MarginalOracle):
+            raise ValueError(
+                f"`StructuredLayer` got evaluation='relaxed' for {self.estimator.name} and the oracle {structures.name}; expected "
+                "an oracle with marginals or a deterministic relaxation, such as sparsemap: choose evaluation='argmax'"
+            )
 
     def __repr__(self) -> str:
         return super().__repr__() if self.learnt else f"{type(self).__name__}({self.extra_repr()})"
 
     def extra_repr(self) -> str:
         """The oracle and the estimator with their options; modules are listed below them."""
-        names: list[str] = [field.name for field in dataclasses.fields(self.estimator)] if dataclasses.is_dataclass(self.estimator) else []
-        options = (f"{name}={getattr(self.estimator, name)!r}" for name in names if name not in self.learnt)
+        options = (f"{name}={value!r}" for name, value in _options(self.estimator).items() if name not in self.learnt)
         return f"oracle={self.oracle!r}, estimator={type(self.estimator).__name__}({', '.join(options)})"
 
     @naming("StructuredLayer")
@@ -163,7 +169,7 @@ class StructuredLayer(nn.Module):
         theta, seen = self._begin(scores, lengths)
         structure = self.estimator.structure(self._oracle(lengths, warm), theta, generator=self._generator(scores))
         self._keep(seen)
-        return structure if lengths is None else self._cut(structure, scores, lengths)
+        return structure if lengths is None else self.oracle.unpadded(structure, self._event(scores), lengths)
 
     @naming("StructuredLayer")
     def surrogate(
@@ -185,8 +191,8 @@ class StructuredLayer(nn.Module):
             features: ``[*batch, ...]``, what the module of a learned baseline gets instead of the scores, detached.
         """
         theta, seen = self._begin(scores, lengths)
-        inside, oracle = self._inside(loss, scores, lengths), self._oracle(lengths, warm)
-        value = self._with_features(features).surrogate(inside, oracle, theta, generator=self._generator(scores))
+        inside, oracle, generator = self._inside(loss, scores, lengths), self._oracle(lengths, warm), self._generator(scores)
+        value = self._with_features(features).surrogate(inside, oracle, theta, generator=generator)
         self._keep(seen, value)
         return value
 
@@ -349,9 +355,6 @@ class StructuredLayer(nn.Module):
         """The loss, which sees what lies within the lengths."""
         return loss if lengths is None else Inside(loss, self.oracle, lengths, self._event(scores))
 
-    def _cut(self, structure: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        return self.oracle.unpadded(structure, self._event(scores), lengths)
-
     def _event(self, scores: Tensor) -> tuple[int, ...]:
         return tuple(scores.shape[scores.ndim - self.oracle.event_ndim :])
 
@@ -360,15 +363,6 @@ class StructuredLayer(nn.Module):
         """Whether what `forward` gives in evaluation is what it gives in training."""
         own = isinstance(self.estimator, PathwiseEstimator) and self.estimator.deterministic and self.estimator.inside_hull
         return self.evaluation == "relaxed" and own
-
-    def _check_evaluation(self) -> None:
-        if self.evaluation not in ("argmax", "relaxed"):
-            raise ValueError(f'`StructuredLayer` got evaluation={self.evaluation!r}; expected "argmax" or "relaxed"')
-        if self.evaluation == "relaxed" and not self._own_relaxation and not isinstance(self.oracle, MarginalOracle):
-            raise ValueError(
-                f"`StructuredLayer` got evaluation='relaxed' for {self.estimator.name} and the oracle {self.oracle.name}; expected "
-                "an oracle with marginals or a deterministic relaxation, such as sparsemap: choose evaluation='argmax'"
-            )
 
 
 def _read(state: Tensor) -> dict[str, Any]:
@@ -398,10 +392,9 @@ def _restored(state: Tensor, device: str) -> torch.Generator:
     return generator
 
 
-def _modules(estimator: Estimator[Any]) -> dict[str, nn.Module]:
-    """Those among the options of an estimator, by name."""
-    names: list[str] = [option.name for option in dataclasses.fields(estimator)] if dataclasses.is_dataclass(estimator) else []
-    return {name: module for name in names if isinstance(module := getattr(estimator, name), nn.Module)}
+def _options(estimator: Estimator[Any]) -> dict[str, Any]:
+    """The options of an estimator by name."""
+    return {one.name: getattr(estimator, one.name) for one in dataclasses.fields(estimator)} if dataclasses.is_dataclass(estimator) else {}
 
 
 @naming("train_step")
@@ -439,18 +432,12 @@ def train_step(  # noqa: PLR0913
         clip: the longest gradient, over all parameters of the optimiser.
 
     Example:
-        >>> from structgrad.oracles import Categorical
-        >>> layer, data = StructuredLayer(Categorical(), "rloo[num_samples=4]"), torch.tensor([0.5, 0.3, 0.2])  # p(x|z) of the x seen
+        >>> layer, data = StructuredLayer("categorical", "rloo[num_samples=4]"), torch.tensor([0.5, 0.3, 0.2])  # p(x|z) of the x seen
         >>> scores, prior = torch.nn.Parameter(torch.zeros(16, 3)), torch.zeros(3)
         >>> optimiser = torch.optim.Adam([scores, *layer.parameters()], lr=0.05)
         >>> for _ in range(300):  # minus an evidence lower bound
-        ...     values = train_step(
-        ...         layer,
-        ...         optimiser,
-        ...         scores,
-        ...         lambda z: -(z @ data.log()),
-        ...         regulariser=lambda theta: layer.oracle.kl(theta, prior),
-        ...     )
+        ...     loss, divergence = lambda z: -(z @ data.log()), lambda theta: layer.oracle.kl(theta, prior)
+        ...     values = train_step(layer, optimiser, scores, loss, regulariser=divergence)
         >>> posterior = layer.oracle.marginals(scores.detach()).mean(0)
         >>> bool((posterior - data).abs().max() < 0.03)  # under a uniform prior it is in proportion to p(x|z)
         True

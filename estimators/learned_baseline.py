@@ -14,8 +14,8 @@ from ..oracles.capabilities import Oracle, SamplingOracle
 from ..oracles.options import Count, NonNegative
 from ..oracles.random_streams import random_uniform
 from ..oracles.row_products import row_products
-from .base import Evaluations, Loss, UnbiasedEstimator, carry, evaluate_samples
-from .indices import draw
+from .score_function import ScoreFunction
+from .surrogates import Loss, carry, draw
 
 HIDDEN = 16
 
@@ -26,7 +26,7 @@ FIT_GAIN = 1e-9
 
 
 @dataclass(frozen=True)
-class LearnedBaseline(UnbiasedEstimator[SamplingOracle], name="reinforce_learned", references=("mnih2014neural",)):
+class LearnedBaseline(ScoreFunction, name="reinforce_learned", references=("mnih2014neural",)):
     """REINFORCE minus a learned baseline: ``ĝ = (1/N) Σ (L(z_i) − b_ψ(θ)) ∇ log p(z_i)``. Unbiased, whatever ψ is.
 
     The surrogate carries the gradient of ``λ (1/N) Σ (L(z_i) − b_ψ(θ))²`` in ψ besides, so that one `backward` trains scores, decoder and
@@ -50,10 +50,9 @@ class LearnedBaseline(UnbiasedEstimator[SamplingOracle], name="reinforce_learned
         Mnih & Gregor 2014, "Neural variational inference and learning in belief networks", section 2.3 (NVIL).
 
     Example:
-        >>> from structgrad.oracles import Categorical
         >>> from structgrad.estimators import StructuredLayer, train_step
         >>> scores, module = torch.zeros(20, 3), torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Flatten(0))
-        >>> layer = StructuredLayer(Categorical(), LearnedBaseline(module))
+        >>> layer = StructuredLayer("categorical", LearnedBaseline(module))
         >>> optimiser = torch.optim.Adam(layer.parameters(), lr=0.5)
         >>> for _ in range(200):
         ...     values = train_step(layer, optimiser, lambda: scores, lambda z: z[..., 0] + 9)
@@ -67,13 +66,10 @@ class LearnedBaseline(UnbiasedEstimator[SamplingOracle], name="reinforce_learned
 
     version = 3
 
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=self.num_samples, marginals=1, samples=self.num_samples)
-
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         baseline = self._prediction(oracle, scores.detach())
         samples = draw(loss, oracle, scores, self.num_samples, generator=generator)
-        losses = evaluate_samples(loss, samples)
+        losses = samples.losses(loss)
         excess = losses.detach() - baseline
         score_function = (excess.detach() * samples.log_probs(scores)).mean(0)
         return carry(losses.mean(0), score_function + self.regression_weight * excess.square().mean(0))
@@ -102,7 +98,7 @@ class LearnedBaseline(UnbiasedEstimator[SamplingOracle], name="reinforce_learned
             return self
         samples = draw(loss, oracle, scores.detach(), FIT_SAMPLES, generator=generator)
         with torch.no_grad():
-            losses = evaluate_samples(loss, samples).double()
+            losses = samples.losses(loss).double()
         network = PooledNetwork(oracle.event_ndim, generator)
         network.fit(readable(oracle, scores.detach()), losses)
         return replace(self, module=network)

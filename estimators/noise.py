@@ -90,12 +90,7 @@ class Normal(SmoothNoise):
     """Normal noise of mean 0.
 
     Example:
-        >>> from structgrad.oracles import Categorical
-        >>> noise = Normal(scale=2.0)
-        >>> noisy = noise.perturb(Categorical(), torch.zeros(100_000, 2), generator=torch.Generator().manual_seed(0))
-        >>> round(float(noisy.var()), 1)
-        4.0
-        >>> noise.score(torch.tensor([1.0, -2.0]))
+        >>> Normal(scale=2.0).score(torch.tensor([1.0, -2.0]))
         tensor([ 0.2500, -0.5000])
     """
 

@@ -12,27 +12,21 @@ from torch import Tensor
 from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.options import Count, Positive
-from .base import Evaluations, PathwiseEstimator, Relaxation, expand_samples, moving_parts, straight_through, with_backward
-from .noise import AnyNoise, AnySmoothNoise, Gumbel, Noise, Normal, SmoothNoise
+from .base import Evaluations, PathwiseEstimator, Relaxation
+from .noise import AnyNoise, AnySmoothNoise, Gumbel, Normal, SmoothNoise
 from .straight_through import marginals_at
+from .surrogates import expand_samples, moving_parts, straight_through, with_backward
 
 
 @dataclass(frozen=True)
 class PerturbAndMAP(PathwiseEstimator[Oracle], name="perturb_and_map", tier="core", references=("papandreou2011perturb",)):
     """Perturb-and-MAP: forward ``z = argmax(θ + ε)``, backward ``ĝ = γ(z)``. Biased.
 
-    Cost: one argmax, one noise tensor, one loss gradient.
-
     Args:
         noise: any `Noise`: `Gumbel`, `Normal` or `SumOfGamma`.
 
     References:
         Papandreou & Yuille 2011, "Perturb-and-MAP random fields", section 3.
-
-    Example:
-        >>> scores = torch.tensor([0.3, -0.2, 0.5]).expand(5, 3)
-        >>> PerturbAndMAP().structure("subset[k=2]", scores, generator=torch.Generator()).sum(-1)
-        tensor([2., 2., 2., 2., 2.])
     """
 
     noise: AnyNoise = Gumbel()
@@ -53,20 +47,12 @@ class PerturbAndParse(PathwiseEstimator[MarginalOracle], name="perturb_and_parse
     With Gumbel noise this is `StraightThroughGumbel`. The factor 1/τ is that of the derivative of ``μ((θ+ε)/τ)`` in θ. The published parser
     hands the loss the relaxed tree; here the forward is discrete, and the backward is the same.
 
-    Cost: one argmax, one noise tensor, the marginals and a product with their Jacobian, one loss gradient.
-
     Args:
         noise: any `Noise`. The authors use `Gumbel`.
         temperature: τ of the backward, positive. The authors have none, which is 1.
 
     References:
         Corro & Titov 2019, "Differentiable perturb-and-parse", section 4.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> estimates = PerturbAndParse().gradient(loss, "categorical", scores, generator=torch.Generator().manual_seed(0))
-        >>> round(float(estimates[:, 2].mean()), 2)  # the exact gradient is 0.38
-        0.27
     """
 
     noise: AnyNoise = Gumbel()
@@ -77,25 +63,22 @@ class PerturbAndParse(PathwiseEstimator[MarginalOracle], name="perturb_and_parse
     calls = Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1, perturbations=1)
 
     def structure(self, oracle: MarginalOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return discrete_forward(oracle, self.noise.perturb(oracle, scores, generator=generator), self.temperature)
-
-
-def discrete_forward(oracle: MarginalOracle, scores: Tensor, temperature: Positive = 1.0) -> Tensor:
-    """The best structure, with the backward of the marginals of ``scores / temperature``."""
-    return marginals_at(oracle, scores, temperature, oracle.argmax(scores))
+        perturbed = self.noise.perturb(oracle, scores, generator=generator)
+        return marginals_at(oracle, perturbed, self.temperature, oracle.argmax(perturbed))
 
 
 O = TypeVar("O", bound=Oracle)  # noqa: E741 - as in the base class
 
 
+@dataclass(frozen=True)
 class NoisyRelaxation(Relaxation[O]):
     """The loss sees ``X = argmax_{x ∈ conv Z} ⟨θ + ε, x⟩ − t Ω(x)``, and θ its derivative; a subclass says what Ω is.
 
     The estimate is the derivative of ``L(X)`` for one draw of the noise, and so unbiased for its own, relaxed, objective.
     """
 
-    temperature: float
-    noise: Noise
+    temperature: Positive = 1.0
+    noise: AnyNoise = Gumbel()
 
     def _utilities(self, oracle: O, scores: Tensor, generator: torch.Generator) -> Tensor:
         return self.noise.perturb(oracle, scores, generator=generator) / self.temperature
@@ -108,23 +91,13 @@ class StochasticSoftmax(NoisyRelaxation[MarginalOracle], name="stochastic_softma
     Unbiased for its relaxed objective ``E L(X)``, biased for that of structures; the smaller t, the less biased and the noisier. On
     `categorical` with Gumbel noise this is the Gumbel-softmax.
 
-    Cost: one noise tensor, one pass for the marginals and one more for the backward, one loss gradient.
-
     Args:
         temperature: t, positive; the authors tune it, between .1 and 2.
         noise: any `Noise`.
 
     References:
         Paulus, Choi, Tarlow, Krause & Maddison 2020, "Gradient estimation with stochastic softmax tricks", definition 2.
-
-    Example:
-        >>> scores = torch.tensor([0.3, -0.2, 0.5]).expand(5, 3)
-        >>> StochasticSoftmax().structure("subset[k=2]", scores, generator=torch.Generator()).sum(-1)
-        tensor([2., 2., 2., 2., 2.])
     """
-
-    temperature: Positive = 1.0
-    noise: AnyNoise = Gumbel()
 
     calls = Evaluations(losses=1, loss_gradients=1, marginals=1, perturbations=1)
 
@@ -137,8 +110,6 @@ class StochasticSparseMAP(NoisyRelaxation[ProjectionOracle], name="stochastic_sp
     """Stochastic softmax trick with ``Ω = ½‖x‖²``: the loss sees the projection ``X = P((θ + ε) / t)``, sparse in structures.
 
     Unbiased for its relaxed objective ``E L(X)``, biased for that of structures. Where X is a vertex, its derivative is 0.
-
-    Cost: one noise tensor, one projection, one loss gradient.
 
     Args:
         temperature: t, positive.
@@ -153,9 +124,6 @@ class StochasticSparseMAP(NoisyRelaxation[ProjectionOracle], name="stochastic_sp
         >>> structure.sum(-1), bool((structure == 0).any())
         (tensor([1., 1., 1., 1.]), True)
     """
-
-    temperature: Positive = 1.0
-    noise: AnyNoise = Gumbel()
 
     calls = Evaluations(losses=1, loss_gradients=1, projections=1, perturbations=1)
 
@@ -237,8 +205,6 @@ class PerturbedOptimizer(MeanOfPerturbed, name="perturbed_optimizer", references
     every M and control variate; the product with γ, which is evaluated at a mean of the same samples, is biased unless the loss is linear.
     At M = 1 the loss sees a structure.
 
-    Cost: M argmax (one more for ``control_variate="argmax"``), M noise tensors, one loss gradient.
-
     Args:
         sigma: σ, positive. The authors use .05 to 1.
         num_samples: M. The authors use up to 1000; the default is what a training step can afford.
@@ -280,28 +246,13 @@ class MultiplicativePerturbation(MeanOfPerturbed, name="perturbed_multiplicative
     for. Of the relaxed objective ``L(E argmax θ_m)``, biased as `PerturbedOptimizer` is. A score of 0 is not perturbed, so that this says
     nothing of how the mean depends on it: the estimate is 0 there.
 
-    Cost: M argmax (one more for ``control_variate="argmax"``), M noise tensors, one loss gradient.
-
     Args:
         sigma: σ, positive.
         num_samples: M.
         control_variate: b_m: ``none``, ``argmax`` (the best structure of θ) or ``leave_one_out`` (the mean of the other samples; M ≥ 2).
 
     References:
-        Dalle, Baty, Bouvier & Parmentier 2022, "Learning with combinatorial optimization layers: a probabilistic approach":
-        the multiplicative perturbation.
-
-    Example:
-        >>> from structgrad.oracles import Subset
-        >>> scores, target = torch.tensor([0.3, 0.2, 0.5, 0.4]).repeat(50, 1).requires_grad_(), torch.tensor([1.0, 1.0, 0.0, 0.0])
-        >>> loss, optimiser = lambda z: (z - target).square().sum(-1), torch.optim.SGD([scores], lr=0.05)
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> for _ in range(50):
-        ...     optimiser.zero_grad()
-        ...     MultiplicativePerturbation().surrogate(loss, "subset[k=2]", scores, generator=generator).sum().backward()
-        ...     optimiser.step()
-        >>> bool(loss(Subset(2).argmax(scores.detach())).mean() < 0.1)  # at first 4
-        True
+        Dalle et al. 2022, "Learning with combinatorial optimization layers: a probabilistic approach": the multiplicative perturbation.
     """
 
     sigma: Positive = 1.0

@@ -13,7 +13,8 @@ from ..oracles.capabilities import PolicyOracle
 from ..oracles.capabilities.base import inner
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.options import Count, Peers
-from .base import Evaluations, Loss, UnbiasedEstimator, carry, evaluate
+from .base import Evaluations, UnbiasedEstimator
+from .surrogates import Loss, carry, evaluate
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,6 @@ class StepReinforce(StepScoreFunction, name="step_reinforce", references=("willi
     Unbiased. It is the estimate of `reinforce_constant` from the same samples, up to rounding, because ``log p(z) = Σ_t log π(a_t|s_t)``;
     hence every baseline that does not depend on the step needs no policy: take `reinforce_running_mean`, `rloo` and so on.
 
-    Cost: N samples, N loss values, one pass for the probabilities of the actions and its gradient.
-
     Args:
         value: b.
         num_samples: N, at least 1.
@@ -105,12 +104,10 @@ class StepReinforce(StepScoreFunction, name="step_reinforce", references=("willi
         Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement learning", section 5, on episodes.
 
     Example:
-        >>> from structgrad.oracles import ShiftReduce
-        >>> left_branching = lambda z: -z[..., 2, 2, 1]  # reward a reduction after two shifts
-        >>> scores = torch.zeros(4, 4, 2)
-        >>> policy, step = ShiftReduce("local"), StepReinforce(value=-0.5)
+        >>> left_branching, policy = lambda z: -z[..., 2, 2, 1], "shift_reduce[normalization=local]"  # a reduction after two shifts
+        >>> scores, generator = torch.zeros(4, 4, 2), torch.Generator().manual_seed(0)
         >>> for _ in range(100):
-        ...     scores -= 0.5 * step.gradient(left_branching, policy, scores, generator=torch.Generator().manual_seed(0))
+        ...     scores -= 0.5 * StepReinforce(value=-0.5).gradient(left_branching, policy, scores, generator=generator)
         >>> bool(scores[2, 2, 1] > scores[2, 2, 0] + 2)
         True
     """
@@ -129,21 +126,8 @@ class StepLeaveOneOut(StepScoreFunction, name="step_leave_one_out", references=(
     Unbiased: which of the others visit a state depends on them and on the prefix of the own sample alone. With the mean of all others at
     every state this would be `rloo`.
 
-    Cost: N samples, N loss values, one pass for the probabilities of the actions and its gradient.
-
-    Args:
-        num_samples: N, at least 2.
-
     References:
         Kool, van Hoof & Welling 2019, "Buy 4 REINFORCE samples, get a baseline for free", equation 8, for whole structures.
-
-    Example:
-        >>> left_branching = lambda z: -z[..., 2, 2, 1]
-        >>> scores, generator = torch.zeros(4, 4, 2), torch.Generator().manual_seed(0)
-        >>> for _ in range(50):
-        ...     scores -= StepLeaveOneOut(4).gradient(left_branching, "shift_reduce[normalization=local]", scores, generator=generator)
-        >>> bool(scores[2, 2, 1] > scores[2, 2, 0] + 2)
-        True
     """
 
     num_samples: Peers = 2
@@ -159,8 +143,11 @@ class StepLeaveOneOut(StepScoreFunction, name="step_leave_one_out", references=(
         return torch.where(visitors > 0, mean, others)
 
 
+@dataclass(frozen=True)
 class StepCompletions(StepScoreFunction):
     """``b_t = L(z'_t)``, where ``z'_t`` takes the first t actions of the sample and goes on in its own way; a subclass says how."""
+
+    num_samples: Count = 1
 
     def evaluations(self) -> Evaluations:
         return replace(super().evaluations(), completions=self.num_samples)
@@ -198,22 +185,9 @@ class StepGreedy(StepCompletions, name="step_greedy", references=("rennie2017sel
 
     Cost: that of REINFORCE, and a pass over the prefixes of every sample: one argmax and one loss per decision.
 
-    Args:
-        num_samples: N, at least 1.
-
     References:
         Rennie et al. 2017, "Self-critical sequence training for image captioning", section 3, for whole sequences.
-
-    Example:
-        >>> left_branching = lambda z: -z[..., 2, 2, 1]
-        >>> scores, generator = torch.zeros(4, 4, 2), torch.Generator().manual_seed(0)
-        >>> for _ in range(50):
-        ...     scores -= StepGreedy(4).gradient(left_branching, "shift_reduce[normalization=local]", scores, generator=generator)
-        >>> bool(scores[2, 2, 1] > scores[2, 2, 0] + 2)
-        True
     """
-
-    num_samples: Count = 1
 
     def _complete(self, walks: Walks, prefixes: Tensor, generator: torch.Generator) -> Tensor:
         return walks.oracle.argmax(prefixes)
@@ -228,22 +202,9 @@ class StepSampled(StepCompletions, name="step_sampled", references=("schulman201
 
     Cost: that of REINFORCE, and a pass over the prefixes of every sample: one exact sample and one loss per decision.
 
-    Args:
-        num_samples: N, at least 1.
-
     References:
         Schulman et al. 2015, "Trust region policy optimization", section 5.2 (rollouts from the states of a trajectory).
-
-    Example:
-        >>> left_branching = lambda z: -z[..., 2, 2, 1]
-        >>> scores, generator = torch.zeros(4, 4, 2), torch.Generator().manual_seed(0)
-        >>> for _ in range(50):
-        ...     scores -= StepSampled(4).gradient(left_branching, "shift_reduce[normalization=local]", scores, generator=generator)
-        >>> bool(scores[2, 2, 1] > scores[2, 2, 0] + 2)
-        True
     """
-
-    num_samples: Count = 1
 
     def _complete(self, walks: Walks, prefixes: Tensor, generator: torch.Generator) -> Tensor:
         return walks.oracle.sample(prefixes, generator=generator)
@@ -262,20 +223,9 @@ class StepLocalExpectation(
     Cost: N samples, one pass for the probabilities of the actions and its gradient; after every prefix, for each other action, one exact
     sample and one loss value.
 
-    Args:
-        num_samples: N, at least 1.
-
     References:
         Titsias & Lázaro-Gredilla 2015, "Local expectation gradients for black box variational inference", whose idea it is; Schulman et al.
         2015, "Trust region policy optimization", section 5.2 (rollouts of several actions from the states of a trajectory).
-
-    Example:
-        >>> left_branching = lambda z: -z[..., 2, 2, 1]
-        >>> scores, generator = torch.zeros(4, 4, 2), torch.Generator().manual_seed(0)
-        >>> for _ in range(50):
-        ...     scores -= StepLocalExpectation(4).gradient(left_branching, "shift_reduce[normalization=local]", scores, generator=generator)
-        >>> bool(scores[2, 2, 1] > scores[2, 2, 0] + 2)
-        True
     """
 
     num_samples: Count = 1

@@ -14,19 +14,22 @@ from torch import Tensor
 from ..oracles.capabilities import EnumerableOracle, PolicyOracle
 from ..oracles.capabilities.base import inner
 from ..oracles.options import Count, NonNegative
-from .base import Evaluations, Loss, evaluate
+from .base import Evaluations
 from .exact import too_many
 from .learned_baseline import PooledNetwork, readable
 from .policies import StepScoreFunction, Walks
+from .surrogates import Loss, evaluate
 
 MOST = 4096
 """The largest number of structures that is enumerated, unless the option ``limit`` says otherwise: each costs memory in every row."""
 
 
+@dataclass(frozen=True)
 class StepEnumerated(StepScoreFunction):
     """``b_t = E[w_t L | a_<t] / E[w_t | a_<t]``, exactly; a subclass says what the weight ``w_t`` of an action is."""
 
-    limit: int
+    num_samples: Count = 1
+    limit: Count = MOST
 
     needs = (PolicyOracle, EnumerableOracle)
 
@@ -92,18 +95,7 @@ class StepConditionalMean(StepEnumerated, name="step_conditional_mean", referenc
 
     References:
         Sutton & Barto 2018, "Reinforcement learning: an introduction", section 13.4 (the value of the state as the baseline).
-
-    Example:
-        >>> left_branching = lambda z: -z[..., 2, 2, 1]
-        >>> scores, generator = torch.zeros(4, 4, 2), torch.Generator().manual_seed(0)
-        >>> for _ in range(50):
-        ...     scores -= StepConditionalMean(4).gradient(left_branching, "shift_reduce[normalization=local]", scores, generator=generator)
-        >>> bool(scores[2, 2, 1] > scores[2, 2, 0] + 2)
-        True
     """
-
-    num_samples: Count = 1
-    limit: Count = MOST
 
     def _action_weights(self, log_probs: Tensor) -> Tensor:
         return torch.ones_like(log_probs)
@@ -124,18 +116,7 @@ class StepOptimal(StepEnumerated, name="step_optimal", references=("greensmith20
 
     References:
         Greensmith, Bartlett & Baxter 2004, "Variance reduction techniques for gradient estimates in reinforcement learning", section 5.
-
-    Example:
-        >>> left_branching = lambda z: -z[..., 2, 2, 1]
-        >>> scores, generator = torch.zeros(4, 4, 2), torch.Generator().manual_seed(0)
-        >>> for _ in range(50):
-        ...     scores -= StepOptimal(4).gradient(left_branching, "shift_reduce[normalization=local]", scores, generator=generator)
-        >>> bool(scores[2, 2, 1] > scores[2, 2, 0] + 2)
-        True
     """
-
-    num_samples: Count = 1
-    limit: Count = MOST
 
     def _action_weights(self, log_probs: Tensor) -> Tensor:
         """``(1 − π_a)² + Σ_{b≠a} π_b²``, without differences, which would cancel."""
@@ -173,11 +154,10 @@ class StepLearned(StepScoreFunction, name="step_learned", references=("sutton201
         learning in belief networks", section 2.3, for whole structures.
 
     Example:
-        >>> from structgrad.oracles import ShiftReduce
         >>> critic = torch.nn.Sequential(torch.nn.Flatten(-3), torch.nn.Linear(32, 16), torch.nn.Unflatten(-1, (4, 4)))
         >>> from structgrad.estimators import StructuredLayer, train_step
         >>> scores = torch.zeros(8, 4, 4, 2, requires_grad=True)
-        >>> layer = StructuredLayer(ShiftReduce("local"), StepLearned(critic, num_samples=4))
+        >>> layer = StructuredLayer("shift_reduce[normalization=local]", StepLearned(critic, num_samples=4))
         >>> optimiser = torch.optim.Adam([scores, *layer.parameters()], lr=0.1)
         >>> for _ in range(100):
         ...     values = train_step(layer, optimiser, lambda: scores, lambda z: 3 - z[..., 2, 2, 1])

@@ -15,7 +15,8 @@ from ..oracles.capabilities.base import inner
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.numerics import in_single
 from ..oracles.options import Count, Positive, Within
-from .base import Estimator, Evaluations, Loss, carry, evaluate, with_gradient
+from .base import Estimator, Evaluations
+from .surrogates import Loss, carry, evaluate, with_gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,7 @@ class Rollout:
 S = TypeVar("S", bound=SamplingOracle)
 
 
+@dataclass(frozen=True)
 class ClippedUpdates(Estimator[S]):
     """Several steps of gradient descent over the same samples; a subclass says what is clipped, a sample or each of its actions.
 
@@ -46,11 +48,11 @@ class ClippedUpdates(Estimator[S]):
     their own parameters; the later ones know the losses as numbers.
     """
 
-    inner_steps: int
-    step_size: float
-    clip: float
-    value: float
-    num_samples: int
+    inner_steps: Count = 4
+    step_size: Positive = 0.1
+    clip: Annotated[float, Within(above=0, below=1)] = 0.2
+    value: float = 0.0
+    num_samples: Count = 1
 
     objective = "expected"
 
@@ -116,8 +118,6 @@ class ProximalPolicy(ClippedUpdates[SamplingOracle], name="reinforce_ppo", refer
     look at the samples again, and are biased. A model is trained by `train_step`, which takes the inner steps in its parameters; by hand,
     `rollout` and `inner_objective` do.
 
-    Cost: N samples, N loss values; the log-partition and its gradient in every inner step.
-
     Args:
         inner_steps: k. The authors take 15 (in a model's parameters); 4 here, a common number of epochs over the same samples.
         step_size: η of the inner steps in the scores.
@@ -142,12 +142,6 @@ class ProximalPolicy(ClippedUpdates[SamplingOracle], name="reinforce_ppo", refer
         tensor(0.)
     """
 
-    inner_steps: Count = 4
-    step_size: Positive = 0.1
-    clip: Annotated[float, Within(above=0, below=1)] = 0.2
-    value: float = 0.0
-    num_samples: Count = 1
-
     def _log_probs(self, oracle: SamplingOracle, samples: Tensor, scores: Tensor) -> Tensor:
         return oracle.log_prob(samples, scores)
 
@@ -166,39 +160,11 @@ class StepPPO(ClippedUpdates[PolicyOracle], name="step_ppo", references=("schulm
     R > 0, or more likely where R < 0. The estimate is the mean of ``inner_steps`` gradients: the first at the scores, which is
     `step_reinforce` exactly, the others after steps of size ``step_size`` down the gradients before. Biased after the first.
 
-    A model is trained by `train_step`, which takes the inner steps in its parameters; by hand, `rollout` and `inner_objective` do.
-
-    Cost: N samples and loss values; per inner step one pass for the probabilities of the actions and its gradient.
-
-    Args:
-        inner_steps: gradients that are averaged, at least 1.
-        step_size: of the steps between them in the scores, positive.
-        clip: ε, between 0 and 1.
-        value: b.
-        num_samples: N, at least 1.
+    Options are those of `ProximalPolicy`, and so is the way in which a model is trained.
 
     References:
-        Schulman et al. 2017, "Proximal policy optimization algorithms", equation 7; Havrylov, Kruszewski & Joulin 2019, "Cooperative
-        learning of disjoint syntax and semantics", section 3.3 (ε = 0.2, 15 steps).
-
-    Example:
-        >>> from structgrad.oracles import ShiftReduce
-        >>> left_branching = lambda z: -z[..., 2, 2, 1]
-        >>> from structgrad.estimators import StructuredLayer, train_step
-        >>> scores = torch.zeros(4, 4, 2, requires_grad=True)
-        >>> layer = StructuredLayer(ShiftReduce("local"), StepPPO(value=-0.5, num_samples=8))
-        >>> optimiser = torch.optim.SGD([scores], lr=0.5)
-        >>> for _ in range(30):
-        ...     values = train_step(layer, optimiser, lambda: scores, left_branching)
-        >>> bool(scores[2, 2, 1] > scores[2, 2, 0] + 2)
-        True
+        Schulman et al. 2017, equation 7; Havrylov, Kruszewski & Joulin 2019, section 3.3 (ε = 0.2, 15 steps).
     """
-
-    inner_steps: Count = 4
-    step_size: Positive = 0.1
-    clip: Annotated[float, Within(above=0, below=1)] = 0.2
-    value: float = 0.0
-    num_samples: Count = 1
 
     def _log_probs(self, oracle: PolicyOracle, samples: Tensor, scores: Tensor) -> Tensor:
         return oracle.step_log_probs(scores)

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ..oracles.capabilities import FactorisedOracle
 from ..oracles.options import Count, Positive, Within
-from .base import Estimator, Evaluations, Loss, evaluate, upstream_gradient, with_gradient
-from .factorised import PullBack, conditional_race, log_probabilities, moving_categories, softmax_product
+from .base import Estimator, Evaluations
+from .factorised import PullBack, conditional_race, log_probabilities, softmax_product, with_estimate
 from .gumbel_rao import ConditionalRaces, ExactSampleForward, Race
+from .surrogates import Loss, evaluate, upstream_gradient
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,6 @@ class ReinMax(ExactSampleForward, name="reinmax", references=("liu2023bridging",
     At τ = 1 the mean is ``Σ_ij p_i p_j ½ (γ(i) + γ(j))·(i − j)`` in place of ``Σ_ij p_i p_j (L(i) − L(j))``: the trapezoid rule along every
     edge. So it is exact where that rule is: for every loss that is quadratic in each category while the others stay as they are,
     whatever its degree in all of them together. Biased else.
-
-    Cost: one exact sample, one loss gradient.
 
     Args:
         temperature: τ, at least 1 as in the authors' code, which uses 1.1 to 1.3 for training; the paper's theory is about 1.
@@ -59,8 +58,6 @@ class ReinMaxRao(ConditionalRaces, name="reinmax_rao", references=("wang2026beyo
     ``x^k`` are Gumbel races with probabilities ``(p + z)/2`` that z won, and ``J_τ(x) = J(softmax(x/τ))/τ``. The formula is
     that of code in circulation; it was not compared with the paper's own. It is not exact for quadratic losses, as ReinMax is.
 
-    Cost: one exact sample, K noise tensors, one loss gradient.
-
     Args:
         temperature: τ, positive.
         num_conditionals: K, at least 1.
@@ -68,17 +65,7 @@ class ReinMaxRao(ConditionalRaces, name="reinmax_rao", references=("wang2026beyo
     References:
         Wang & Bui 2026, "Beyond ReinMax: low-variance gradient estimators for discrete latent variables", which puts Liu et al. 2023,
         section 4, and Paulus, Maddison & Krause 2021, section 3, together.
-
-    Example:
-        >>> import torch
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> estimates = ReinMaxRao().gradient(loss, "categorical", scores, generator=torch.Generator().manual_seed(0))
-        >>> round(float(estimates[:, 2].mean()), 2)  # the exact gradient is 0.38
-        0.25
     """
-
-    temperature: Positive = 1.0
-    num_conditionals: Count = 10
 
     def _pull_back(self, race: Race) -> PullBack:
         p = race.log_probs.exp()
@@ -89,7 +76,7 @@ class ReinMaxRao(ConditionalRaces, name="reinmax_rao", references=("wang2026beyo
 
 
 @dataclass(frozen=True)
-class ReinMaxControl(ConditionalRaces, name="reinmax_cv", references=("wang2026beyond", "liu2023bridging", "paulus2021rao")):
+class ReinMaxControl(ExactSampleForward, name="reinmax_cv", references=("wang2026beyond", "liu2023bridging", "paulus2021rao")):
     """ReinMax-CV: ``ĝ = ReinMax + η ((1/K) Σ_k J_τ(x^k) − J_τ(log q + G)) γ(z)`` with ``q = (p + z)/2``. Biased.
 
     ``x^k`` are Gumbel races of probabilities q that z won, as in `ReinMaxRao`, and G is the noise with which z won the race of p itself.
@@ -97,16 +84,13 @@ class ReinMaxControl(ConditionalRaces, name="reinmax_cv", references=("wang2026b
     The two relaxations do not have the same mean, because a winner under p leaves other noise than a winner under q; so for η ≠ 0 the mean
     is not that of ReinMax, and linear losses are biased. (The authors' code puts the relaxed sample in place of G, which moves it further.)
 
-    Cost: one exact sample, K + 1 noise tensors, one loss gradient.
-
     Args:
         temperature: τ of the relaxations, positive; ReinMax itself is that of temperature 1, as in the code.
         eta: η; 0 is ReinMax.
         num_conditionals: K, at least 1.
 
     References:
-        Wang & Bui 2026, "Beyond ReinMax: low-variance gradient estimators for discrete latent variables"; the formula is that of the
-        authors' code (``reinmax_cv``), with G and τ where its comments have them.
+        Wang & Bui 2026; the formula is that of the authors' code (``reinmax_cv``), with G and τ where its comments have them.
 
     Example:
         >>> import torch
@@ -158,14 +142,11 @@ class PathQuadrature(Estimator[FactorisedOracle], name="path_quadrature", refere
     trapezoid rule along edges of the hull, they need not be: neither is the better one everywhere. Derived here: a rule whose
     places are structures has the ends of an edge alone, of which the trapezoid rule makes the most; more takes gradients inside the hull.
 
-    Cost: one exact sample, its loss value, and one loss gradient inside the hull for each place.
-
     Args:
         rule: ``midpoint``, ``gauss`` of two places, or ``simpson`` with both ends.
 
     References:
-        Wang & Bui 2026, "Beyond ReinMax", whose abstract asks for other integrators; Liu et al. 2023, section 4, for ReinMax.
-        Neither has this formula.
+        Wang & Bui 2026, whose abstract asks for other integrators; Liu et al. 2023, section 4. Neither has this formula.
 
     Example:
         >>> from structgrad.oracles import IndependentCategoricals
@@ -198,4 +179,4 @@ class PathQuadrature(Estimator[FactorisedOracle], name="path_quadrature", refere
             slopes = upstream_gradient(self.name, values, places, retain_graph=False).double()
         slope = sum(weight * each for (_, weight), each in zip(_RULES[self.rule], slopes, strict=True))
         estimate = along * (along * slope).sum(-1, keepdim=True)
-        return with_gradient(losses, scores, torch.where(moving_categories(oracle, scores), estimate, 0).to(scores.dtype))
+        return with_estimate(losses, oracle, scores, estimate)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import abc
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -13,24 +12,15 @@ from ..oracles.capabilities import SamplingOracle
 from ..oracles.capabilities.base import inner
 from ..oracles.options import Count, Peers, Within
 from ..oracles.random_streams import RowGenerator, random_uniform
-from .base import (
-    Evaluations,
-    Loss,
-    UnbiasedEstimator,
-    carry,
-    evaluate,
-    evaluate_samples,
-    expand_samples,
-    learns_besides,
-    upstream_gradient,
-)
-from .indices import draw
+from .base import Evaluations, UnbiasedEstimator
+from .surrogates import Loss, carry, draw, evaluate, expand_samples, learns_besides, upstream_gradient
 
 
 class ScoreFunction(UnbiasedEstimator[SamplingOracle]):
-    """``ĝ = (1/N) Σ_i w_i ∇_θ log p_θ(z_i)`` with independent exact samples ``z_i``; a subclass says what the weights ``w_i`` are.
+    """``ĝ = (1/N) Σ_i w_i ∇_θ log p_θ(z_i)`` with exact samples ``z_i``; by default ``w_i = L(z_i) − b`` with a baseline b of 0.
 
-    The score comes from `log_prob` and autograd, so that any oracle that knows its log-probabilities is served.
+    Shifting the loss leaves the mean of the estimate alone and changes its variance. The score comes from `log_prob` and autograd, so that
+    any oracle that knows its log-probabilities is served.
     """
 
     num_samples: int
@@ -38,23 +28,28 @@ class ScoreFunction(UnbiasedEstimator[SamplingOracle]):
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.num_samples, marginals=1, samples=self.num_samples)
 
-    @abc.abstractmethod
+    def _baseline(self, loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor | float:
+        """b, ``[*batch]`` or a number, independent of the samples."""
+        return 0.0
+
     def _weights(self, losses: Tensor) -> Tensor:
-        """[N, *batch] -> [N, *batch]."""
+        """``w_i`` of ``L(z_i) − b``, ``[N, *batch]``."""
+        return losses
+
+    def _carrier(self, losses: Tensor, log_probs: Tensor) -> Tensor:
+        """``[*batch]``: its gradient is the estimate."""
+        return (self._weights(losses) * log_probs).mean(0)
 
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        baseline = self._baseline(loss, oracle, scores.detach(), generator)
         samples = draw(loss, oracle, scores, self.num_samples, generator=generator)
-        losses = evaluate_samples(loss, samples)
-        log_probs = samples.log_probs(scores)
-        return carry(losses.mean(0), (self._weights(losses.detach()) * log_probs).mean(0))
+        losses = samples.losses(loss) - baseline
+        return carry(losses.mean(0), self._carrier(losses.detach(), samples.log_probs(scores))) + baseline
 
 
 @dataclass(frozen=True)
 class Reinforce(ScoreFunction, name="reinforce", tier="core", references=("williams1992simple",)):
     """REINFORCE without a baseline: ``ĝ = (1/N) Σ L(z_i) ∇ log p(z_i)``. Unbiased; the variance grows with the loss's offset.
-
-    Args:
-        num_samples: N, at least 1.
 
     References:
         Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement learning", section 4.
@@ -68,9 +63,6 @@ class Reinforce(ScoreFunction, name="reinforce", tier="core", references=("willi
 
     num_samples: Count = 1
 
-    def _weights(self, losses: Tensor) -> Tensor:
-        return losses
-
 
 @dataclass(frozen=True)
 class LeaveOneOut(ScoreFunction, name="rloo", tier="core", references=("kool2019buy", "richter2020vargrad")):
@@ -79,19 +71,8 @@ class LeaveOneOut(ScoreFunction, name="rloo", tier="core", references=("kool2019
     Unbiased, because the baseline of a sample is the mean of the *others*. (With the mean of all N the estimate would be (N−1)/N of the
     gradient.) The same estimate as VarGrad.
 
-    Cost: N samples, N loss values, one log-partition and its gradient.
-
-    Args:
-        num_samples: N, at least 2.
-
     References:
         Kool, van Hoof & Welling 2019, "Buy 4 REINFORCE samples, get a baseline for free", equation 8; Richter et al. 2020 (VarGrad).
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> estimates = LeaveOneOut(num_samples=4).gradient(loss, "categorical", scores, generator=torch.Generator().manual_seed(0))
-        >>> [round(value, 2) for value in estimates.mean(0).tolist()]
-        [-0.04, -0.35, 0.38]
     """
 
     num_samples: Peers = 2
@@ -101,36 +82,20 @@ class LeaveOneOut(ScoreFunction, name="rloo", tier="core", references=("kool2019
 
 
 @dataclass(frozen=True)
-class VarGrad(UnbiasedEstimator[SamplingOracle], name="vargrad", references=("richter2020vargrad",)):
+class VarGrad(ScoreFunction, name="vargrad", references=("richter2020vargrad",)):
     """VarGrad: ``ĝ = 1/(N−1) Σ (L(z_i) − L̄)(s_i − s̄)`` with the scores ``s_i = ∇ log p(z_i)``: the covariance of losses and scores.
 
     The same estimate as leave-one-out, because ``Σ (L(z_i) − L̄) s̄ = 0``; only rounding differs. Unbiased.
 
-    Cost: N samples, N loss values, one log-partition and its gradient.
-
-    Args:
-        num_samples: N, at least 2.
-
     References:
         Richter, Boustati, Nüsken, Ruiz & Akyildiz 2020, "VarGrad: a low-variance gradient estimator for variational inference",
         section 3. `half_variance` is the loss of which it is the gradient.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> VarGrad(num_samples=4).gradient(loss, "categorical", scores, generator=generator).mean(0).round(decimals=2)
-        tensor([-0.0400, -0.3500, 0.3800])
     """
 
     num_samples: Annotated[int, Within(least=2, because="a variance is taken over them")] = 2
 
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=self.num_samples, marginals=1, samples=self.num_samples)
-
-    def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        samples = draw(loss, oracle, scores, self.num_samples, generator=generator)
-        losses = evaluate_samples(loss, samples)
-        return carry(losses.mean(0), covariance(losses.detach(), samples.log_probs(scores)))
+    def _carrier(self, losses: Tensor, log_probs: Tensor) -> Tensor:
+        return covariance(losses, log_probs)
 
 
 def covariance(first: Tensor, second: Tensor) -> Tensor:
@@ -185,22 +150,8 @@ class AntitheticPairs(UnbiasedEstimator[SamplingOracle], name="antithetic_pairs"
     the same reason the loss of the one is no baseline for the other: that is left to other pairs, and with a single one there is none. The
     variance falls where opposite uniforms give opposite terms, and rises where they give equal ones: bits and first choices do the former.
 
-    Cost: 2 P samples, 2 P loss values, one log-partition and its gradient.
-
-    Args:
-        num_pairs: P, at least 1.
-
     References:
         Dong, Mnih & Tucker 2021, "Coupled gradient estimators for discrete latent variables", whose samples are coupled so, for categories.
-
-    Example:
-        >>> from structgrad.oracles import Subset
-        >>> weights, scores = torch.tensor([1.0, -0.5, 2.0, 0.0]), torch.tensor([0.3, -0.2, 0.5, 0.0])
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> estimates = AntitheticPairs().gradient(lambda z: z @ weights, "subset[k=2]", scores.expand(100_000, 4), generator=generator)
-        >>> exact = torch.func.grad(lambda theta: Subset(2).marginals(theta) @ weights)(scores)
-        >>> bool((estimates.mean(0) - exact).abs().max() < 0.01)
-        True
     """
 
     num_pairs: Count = 2
@@ -261,11 +212,6 @@ class MuProp(UnbiasedEstimator[SamplingOracle], name="muprop", references=("gu20
     linear loss has no variance; any other is as noisy as what the expansion leaves of it, which may be more than the loss itself where that
     is not smooth inside the hull. The mean structure of any oracle is its marginals, where the paper's network passes means on.
 
-    Cost: N samples, N loss values, one loss gradient inside the hull; the marginals, the log-partition, and the gradients of both.
-
-    Args:
-        num_samples: N, at least 1.
-
     References:
         Gu, Levine, Sutskever & Mnih 2016, "MuProp: unbiased backpropagation for stochastic neural networks"; read as the baseline of the
         same name in the code of Titsias & Shi 2022 (``quadratic_loss.ipynb``), for bits.
@@ -309,8 +255,6 @@ class DoubleControl(UnbiasedEstimator[SamplingOracle], name="double_cv", referen
     ``b_i ∇ log p(z_i)`` the mean ``α Cov(z) γ̄_−i``, which the last term takes back. With the own gradient in ``b_i`` the estimate would be
     biased. At α = −1 a linear loss has no variance; at α = 0 it is leave-one-out.
 
-    Cost: N samples and N loss gradients at them; the marginals, the log-partition, and the gradients of both.
-
     Args:
         alpha: α. The authors learn it along, from 0.
         num_samples: N, at least 2.
@@ -318,12 +262,6 @@ class DoubleControl(UnbiasedEstimator[SamplingOracle], name="double_cv", referen
     References:
         Titsias & Shi 2022, "Double control variates for gradient estimation in discrete latent variable models"; the formula is that of the
         authors' code (``get_grad_estimation``), which is for bits.
-
-    Example:
-        >>> scores, weights = torch.tensor([0.3, -0.2, 0.5, 0.0]), torch.tensor([1.0, -0.5, 2.0, 0.0])
-        >>> estimates = DoubleControl().gradient(lambda z: z @ weights, "subset[k=2]", scores.expand(100, 4), generator=torch.Generator())
-        >>> bool(estimates.std(0).max() < 1e-6)
-        True
     """
 
     alpha: float = -1.0

@@ -15,8 +15,9 @@ from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.numerics import share_rows
 from ..oracles.options import Count
 from .attention import entmax
-from .base import Estimator, Evaluations, Loss, Relaxation, evaluate, with_gradient
+from .base import Estimator, Evaluations, Relaxation
 from .exact import too_many
+from .surrogates import Loss, evaluate, with_gradient
 
 O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle type
 
@@ -24,8 +25,6 @@ O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle 
 @dataclass(frozen=True)
 class SparseMAP(Relaxation[ProjectionOracle], name="sparsemap", tier="core", references=("niculae2018sparsemap",)):
     """SparseMAP: the loss sees its mean ``argmin_{μ ∈ conv Z} ½‖μ − θ‖²``, with the exact gradient of ``L`` there. Deterministic.
-
-    Cost: one projection, one loss gradient.
 
     References:
         Niculae, Martins, Blondel & Cardie 2018, "SparseMAP: differentiable sparse structured inference", section 3.
@@ -53,16 +52,8 @@ class SparseMAPMarginalisation(Estimator[ProjectionOracle], name="sparsemap_marg
 
     The loss is evaluated on structures only. Deterministic, and exact for its own objective; only values of the loss are needed.
 
-    Cost: one projection, one loss value per atom.
-
     References:
-        Correia, Niculae, Aziz & Martins 2020, "Efficient marginalization of discrete and structured latent variables via sparsity",
-        section 4.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5])
-        >>> SparseMAPMarginalisation().gradient(loss, "categorical", scores, generator=torch.Generator())
-        tensor([-0.5000,  0.0000,  0.5000])
+        Correia et al. 2020, "Efficient marginalization of discrete and structured latent variables via sparsity", section 4.
     """
 
     objective = "sparse"
@@ -141,8 +132,7 @@ class SparsemaxMarginalisation(
         chunk: structures whose scores are computed together.
 
     References:
-        Correia, Niculae, Aziz & Martins 2020, "Efficient marginalization of discrete and structured latent variables via sparsity",
-        section 3.
+        Correia et al. 2020, section 3.
 
     Example:
         >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.6, -0.4, 1.0])
@@ -179,14 +169,11 @@ class TopKSparsemax(SparsemaxOverStructures[KBestOracle], name="top_k_sparsemax"
     It is sparsemax marginalisation wherever that has fewer than k structures in its support, which p shows by a 0; elsewhere the structures
     that are left out have no gradient. Deterministic, and exact for its own objective, which jumps where the list changes at full support.
 
-    Cost: one k-best list, one loss value per structure of the support.
-
     Args:
         k: how many structures; all of them where there are fewer. The authors use 10.
 
     References:
-        Correia, Niculae, Aziz & Martins 2020, "Efficient marginalization of discrete and structured latent variables via sparsity",
-        section 4.1.
+        Correia et al. 2020, section 4.1.
 
     Example:
         >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0, 0.0]), torch.tensor([0.3, -0.2, 0.5, 0.1])

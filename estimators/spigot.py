@@ -12,17 +12,8 @@ from torch import Tensor
 from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.options import Count, Positive, Within
-from .base import (
-    Estimator,
-    Evaluations,
-    Loss,
-    PathwiseEstimator,
-    evaluate,
-    moving_parts,
-    upstream_gradient,
-    with_backward,
-    with_gradient,
-)
+from .base import Estimator, Evaluations, PathwiseEstimator
+from .surrogates import Loss, evaluate, moving_parts, upstream_gradient, with_backward, with_gradient
 
 
 @dataclass(frozen=True)
@@ -31,8 +22,6 @@ class SPIGOT(PathwiseEstimator[ProjectionOracle], name="spigot", tier="core", re
 
     P is the Euclidean projection on the marginal polytope (the authors project on a relaxation of it). The estimate is 0 exactly where z
     already minimises ``⟨γ, ·⟩``; it is bounded by the polytope's diameter, and its scale is η.
-
-    Cost: one argmax, one projection, one loss gradient.
 
     Args:
         step_size: η, positive. The authors use 1.
@@ -88,14 +77,15 @@ class _MarginalsAndProjections(MarginalOracle, ProjectionOracle):
     """What `SPIGOTCE` needs, as a type."""
 
 
+@dataclass(frozen=True)
 class InnerDescent(Estimator[O]):
     """``ĝ = x_0 − x_T``: T steps of descent inside the hull, each with the γ of the point that it starts from.
 
     The value, and with it the gradient in the loss's own parameters, is that of the best structure.
     """
 
-    step_size: float
-    inner_steps: int
+    step_size: Positive = 1.0
+    inner_steps: Count = 1
 
     objective = "argmax"
     deterministic = True
@@ -132,19 +122,12 @@ class SPIGOTSteps(ProjectedDescent[ProjectionOracle], name="spigot_steps", refer
     With one step it is `SPIGOT`. A small step at a vertex follows the cone of feasible directions, and so does each one after it: in the
     limit the estimate is T times that of `SPIGOT`, and its scale ηT. From the second step on the loss is evaluated inside the hull.
 
-    Cost: one argmax, T projections and T loss gradients.
-
     Args:
         step_size: η, positive; the authors try .1, 1 and 2. By default the T steps together are as long as the one of `SPIGOT`.
         inner_steps: T, at least 1; the authors try 1, 5 and 10.
 
     References:
         Mihaylova, Niculae & Martins 2020, "Understanding the mechanics of SPIGOT", the pulled-back updates of several steps.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5])
-        >>> SPIGOTSteps(step_size=0.02, inner_steps=5).gradient(loss, "categorical", scores, generator=torch.Generator())
-        tensor([ 0.0000, -0.1250,  0.1250])
     """
 
     step_size: Positive = 0.2
@@ -167,23 +150,13 @@ class SPIGOTCE(ProjectedDescent[_MarginalsAndProjections], name="spigot_ce", ref
     The descent starts at the marginals, where the cross-entropy to a target distribution has the gradient ``μ − target``; with several
     steps γ is taken anew at each. The marginals lie in the interior of the hull, so that a small step gives η times γ along the hull.
 
-    Cost: one argmax, one pass for the marginals, T projections, T loss gradients and one loss value.
-
     Args:
         step_size: η, positive; the authors try .1, 1 and 2.
         inner_steps: T, at least 1; the authors try 1, 5 and 10. The scale is ηT.
 
     References:
         Mihaylova, Niculae & Martins 2020, "Understanding the mechanics of SPIGOT", SPIGOT-CE.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5])
-        >>> SPIGOTCE(step_size=0.1).gradient(loss, "categorical", scores, generator=torch.Generator())
-        tensor([ 0.0167, -0.1333,  0.1167])
     """
-
-    step_size: Positive = 1.0
-    inner_steps: Count = 1
 
     needs = (MarginalOracle, ProjectionOracle)
 
@@ -206,8 +179,6 @@ class SPIGOTEG(InnerDescent[MarginalOracle], name="spigot_eg", references=("miha
     ``η Cov(z) γ(μ)``, η times structured attention; for a linear loss it is the mean of `ImplicitMLE` with λ = η if the forward of that
     were an exact sample.
 
-    Cost: one argmax, T + 1 passes for marginals, T loss gradients and one loss value.
-
     Args:
         step_size: η, positive; the authors try .1, 1 and 2.
         inner_steps: T, at least 1; the authors try 1, 5 and 10. The scale is ηT.
@@ -220,9 +191,6 @@ class SPIGOTEG(InnerDescent[MarginalOracle], name="spigot_eg", references=("miha
         >>> SPIGOTEG(step_size=0.01).gradient(loss, "categorical", scores, generator=torch.Generator()) / 0.01
         tensor([-0.0374, -0.3472,  0.3845])
     """
-
-    step_size: Positive = 1.0
-    inner_steps: Count = 1
 
     def evaluations(self) -> Evaluations:
         steps = self.inner_steps

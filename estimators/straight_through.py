@@ -11,9 +11,10 @@ from torch import Tensor
 from ..oracles.capabilities import MarginalOracle, Oracle, PolicyOracle, SamplingOracle
 from ..oracles.numerics import scaled
 from ..oracles.options import Positive
-from .base import Evaluations, PathwiseEstimator, moving_parts, straight_through, with_backward
+from .base import Evaluations, PathwiseEstimator
 from .factorised import conditional_race
 from .noise import AnyNoise, Gumbel
+from .surrogates import moving_parts, straight_through, with_backward
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,6 @@ class StraightThroughMarginals(
     The whole Jacobian of the marginals is used: its diagonal alone, as in some published code, is another vector. With a temperature τ it
     is that of ``μ(θ/τ)`` in θ, ``Cov_{θ/τ}(z) / τ``: the factor 1/τ, which some published code drops, is part of it.
 
-    Cost: one argmax, the marginals and a product with their Jacobian, one loss gradient.
-
     Args:
         temperature: τ of the backward, positive.
 
@@ -78,15 +77,8 @@ class StraightThroughMarginals(
 class SampledStraightThrough(PathwiseEstimator[SamplingOracle], name="ste_sample", references=("bengio2013estimating",)):
     """Straight-through on an exact sample: forward ``z ∼ p_θ``, backward ``ĝ = γ(z)``. Biased even for linear losses, by ``(I − Cov)γ``.
 
-    Cost: one exact sample, one loss gradient.
-
     References:
         Bengio, Léonard & Courville 2013, section 4.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5])
-        >>> SampledStraightThrough().gradient(loss, "categorical", scores, generator=torch.Generator())
-        tensor([ 1.0000, -0.5000,  2.0000])
     """
 
     objective = "expected"
@@ -104,18 +96,11 @@ class Simple(PathwiseEstimator[SamplingOracle], name="simple", references=("ahme
     Unbiased for losses whose gradient is constant on the hull (linear losses), biased else; the variance is small. With a temperature τ the
     backward is that of ``μ(θ/τ)`` in θ, ``Cov_{θ/τ}(z) γ(z) / τ``, which is biased for linear losses too; the sample is one of θ itself.
 
-    Cost: one exact sample, the marginals and a product with their Jacobian, one loss gradient.
-
     Args:
         temperature: τ of the backward, positive. The authors have none.
 
     References:
         Ahmed, Zeng, Niepert & Van den Broeck 2023, "SIMPLE: a gradient estimator for k-subset sampling", section 3.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5])
-        >>> Simple().gradient(loss, "categorical", scores, generator=torch.Generator())
-        tensor([-0.0390, -0.3454,  0.3843])
     """
 
     temperature: Positive = 1.0
@@ -188,15 +173,12 @@ class Identity(ProjectedIdentity, name="identity", tier="core", references=("sah
     hand −γ back, whence "negative identity": here argmax is a maximum.) Without both options it is `StraightThrough`. Where structures have
     different numbers of parts a shift does change the best one; the forward is then still the argmax of the scores as they are.
 
-    Cost: one argmax, one loss gradient.
-
     Args:
         centre: project shifts out.
         normalise: project the scale out. The authors use both.
 
     References:
-        Sahoo, Paulus, Vlastelica, Musil, Kuleshov & Martius 2023, "Backpropagation through combinatorial algorithms: identity with
-        projection works", section 3.
+        Sahoo et al. 2023, "Backpropagation through combinatorial algorithms: identity with projection works", section 3.
 
     Example:
         >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5])
@@ -221,22 +203,13 @@ class PerturbedIdentity(ProjectedIdentity, name="identity_perturbed", references
 
     The noise comes before the projection, as in the authors' code, so that u and ‖c‖ are those of the noisy scores.
 
-    Cost: one argmax, one noise tensor, one loss gradient.
-
     Args:
         noise: any `Noise`.
         centre: project shifts out.
         normalise: project the scale out. The authors use both.
 
     References:
-        Sahoo et al. 2023, "Backpropagation through combinatorial algorithms: identity with projection works"; the
-        order of noise and projection is that of the code.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(4, 3)
-        >>> estimates = PerturbedIdentity().gradient(loss, "categorical", scores, generator=torch.Generator())
-        >>> bool((estimates.sum(-1).abs() < 1e-6).all())  # no shift
-        True
+        Sahoo et al. 2023; the order of noise and projection is that of the code.
     """
 
     noise: AnyNoise = Gumbel()
@@ -251,10 +224,11 @@ class PerturbedIdentity(ProjectedIdentity, name="identity_perturbed", references
         return self._through(oracle, perturbed, oracle.argmax(perturbed))
 
 
+@dataclass(frozen=True)
 class StepRelaxed(PathwiseEstimator[PolicyOracle]):
     """At every state that the sample visits, the backward of the softmax of the choice there."""
 
-    temperature: float
+    temperature: Positive = 1.0
 
     objective = "expected"
     linear = True
@@ -277,27 +251,19 @@ class StepStraightThrough(StepRelaxed, name="step_ste", references=("bengio2013e
     What an action does to the states that follow is left out: for a linear loss ``⟨w, z⟩`` and τ = 1 the mean of the estimate is
     ``∇E L − Σ_s ⟨π(·|s), w(s)⟩ ∇P(s visited)``.
 
-    Cost: one exact sample, one pass for the probabilities of the actions and its gradient, one loss gradient.
-
-    Args:
-        temperature: τ, positive.
-
     References:
         Bengio, Léonard & Courville 2013, "Estimating or propagating gradients through stochastic neurons", section 4, for one choice.
 
     Example:
-        >>> scores = torch.zeros(4, 4, 2, requires_grad=True)
-        >>> optimiser = torch.optim.SGD([scores], lr=0.5)
+        >>> scores, generator = torch.zeros(4, 4, 2, requires_grad=True), torch.Generator().manual_seed(0)
+        >>> optimiser, policy = torch.optim.SGD([scores], lr=0.5), "shift_reduce[normalization=local]"
         >>> for _ in range(100):
         ...     optimiser.zero_grad()
-        ...     z = StepStraightThrough().structure("shift_reduce[normalization=local]", scores, generator=torch.Generator().manual_seed(0))
-        ...     (1 - z[2, 2, 1]).backward()
+        ...     (1 - StepStraightThrough().structure(policy, scores, generator=generator)[2, 2, 1]).backward()
         ...     optimiser.step()
         >>> bool(scores[2, 2, 1] > scores[2, 2, 0] + 2)
         True
     """
-
-    temperature: Positive = 1.0
 
     calls = Evaluations(losses=1, loss_gradients=1, samples=1, marginals=1)
 
@@ -315,28 +281,10 @@ class StepStraightThroughGumbel(StepRelaxed, name="step_st_gumbel", references=(
     the joint law of a walk that decides by a race at each state, but the walk is the oracle's. The noise is held fixed in θ; the
     gradient flows through ``log π`` as in `StepStraightThrough`.
 
-    Cost: one exact sample, one noise tensor, one pass for the probabilities of the actions and its gradient, one loss gradient.
-
-    Args:
-        temperature: τ, positive.
-
     References:
         Jang, Gu & Poole 2017, "Categorical reparameterization with Gumbel-softmax", section 2.2; Paulus, Maddison & Krause 2021,
         "Rao-Blackwellizing the straight-through Gumbel-softmax gradient estimator", section 3.1 (the law given the winner).
-
-    Example:
-        >>> scores, generator = torch.zeros(4, 4, 2, requires_grad=True), torch.Generator().manual_seed(0)
-        >>> optimiser = torch.optim.SGD([scores], lr=0.5)
-        >>> for _ in range(100):
-        ...     optimiser.zero_grad()
-        ...     z = StepStraightThroughGumbel().structure("shift_reduce[normalization=local]", scores, generator=generator)
-        ...     (1 - z[2, 2, 1]).backward()
-        ...     optimiser.step()
-        >>> bool(scores[2, 2, 1] > scores[2, 2, 0] + 2)
-        True
     """
-
-    temperature: Positive = 1.0
 
     calls = Evaluations(losses=1, loss_gradients=1, samples=1, marginals=1, perturbations=1)
 

@@ -35,8 +35,9 @@ from ..oracles.numerics import in_single
 from ..oracles.options import Configured, Count
 from ..oracles.tensor_kinds import naming
 from ..oracles.transforms import operation
-from .base import check_call, expand_samples
+from .base import check_call
 from .noise import AnyNoise, Gumbel
+from .surrogates import expand_samples
 
 F = TypeVar("F", bound=Callable[..., Tensor])
 
@@ -166,13 +167,7 @@ def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths:
 
     The Fenchel–Young loss of minus the entropy. It falls towards 0 and attains it at no finite scores.
 
-    Cost: one log-partition, and the marginals for the backward.
-
-    Args:
-        oracle: of marginals.
-        scores: ``[*batch, *event]``.
-        target: structures.
-        lengths: of the items, where the oracle takes them.
+    Cost: one log-partition, and the marginals for the backward. Arguments are those of `structured_perceptron`.
 
     References:
         Lafferty, McCallum & Pereira 2001, "Conditional random fields", section 3; Blondel, Martins & Niculae 2020, section 7.
@@ -181,18 +176,15 @@ def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths:
         A tagger learns a sentence:
 
         >>> from structgrad.oracles import LinearChain
-        >>> oracle, scores = LinearChain(), torch.zeros(4, 3, 3, requires_grad=True)
-        >>> target = LinearChain.structure(torch.tensor([0, 2, 1, 1]), 3)
+        >>> scores, target = torch.zeros(4, 3, 3, requires_grad=True), LinearChain.structure(torch.tensor([0, 2, 1, 1]), 3)
         >>> optimiser = torch.optim.SGD([scores], lr=1.0)
-        >>> for step in range(20):
+        >>> for _ in range(20):
         ...     optimiser.zero_grad()
-        ...     loss = crf_loss(oracle, scores, target)
+        ...     loss = crf_loss("linear_chain", scores, target)
         ...     loss.backward()
         ...     optimiser.step()
-        ...     if step in (0, 19):
-        ...         print(round(float(loss.detach()), 2))
-        4.39
-        0.06
+        >>> loss.detach()  # 4.39 at first
+        tensor(0.0578)
     """
     _require("crf_loss", oracle, MarginalOracle)
     loss = 0 - oracle.log_prob(target, scores, lengths=lengths)
@@ -211,17 +203,10 @@ def sparsemap_loss(oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, 
 
     The Fenchel–Young loss of ½‖·‖². It attains 0, at finite scores, where the projection is the target.
 
-    Cost: one projection.
-
-    Args:
-        oracle: of projections.
-        scores: ``[*batch, *event]``.
-        target: structures.
-        lengths: of the items, where the oracle takes them.
+    Cost: one projection. Arguments are those of `structured_perceptron`.
 
     References:
-        Niculae, Martins, Blondel & Cardie 2018, "SparseMAP: differentiable sparse structured inference", section 4; Blondel, Martins &
-        Niculae 2020, section 7.
+        Niculae et al. 2018, "SparseMAP: differentiable sparse structured inference", section 4; Blondel et al. 2020, section 7.
 
     Example:
         >>> from structgrad.oracles import Categorical
@@ -261,18 +246,10 @@ def margin_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, cost: f
 
     Of gradient ``argmax(θ + ρ) − y``. It is 0 exactly where the target leads every structure by c times their Hamming distance.
 
-    Cost: one argmax.
-
-    Args:
-        oracle: any.
-        scores: ``[*batch, *event]``.
-        target: structures.
-        cost: c, of every part that differs.
-        lengths: of the items, where the oracle takes them.
+    Cost: one argmax. Arguments are those of `structured_perceptron`, and ``cost`` is c, of every part that differs.
 
     References:
-        Taskar, Guestrin & Koller 2003, "Max-margin Markov networks", section 3; Blondel, Martins & Niculae 2020, section 7 (cost-sensitive
-        losses).
+        Taskar, Guestrin & Koller 2003, "Max-margin Markov networks", section 3; Blondel et al. 2020, section 7 (cost-sensitive losses).
 
     Example:
         >>> from structgrad.oracles import Subset
@@ -291,14 +268,7 @@ def margin_sparsemap_loss(
 
     ``ρ(μ, y) = c·(⟨1 − 2y, μ⟩ + ‖y‖²)`` is the expected Hamming cost. Of gradient ``μ − y`` with the projection μ of ``θ + ρ``.
 
-    Cost: one projection.
-
-    Args:
-        oracle: of projections.
-        scores: ``[*batch, *event]``.
-        target: structures.
-        cost: c, of every part that differs.
-        lengths: of the items, where the oracle takes them.
+    Cost: one projection. Arguments are those of `structured_perceptron`, and ``cost`` is c, of every part that differs.
 
     References:
         Niculae, Martins, Blondel & Cardie 2018, "SparseMAP: differentiable sparse structured inference", section 4.
@@ -330,18 +300,15 @@ class PerturbedFenchelYoung(Configured):
         Berthet, Blondel, Teboul, Cuturi, Vert & Bach 2020, "Learning with differentiable perturbed optimizers", section 4.
 
     Example:
-        >>> from structgrad.oracles import Subset
-        >>> oracle, target = Subset(2), torch.tensor([0.0, 1.0, 1.0, 0.0])
-        >>> loss, scores = PerturbedFenchelYoung(num_samples=100), torch.zeros(4, requires_grad=True)
-        >>> optimiser = torch.optim.SGD([scores], lr=1.0)
-        >>> values = []
+        >>> target, scores = torch.tensor([0.0, 1.0, 1.0, 0.0]), torch.zeros(4, requires_grad=True)
+        >>> loss, generator = PerturbedFenchelYoung(num_samples=100), torch.Generator().manual_seed(0)
+        >>> optimiser, values = torch.optim.SGD([scores], lr=1.0), []
         >>> for step in range(20):
         ...     optimiser.zero_grad()
-        ...     value = loss(oracle, scores, target, generator=torch.Generator().manual_seed(0))
-        ...     value.backward()
+        ...     values.append(loss("subset[k=2]", scores, target, generator=generator))
+        ...     values[-1].backward()
         ...     optimiser.step()
-        ...     values.append(float(value.detach()))
-        >>> values[-1] < 0.2 * values[0]
+        >>> bool(values[-1] < 0.2 * values[0])
         True
     """
 
@@ -357,21 +324,12 @@ class PerturbedFenchelYoung(Configured):
         event = oracle.event_ndim
         perturbed = self.noise.perturb(oracle, expand_samples(scores, self.num_samples, event), generator=generator)
         targets = expand_samples(target.expand_as(scores), self.num_samples, event)
-        several = None if lengths is None else self._expanded(oracle, scores, lengths)
-        return structured_perceptron(oracle, perturbed, targets, lengths=several).mean(-1)
-
-    def _expanded(self, oracle: Oracle, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Lengths of each sample: those of its item, or those that all items share."""
-        batch = tuple(scores.shape[: scores.ndim - oracle.event_ndim])
-        if len(batch) == 0 or tuple(lengths.shape[: len(batch)]) != batch or lengths.ndim == len(_one_length(oracle, scores)):
-            return lengths
-        return lengths.unsqueeze(len(batch)).expand(*batch, self.num_samples, *lengths.shape[len(batch) :])
-
-
-def _one_length(oracle: Oracle, scores: Tensor) -> tuple[int, ...]:
-    """The shape of the lengths of one item."""
-    limits = oracle.length_limits(tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
-    return () if len(limits) == 1 else (len(limits),)
+        # Lengths of each sample are those of its item, or those that all items share.
+        batch, item = tuple(scores.shape[: scores.ndim - event]), tuple(scores.shape[scores.ndim - event :])
+        each = lengths is not None and len(batch) > 0 and tuple(lengths.shape[: len(batch)]) == batch
+        if lengths is not None and each and lengths.ndim != (len(oracle.length_limits(item)) != 1):
+            lengths = lengths.unsqueeze(len(batch)).expand(*batch, self.num_samples, *lengths.shape[len(batch) :])
+        return structured_perceptron(oracle, perturbed, targets, lengths=lengths).mean(-1)
 
 
 def _require(call: str, oracle: Oracle, need: Any) -> None:

@@ -6,16 +6,16 @@ learns nothing. None of them is in the registry of estimators, whose entries see
 
 from __future__ import annotations
 
-import abc
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import torch
 from torch import Tensor
 
 from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle, RelaxedOracle
 from ..oracles.options import Count, Positive
-from .base import Estimator, Evaluations, Loss, evaluate, with_gradient
+from .base import Estimator, Evaluations
 from .noise import AnyNoise, Gumbel
 from .relaxations import smoothed_maximum
 from .supervised import (
@@ -27,6 +27,7 @@ from .supervised import (
     sparsemap_loss,
     structured_perceptron,
 )
+from .surrogates import Loss, evaluate, with_gradient
 
 
 class Supervised(Estimator[Any]):
@@ -36,6 +37,7 @@ class Supervised(Estimator[Any]):
     unbiased = True
     deterministic = True
     needs_gold = True
+    measured: ClassVar[Callable[..., Tensor]]
 
     @final
     def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
@@ -45,116 +47,73 @@ class Supervised(Estimator[Any]):
         gold = gold.to(scores)
         return self._against(oracle, scores, gold, generator) + evaluate(loss, gold, oracle.event_ndim)
 
-    @abc.abstractmethod
     def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
-        """``[*batch]``: how far scores are from a structure."""
+        """``[*batch]``: how far scores are from a structure; the options are those of the loss."""
+        return self.measured(oracle, scores, gold, **vars(self))
 
 
 @dataclass(frozen=True)
 class ConditionalRandomField(Supervised, name="crf", references=("lafferty2001conditional",)):
-    """The negative log-likelihood of the true structure: `crf_loss`.
-
-    Cost: one log-partition and the marginals, one loss.
-
-    References:
-        Lafferty, McCallum & Pereira 2001, "Conditional random fields", section 3.
-    """
+    """The negative log-likelihood of the true structure: `crf_loss`."""
 
     needs = (MarginalOracle,)
     calls = Evaluations(losses=1, marginals=1)
-
-    def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
-        return crf_loss(oracle, scores, gold)
+    measured = staticmethod(crf_loss)
 
 
 @dataclass(frozen=True)
 class Perceptron(Supervised, name="perceptron", references=("collins2002discriminative",)):
-    """The structured perceptron: `structured_perceptron`.
-
-    Cost: one argmax, one loss.
-
-    References:
-        Collins 2002, "Discriminative training methods for hidden Markov models", section 2.
-    """
+    """The structured perceptron: `structured_perceptron`."""
 
     calls = Evaluations(losses=1, argmax=1)
-
-    def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
-        return structured_perceptron(oracle, scores, gold)
+    measured = staticmethod(structured_perceptron)
 
 
 @dataclass(frozen=True)
 class MarginPerceptron(Supervised, name="margin_perceptron", references=("taskar2003maxmargin",)):
     """The structured hinge loss: `margin_perceptron`.
 
-    Cost: one argmax, one loss.
-
     Args:
         cost: of every part that differs.
-
-    References:
-        Taskar, Guestrin & Koller 2003, "Max-margin Markov networks", section 3.
     """
 
     cost: Positive = 1.0
 
     calls = Evaluations(losses=1, argmax=1)
-
-    def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
-        return margin_perceptron(oracle, scores, gold, cost=self.cost)
+    measured = staticmethod(margin_perceptron)
 
 
 @dataclass(frozen=True)
 class SparseMAPLoss(Supervised, name="sparsemap_loss", references=("niculae2018sparsemap",)):
-    """The SparseMAP loss: `sparsemap_loss`.
-
-    Cost: one projection, one loss.
-
-    References:
-        Niculae, Martins, Blondel & Cardie 2018, "SparseMAP: differentiable sparse structured inference", section 4.
-    """
+    """The SparseMAP loss: `sparsemap_loss`."""
 
     needs = (ProjectionOracle,)
     calls = Evaluations(losses=1, projections=1)
-
-    def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
-        return sparsemap_loss(oracle, scores, gold)
+    measured = staticmethod(sparsemap_loss)
 
 
 @dataclass(frozen=True)
 class MarginSparseMAP(Supervised, name="margin_sparsemap", references=("niculae2018sparsemap",)):
     """The margin SparseMAP loss: `margin_sparsemap_loss`.
 
-    Cost: one projection, one loss.
-
     Args:
         cost: of every part that differs.
-
-    References:
-        Niculae, Martins, Blondel & Cardie 2018, "SparseMAP: differentiable sparse structured inference", section 4.
     """
 
     cost: Positive = 1.0
 
     needs = (ProjectionOracle,)
     calls = Evaluations(losses=1, projections=1)
-
-    def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
-        return margin_sparsemap_loss(oracle, scores, gold, cost=self.cost)
+    measured = staticmethod(margin_sparsemap_loss)
 
 
 @dataclass(frozen=True)
 class PerturbedFenchelYoungTraining(Supervised, name="perturbed_fenchel_young", references=("berthet2020learning",)):
     """The perturbed Fenchel–Young loss: `PerturbedFenchelYoung`.
 
-    Cost: M argmax and one noise tensor each, one loss.
-
     Args:
         num_samples: M.
         noise: on the scores.
-
-    References:
-        Berthet, Blondel, Teboul, Cuturi, Vert & Bach 2020, "Learning with differentiable perturbed optimizers", section 4.
     """
 
     num_samples: Count = 10
@@ -175,13 +134,8 @@ class DifferentiableDPLoss(Supervised, name="differentiable_dp_loss", references
 
     With ½‖·‖² it may be negative, for the smoothed maximum then lies below the best score.
 
-    Cost: one smoothed recursion, one loss.
-
     Args:
         omega: ``"l2"`` or ``"entropy"``.
-
-    References:
-        Mensch & Blondel 2018, "Differentiable dynamic programming for structured prediction and attention", section 4.
     """
 
     omega: Literal["l2", "entropy"] = "l2"
@@ -198,10 +152,7 @@ class DifferentiableDPLoss(Supervised, name="differentiable_dp_loss", references
 
 @dataclass(frozen=True)
 class Frozen(Estimator[Any], name="frozen"):
-    """No gradient in the scores: the decoder learns at the best structures of an encoder that stays as it is, as in a pipeline.
-
-    Cost: one argmax, one loss.
-    """
+    """No gradient in the scores: the decoder learns at the best structures of an encoder that stays as it is, as in a pipeline."""
 
     objective = "argmax"
     unbiased = True

@@ -15,8 +15,9 @@ from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.numerics import log_sum_exp, share_rows
 from ..oracles.options import Count
 from ..oracles.random_streams import standard_gumbel
-from .base import Evaluations, Loss, UnbiasedEstimator, carry, evaluate
+from .base import Evaluations, UnbiasedEstimator
 from .exact import ListedOracle, too_many
+from .surrogates import Loss, carry, evaluate
 
 CHUNK = 4096
 """Structures that race at a time. A constant: the random numbers follow it."""
@@ -142,11 +143,6 @@ class SumAndSample(UnbiasedEstimator[_Ranked], name="sum_and_sample", references
 
     References:
         Liu, Regier, Tripuraneni, Jordan & McAuliffe 2019, "Rao-Blackwellized stochastic gradients for discrete distributions", section 3.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> SumAndSample().gradient(loss, "categorical", scores, generator=torch.Generator().manual_seed(0)).mean(0).round(decimals=2)
-        tensor([-0.0400, -0.3400, 0.3800])
     """
 
     k: Count = 1
@@ -167,7 +163,8 @@ class SumAndSample(UnbiasedEstimator[_Ranked], name="sum_and_sample", references
 
     def surrogate(self, loss: Loss, oracle: _Ranked, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         event = oracle.event_ndim
-        best, listed = self._best(oracle, scores.detach())
+        best = oracle.kbest(scores.detach(), min(self.k, oracle.count(tuple(scores.shape[scores.ndim - event :]))))
+        listed = (best != 0).flatten(best.ndim - event).any(-1)  # those that are feasible
         other, mass, missed = self._other(oracle, scores.detach(), best, generator)
         # A slot without a structure of its own repeats the best one, so that the loss sees structures alone.
         structures = torch.cat([torch.where(unsqueeze_event(listed, event), best, best[:1]), other])
@@ -179,12 +176,6 @@ class SumAndSample(UnbiasedEstimator[_Ranked], name="sum_and_sample", references
         baseline = self._baseline(losses[:-1], probabilities)
         excess = losses - baseline
         return carry(baseline + (weights * excess).sum(0), (weights * excess.detach() * log_probs).sum(0))
-
-    def _best(self, oracle: _Ranked, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """The k best structures ``[k, *batch, *event]``, and which of them are feasible, ``[k, *batch]``."""
-        event = oracle.event_ndim
-        best = oracle.kbest(scores, min(self.k, oracle.count(tuple(scores.shape[scores.ndim - event :]))))
-        return best, (best != 0).flatten(best.ndim - event).any(-1)
 
     def _other(self, oracle: _Ranked, scores: Tensor, best: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """A draw ``[1, *batch, *event]`` from the law outside the best, and the mass outside of those of the best that were drawn.
@@ -240,16 +231,7 @@ class UnorderedSet(SetEstimator, name="unordered_set", references=("kool2020esti
         limit: the most structures that are listed; of more, oracles draw those of the set alone, and others are refused.
 
     References:
-        Kool, van Hoof & Welling 2020, "Estimating gradients for discrete random variables by sampling without replacement", section 3 and
-        appendix B.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5])
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> UnorderedSet(2).gradient(loss, "categorical", scores.expand(100_000, 3), generator=generator).mean(0).round(decimals=2)
-        tensor([-0.0400, -0.3400, 0.3800])
-        >>> UnorderedSet(3).gradient(loss, "categorical", scores, generator=generator)
-        tensor([-0.0390, -0.3454,  0.3843])
+        Kool et al. 2020, "Estimating gradients for discrete random variables by sampling without replacement", section 3, appendix B.
     """
 
     num_samples: Count = 4
@@ -359,14 +341,7 @@ class ImportanceWeightedSet(SetEstimator, name="importance_weighted_set", refere
         limit: the most structures that are listed; of more, oracles draw those of the set alone, and others are refused.
 
     References:
-        Kool, van Hoof & Welling 2019, "Buy 4 REINFORCE samples, get a baseline for free", equations 9 (no baseline), 10 and 11
-        (normalised).
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> ImportanceWeightedSet(2).gradient(loss, "categorical", scores, generator=generator).mean(0).round(decimals=2)
-        tensor([-0.0400, -0.3400, 0.3800])
+        Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free", equations 9 (no baseline), 10 and 11 (normalised).
     """
 
     num_samples: Count = 4

@@ -29,7 +29,7 @@ GREY = "#808080"  # the colour of the exact gradient, and of no other estimator
 
 _HUES = {
     **dict.fromkeys(("straight_through",), 0.03),
-    **dict.fromkeys(("factorised", "antithetic", "coupled_categories", "control_variates", "gumbel_rao", "reinmax"), 0.15),
+    **dict.fromkeys(("factorised", "antithetic", "control_variates", "gumbel_rao", "reinmax"), 0.15),
     **dict.fromkeys(("policies", "policy_baselines"), 0.32),
     **dict.fromkeys(("",), 0.5),
     **dict.fromkeys(("score_function", "baselines", "learned_baseline", "ppo", "without_replacement"), 0.64),

@@ -89,7 +89,8 @@ def _facts(kind: str, name: str, entry: Any) -> Record:
     options = _options(entry)
     given = parse(name)[1] if kind in ("estimators", "oracles") else {}
     if kind == "estimators" and not any(REQUIRED in text and option not in given for option, text in options.items()):
-        make_estimator(name)  # refuses wrong options
+        calls = make_estimator(name).evaluations()  # refuses wrong options
+        found["evaluations"] = {field: number for field, number in vars(calls).items() if number}
     if isinstance(entry, type) and kind not in ("suites", "losses"):
         found |= {"class": f"{entry.__module__}.{entry.__qualname__}", "options": [*options.values()]}
     if kind == "oracles":

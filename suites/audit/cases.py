@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...estimators.base import Estimator, Loss
+from ...estimators import Estimator, Loss
 from ...oracles import Alignment, Categorical, IndependentCategoricals, LinearChain, ShiftReduce, SpanningTree, Subset
 from ...oracles.capabilities import (
     EnumerableOracle,

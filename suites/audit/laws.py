@@ -15,7 +15,7 @@ import torch
 from scipy import special, stats
 from torch import Tensor
 
-from ...estimators.exact import ExactMarginalisation
+from ...estimators import Estimator, ExactMarginalisation
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.random_streams import SeedBlocks
 from ..base import check_finite
@@ -271,7 +271,8 @@ def declarations(case: Case) -> Iterator[Check]:
     costs = {**declared, **{name: seen.counts[name] for name in wanted}}
     code = ", ".join(f"{name}={value:g}" for name, value in costs.items() if value)
     meaning = "; ".join(f"{name}: {COUNTED[name]}" for name in wrong)
-    change = to_change(estimator, "evaluations", f"return Evaluations({code})")
+    declares = ("calls", "calls =") if type(estimator).evaluations is Estimator.evaluations else ("evaluations", "return")
+    change = to_change(estimator, declares[0], f"{declares[1]} Evaluations({code})")
     remedy = f"{change}, with these options; what counts, per row of the batch: {meaning}"
     yield case.check("evaluations", "one estimate takes what it declares", bad, remedy=remedy)
     needs = estimator.needs

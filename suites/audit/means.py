@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...estimators import ESTIMATORS, make_estimator
-from ...estimators.base import Estimator, Evaluations, Loss, Objective, evaluate, expand_samples, with_gradient
+from ...estimators import ESTIMATORS, Estimator, Evaluations, Loss, make_estimator
+from ...estimators.base import Objective
 from ...estimators.noise import Gumbel, SmoothNoise
+from ...estimators.surrogates import evaluate, expand_samples, with_gradient
 from ...oracles.capabilities import Oracle
 from ..measures.bias_tests import averaged_losses, rounding_floor, sequential_test
 from ..measures.draws import Sampling, deterministic_moments, draw_moments, finite

@@ -15,8 +15,9 @@ from typing import Any, ClassVar, get_args
 import torch
 from torch import Tensor
 
-from ...estimators import ESTIMATORS, Estimator, Noise, make_estimator, make_noise
-from ...estimators.base import Evaluations, Loss, Objective, with_gradient
+from ...estimators import ESTIMATORS, Estimator, Evaluations, Loss, Noise, make_estimator, make_noise
+from ...estimators.base import Objective
+from ...estimators.surrogates import with_gradient
 from ...oracles.plugins import module_of
 from ...oracles.registry import build, parse, read, unknown
 from ..base import estimator_name

@@ -34,7 +34,7 @@ IDEAS = {  # Ideas by module. Resamples draw ideas, because numbers of one idea 
         "exact": ("exact",),
         "score function": (
             *("score_function", "baselines", "learned_baseline", "ppo", "without_replacement", "policies", "policy_baselines"),
-            *("factorised", "antithetic", "coupled_categories", "control_variates"),
+            *("factorised", "antithetic", "control_variates"),
         ),
         "straight-through": ("straight_through", "reinmax"),
         "Gumbel": ("gumbel", "gumbel_rao"),

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ...estimators.base import Estimator, Loss, PathwiseEstimator, check_call
+from ...estimators import Estimator, Loss, PathwiseEstimator
+from ...estimators.base import check_call
 from ...estimators.noise import Gumbel, SmoothNoise
 from ...oracles.capabilities import EnumerableOracle
 from ..base import Instance, NonFiniteError, Problem, estimator_name, loss_name, oracle_name

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...estimators.base import Estimator, Loss
+from ...estimators import Estimator, Loss
 from ...oracles.magnitudes import counted
 from ..base import Instance, NonFiniteError, Problem
 from ..statistics.budgets import GRADIENT_WORK

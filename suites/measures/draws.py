@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from ...estimators.base import Estimator, Loss
+from ...estimators import Estimator, Loss
 from ...oracles.capabilities.ragged import of_lengths
 from ..base import NonFiniteError, check_finite
 from ..device_memory import Launches, available

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from ...estimators.base import Estimator, Loss, check_call
+from ...estimators import Estimator, Loss
+from ...estimators.base import check_call
 from ...oracles import kernels
 from ..base import Problem
 from ..statistics import seeds

@@ -16,7 +16,8 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from ...estimators.base import Loss, check_call
+from ...estimators import Loss
+from ...estimators.base import check_call
 from ...oracles.capabilities import EnumerableOracle, MarginalOracle, Oracle
 from ...oracles.capabilities.enumeration import MAX_RANK
 from ...oracles.magnitudes import counted, duration

@@ -15,8 +15,9 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from ...estimators.base import Estimator, Loss, evaluate
+from ...estimators import Estimator, Loss
 from ...estimators.noise import Gumbel, SmoothNoise
+from ...estimators.surrogates import evaluate
 from ...oracles.capabilities import EnumerableOracle, FactorisedOracle, MarginalOracle, Oracle
 from ..device_memory import Launches
 from ..statistics.seeds import BLOCK, seed_blocks, seed_sequence

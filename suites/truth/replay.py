@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from ...estimators.base import Estimator, Loss
+from ...estimators import Estimator, Loss
 from ...estimators.score_function import scores_of
 from ...estimators.without_replacement import draw_set, log_mass_of_others, race
 from ...oracles.capabilities import DistinctSamplingOracle, DrawnSet, KBestOracle, MarginalOracle, SamplingOracle

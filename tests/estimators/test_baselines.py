@@ -28,9 +28,9 @@ from structgrad.estimators import (
     VarGrad,
     half_variance,
 )
-from structgrad.estimators.base import with_gradient
 from structgrad.estimators.learned_baseline import FIT_SAMPLES, readable
 from structgrad.estimators.score_function import scores_of
+from structgrad.estimators.surrogates import with_gradient
 from structgrad.oracles import Categorical, SamplingOracle, SeedBlocks
 from structgrad.suites.measures.bias import Sampling, measure
 from tests.estimator_cases import LOSSES, exact_mean, numbers, oracles, table_loss, three_classes

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import CARMS, DisARM, DisARMStickBreaking, DisARMTree, make_estimator
-from structgrad.estimators.coupled_categories import Choices, halves, sticks
+from structgrad.estimators.antithetic import Choices, halves, sticks
 from structgrad.oracles import Categorical, IndependentCategoricals
 from structgrad.suites.truth import exact_truth
 from tests.estimator_cases import LOSSES, numbers
@@ -19,7 +19,7 @@ from tests.helpers import OracleCase, one_hots, products, seeded
 from tests.quadrature import estimates_of, moments, pieces, product
 
 CPU = torch.device("cpu")
-WHERE = "structgrad.estimators.coupled_categories."
+WHERE = "structgrad.estimators.antithetic."
 EVENTS = [(3,), (4,), (2, 3), (3, 2)]
 
 

@@ -29,7 +29,7 @@ class Dealt(SumAndSample):
 
 def outside_of(case: OracleCase, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Structures that are not among the k best, and their probabilities."""
-    best, space = SumAndSample(k)._best(case.oracle, scores)[0], structures(case)
+    best, space = case.oracle.kbest(scores, k), structures(case)
     outside = ~(space.unsqueeze(1) == best).flatten(2).all(-1).any(1)
     return space[outside], enumerate_truth(case, scores).probabilities[0][outside]
 
@@ -58,7 +58,7 @@ def test_the_sample_has_the_law_outside_and_its_mass(case: OracleCase) -> None:
     scores, k = numbers(*case.event, seed=2), 2
     dealt, p = outside_of(case, scores, k)
     estimator, rows = SumAndSample(k), scores.expand(4000, *case.event)
-    best, _ = estimator._best(case.oracle, rows)
+    best = case.oracle.kbest(rows, estimator.k)
     drawn, mass, missed = estimator._other(case.oracle, rows, best, seeded(5))
     weight = mass - (case.oracle.log_prob(best, rows).exp() * missed).sum(0)
     torch.testing.assert_close(weight, torch.full_like(weight, float(p.sum())), rtol=1e-9, atol=0)
@@ -82,7 +82,7 @@ def test_all_of_the_best_is_exact(case: OracleCase) -> None:
 def test_the_mass_outside_keeps_its_digits() -> None:
     """``1 − q`` of 1e-20 is added up, and not subtracted from 1."""
     scores = torch.tensor([46.0, 0.0, -1.0], dtype=torch.float64)
-    best, _ = SumAndSample()._best(Categorical(), scores)
+    best = Categorical().kbest(scores, 1)
     _, mass, missed = SumAndSample()._other(Categorical(), scores, best, seeded())
     assert not bool(missed.any())
     assert float(mass) == pytest.approx((1 + math.exp(-1)) * math.exp(-46), rel=1e-12)

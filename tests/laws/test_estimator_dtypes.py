@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import Loss, make_estimator
-from structgrad.estimators.base import evaluate
+from structgrad.estimators.surrogates import evaluate
 from tests.estimator_cases import DETERMINISTIC, GRADIENT_FREE, LOSSES, numbers, pairs, pairs_of
 from tests.helpers import OracleCase, seeded
 

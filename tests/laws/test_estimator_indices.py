@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import ESTIMATORS, PathwiseEstimator, StructuredLayer, make_estimator, of_indices, train_step
-from structgrad.estimators.indices import OfStructures
+from structgrad.estimators.surrogates import OfStructures
 from structgrad.oracles import Alignment, Categorical, IndependentCategoricals, LinearChain, Subset, TiedChain
 from tests.helpers import seeded
 

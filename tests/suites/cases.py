@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from structgrad.estimators import Reinforce
-from structgrad.estimators.base import Loss, with_gradient
+from structgrad.estimators import Loss, Reinforce
+from structgrad.estimators.surrogates import with_gradient
 from structgrad.oracles import Categorical, LinearChain, Subset
 from structgrad.oracles.capabilities import SamplingOracle
 from structgrad.suites.problems.losses import LowRankQuadratic

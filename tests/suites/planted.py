@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.estimators import ExactMarginalisation
-from structgrad.estimators.base import Estimator, Evaluations, Loss, Objective, with_gradient
+from structgrad.estimators import Estimator, Evaluations, ExactMarginalisation, Loss
+from structgrad.estimators.base import Objective
+from structgrad.estimators.surrogates import with_gradient
 from structgrad.oracles import Subset
 from structgrad.oracles.random_streams import random_uniform
 from structgrad.suites.base import Instance, Problem

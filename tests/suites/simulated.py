@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from structgrad.estimators.base import Estimator, Evaluations, Loss, Objective
+from structgrad.estimators import Estimator, Evaluations, Loss
+from structgrad.estimators.base import Objective
 from structgrad.suites.base import Problem
 from structgrad.suites.measures import SUITES
 from structgrad.suites.measures.suite import Context, Effort, Finding, Suite

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....estimators.base import Estimator, Loss, PathwiseEstimator
+from ....estimators import Estimator, Loss, PathwiseEstimator
 from ...text import reason_of
 
 BATCH = 32  # rows of a timed step; every row has scores of its own

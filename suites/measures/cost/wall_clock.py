@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....estimators import Reinforce
-from ....estimators.base import Estimator, Loss, check_call
+from ....estimators import Estimator, Loss, Reinforce
+from ....estimators.base import check_call
 from ...base import REFERENCE, Problem, pairing
 from ...problems import TaskProblem
 from ...statistics import seeds

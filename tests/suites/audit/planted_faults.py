@@ -10,9 +10,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from structgrad.estimators import LeaveOneOut, Reinforce, Simple, StraightThrough, StructuredAttention
-from structgrad.estimators.base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
+from structgrad.estimators import Estimator, Evaluations, LeaveOneOut, Loss, Reinforce, Simple, StraightThrough, StructuredAttention
+from structgrad.estimators.base import Objective
 from structgrad.estimators.score_function import scores_of
+from structgrad.estimators.surrogates import evaluate, with_gradient
 from structgrad.oracles import MarginalOracle, Oracle, SamplingOracle
 from structgrad.suites.audit import Audit, audit
 

@@ -13,9 +13,12 @@ from torch import Tensor
 from structgrad.estimators import (
     CARMS,
     DoubleControl,
+    Estimator,
+    Evaluations,
     ImplicitMLE,
     ImportanceWeightedSet,
     LeaveOneOut,
+    Loss,
     MuProp,
     Noise,
     Normal,
@@ -27,11 +30,11 @@ from structgrad.estimators import (
     StraightThrough,
     StructuredAttention,
 )
-from structgrad.estimators.base import (
-    Estimator,
-    Evaluations,
-    Loss,
-    Objective,
+from structgrad.estimators.base import Objective
+from structgrad.estimators.factorised import PullBack, conditional_race, softmax_product
+from structgrad.estimators.gumbel_rao import ExactSampleForward, Race
+from structgrad.estimators.score_function import scores_of
+from structgrad.estimators.surrogates import (
     carry,
     evaluate,
     expand_samples,
@@ -40,9 +43,6 @@ from structgrad.estimators.base import (
     with_backward,
     with_gradient,
 )
-from structgrad.estimators.factorised import PullBack, conditional_race, softmax_product
-from structgrad.estimators.gumbel_rao import ExactSampleForward, Race
-from structgrad.estimators.score_function import scores_of
 from structgrad.oracles import Oracle, SamplingOracle
 from structgrad.oracles.options import Positive
 from structgrad.oracles.random_streams import standard_gumbel

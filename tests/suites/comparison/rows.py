@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from structgrad.estimators.base import Estimator, Loss, with_gradient
+from structgrad.estimators import Estimator, Loss
 from structgrad.estimators.exact import ExactMarginalisation
+from structgrad.estimators.surrogates import with_gradient
 from structgrad.suites.base import Row
 from structgrad.suites.comparison import GateResult, compare
 from structgrad.suites.comparison.pairs import items_of
