@@ -39,8 +39,8 @@ _HUES = {
 }
 """Hues by module of the estimator, and of all other ones; estimators of one hue spread over a tenth of the circle."""
 
-_LIGHTNESS, _CHROMA = (0.54, 0.63), 0.15
-"""Of OKLab. Between these lightnesses, every hue has a contrast of at least 3 : 1 on a white page and on a dark one."""
+_LIGHTNESS = (0.54, 0.64)
+"""Of OKLab. Between these, every hue has a contrast of at least 3 : 1 on a white page and on a dark one."""
 
 _OKLAB = ((1, 0.39633778, 0.21580376), (1, -0.10556135, -0.06385417), (1, -0.08948418, -1.29148555))
 _LINEAR_RGB = ((4.07674166, -3.30771159, 0.23096993), (-1.268438, 2.60975740, -0.34131940), (-0.00419609, -0.70341861, 1.70761470))
@@ -174,9 +174,12 @@ def looks(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
 
 
 def _colour(hue: float, lightness: float) -> str:
-    """A colour of OKLab in hexadecimal digits; importing seaborn for it would take longer than the whole page."""
-    lab = (lightness, _CHROMA * math.cos(2 * math.pi * hue), _CHROMA * math.sin(2 * math.pi * hue))
-    linear = np.clip(np.array(_LINEAR_RGB) @ (np.array(_OKLAB) @ lab) ** 3, 0, 1)
+    """The most saturated colour of a hue and a lightness of OKLab; to import seaborn for it would take longer than the whole page."""
+    for chroma in np.arange(0.3, 0, -0.005):
+        lab = (lightness, chroma * math.cos(2 * math.pi * hue), chroma * math.sin(2 * math.pi * hue))
+        linear = np.array(_LINEAR_RGB) @ (np.array(_OKLAB) @ lab) ** 3
+        if (np.abs(linear - 0.5) <= 0.5).all():
+            break
     parts = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
     return "#" + "".join(f"{round(255 * part):02x}" for part in parts.tolist())
 
