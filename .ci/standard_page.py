@@ -1,6 +1,6 @@
 """The page ``docs/results/standard.md``, its figures, and the table of the README, from the published table.
 
-Usage: ``python -m structgrad.reports.page.standard_page --to docs/results [--again FOLDER --data DIR]``.
+Usage: ``python .ci/standard_page.py --to docs/results [--again FOLDER --data DIR]``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 import pandas as pd
 
-from ...suites.base import split_loss
-from ...suites.text import exponential, whole
-from .. import published, results
-from ..analysis import answers, tables
-from ..analysis.answers import MAIN_BUDGET, Answer
-from . import dataset, paper
-from .cells import plain_table
-from .page import document, to_html
+from structgrad.reports import published, results
+from structgrad.reports.analysis import answers, tables
+from structgrad.reports.analysis.answers import MAIN_BUDGET, Answer
+from structgrad.reports.page import dataset, paper, to_html
+from structgrad.reports.page.cells import plain_table
+from structgrad.reports.page.page import environment
+from structgrad.suites.base import split_loss
+from structgrad.suites.text import exponential, whole
 
 GRADIENTS, VALUES, LINEAR = "squared_distance", "black_box", "squared_distance_linear"
 KINDS = {LINEAR: "linear between structures", GRADIENTS: "differentiable at relaxed inputs", VALUES: "black box"}
@@ -129,8 +129,8 @@ class Standard:
 
     def page(self) -> bytes:
         """The text of ``standard.md``."""
-        return document(
-            "standard.md.j2",
+        plain = environment().overlay(autoescape=False, keep_trailing_newline=True)
+        text = plain.from_string(Path(__file__).with_name("standard.md.j2").read_text(encoding="utf-8")).render(
             standard=self,
             entropies=BUILT_IN,
             stages=REAL,
@@ -139,6 +139,7 @@ class Standard:
             estimators=tables.order(self.frame, "estimator"),
             **self.about,
         )
+        return text.encode()
 
     def html(self) -> bytes:
         """The HTML page of the published table."""
@@ -162,7 +163,7 @@ def again(folder: Path, data: Path, to: Path = published.FOLDER) -> None:
 
 def main(words: list[str] | None = None) -> None:
     """Write the page."""
-    parser = argparse.ArgumentParser(prog="python -m structgrad.reports.page.standard_page", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python .ci/standard_page.py", description=__doc__)
     parser.add_argument("--to", type=Path, required=True, help="the folder of the page")
     parser.add_argument("--again", type=Path, metavar="FOLDER", help="measure the table again, into runs of this folder")
     parser.add_argument("--data", type=Path, metavar="DIR", help="the folder of the real score files, for --again")
