@@ -69,7 +69,38 @@ def disabled() -> Iterator[None]:
         yield
 
 
-_shown: ContextVar[bool] = ContextVar("structgrad_kernels_shown", default=False)
+_observer: ContextVar[Callable[..., None] | None] = ContextVar("structgrad_kernels_observer", default=None)
+"""Calls kernels in the place of `launch`, in this context: of a function, its arrays and its options."""
+
+
+@contextmanager
+def _observed(observer: Callable[..., None]) -> Iterator[None]:
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+@contextmanager
+def recorded() -> Iterator[list[_Function]]:
+    """The kernels that are called in this context, in their order, in one thread each.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> with recorded() as functions:
+        ...     best = Categorical().argmax(torch.zeros(2, 3))
+        >>> [function.__name__ for function in functions]
+        ['argmax']
+    """
+    functions: list[_Function] = []
+
+    def call(function: _Function, arrays: list[np.ndarray], options: tuple[Any, ...]) -> None:
+        functions.append(function)
+        function(*arrays, *options)
+
+    with _observed(call):
+        yield functions
 
 
 @contextmanager
@@ -78,12 +109,12 @@ def shown_to_torch() -> Iterator[None]:
 
     Each call runs in one thread. Python traces its memory meanwhile, which slows it.
     """
-    traced, token = tracemalloc.is_tracing(), _shown.set(True)
+    traced = tracemalloc.is_tracing()
     tracemalloc.start()
     try:
-        yield
+        with _observed(_call_and_show):
+            yield
     finally:
-        _shown.reset(token)
         if not traced:
             tracemalloc.stop()
 
@@ -191,7 +222,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 def _made(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[np.ndarray, Tensor]:
     """`zeros`, as an array and as a tensor."""
     kind = _NUMPY.get(dtype)
-    if kind is None or SMALL <= math.prod(shape) * kind.itemsize < HUGE or _shown.get():
+    if kind is None or SMALL <= math.prod(shape) * kind.itemsize < HUGE or _observer.get():
         result = torch.empty(shape, dtype=dtype)
         array = result.numpy()
         array.fill(0)
@@ -210,7 +241,7 @@ def converted(values: Tensor, dtype: torch.dtype) -> Tensor:
         return values
     if dtype not in FLOATING:
         return values.to(dtype)
-    if torch.get_num_threads() > 1 and values.is_cpu and values.dtype in FLOATING and values.numel() * 8 >= SMALL and not _shown.get():
+    if torch.get_num_threads() > 1 and values.is_cpu and values.dtype in FLOATING and values.numel() * 8 >= SMALL and not _observer.get():
         with np.errstate(over="ignore", under="ignore"):
             return torch.from_numpy(values.numpy().astype(_NUMPY[dtype]))
     return values.float() if dtype == torch.float32 else values.double()  # in two thirds of the time
@@ -259,8 +290,8 @@ def launch(function: _Function, tensors: tuple[Tensor | np.ndarray, ...], option
     Rows are independent of each other, so that the result does not depend on how they are split.
     """
     arrays = [each if isinstance(each, np.ndarray) else each.detach().numpy() for each in tensors]
-    if _shown.get():
-        _call_and_show(function, arrays, options)
+    if (observer := _observer.get()) is not None:
+        observer(function, arrays, options)
         return
     rows = len(arrays[0])
     threads = min(rows, rows * operations // GRAIN)

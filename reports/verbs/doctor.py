@@ -38,20 +38,24 @@ class MachineCheck:
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     device: Annotated[str | None, typer.Option(help="Test every oracle on this device, such as cuda.")] = None,
-    only: Annotated[str, typer.Option(help="With --device: only oracles whose names contain this text.")] = "",
+    only: Annotated[str, typer.Option(help="With --device or --served: only oracles whose names contain this text.")] = "",
+    served: Annotated[bool, typer.Option("--served", help="Print which code computes each operation of each oracle on the CPU.")] = False,
 ) -> None:
     """Check versions, cores, GPU, memory, disk, compiled kernels, plugins and score files, and suggest fixes.
 
     With --device, test every operation of every oracle on that device against an enumeration of all structures, as `structgrad audit
-    --oracle` does on the CPU.
+    --oracle` does on the CPU. With --served, print whether an operation is computed by the executor of derivations, by a kernel of the
+    structure, or by torch.
 
     Exit codes: 0 runs work; 1 an operation on the device is wrong; 2 no such device; 3 a problem that would make runs fail.
     """
     with sentences():
         if device is not None:
             raise typer.Exit(_test_device(device, only, as_json=as_json))
+        if served:
+            raise typer.Exit(_print_served(only, as_json=as_json))
         if only:
-            raise ValueError(f"`doctor` got --only {only} without --device; expected both, or neither")
+            raise ValueError(f"`doctor` got --only {only} without --device or --served; expected one of them, or no --only")
         found = checks()
     broken = sum(check.broken for check in found)
     if as_json:
@@ -64,19 +68,41 @@ def doctor(
     raise typer.Exit(SOME_FAILED if broken else OK)
 
 
+def _chosen(only: str) -> dict[str, Any]:
+    """The oracles whose names contain a text, by name."""
+    from ...oracles import ORACLES, Subset
+
+    chosen = {name: Subset(2) if name == "subset" else kind() for name, kind in ORACLES.items() if only in name}
+    if not chosen:
+        raise ValueError(f"`doctor` got --only {only}; expected part of the name of an oracle: {', '.join(ORACLES)}")
+    return chosen
+
+
+def _print_served(only: str, *, as_json: bool) -> int:
+    """Print a table of structures and operations: by the executor of derivations, by a kernel of the structure, or by torch."""
+    from ...oracles.serving import OPERATIONS, served
+    from ...suites.audit.oracles import small_events
+
+    table = {name: served(oracle, small_events(oracle)[-1]) for name, oracle in _chosen(only).items()}
+    if as_json:
+        typer.echo(json.dumps(table, indent=2))
+        return OK
+    width = max(map(len, table))
+    typer.echo("  ".join([f"{'':<{width}}", *(f"{name:<13}" for name in OPERATIONS)]).rstrip())
+    for name, ways in table.items():
+        typer.echo("  ".join([f"{name:<{width}}", *(f"{ways.get(operation, '-'):<13}" for operation in OPERATIONS)]).rstrip())
+    return OK
+
+
 def _test_device(device: str, only: str, *, as_json: bool) -> int:
     """Print a line for each oracle as its test ends, and return the exit code."""
-    from ...oracles import ORACLES, Subset
     from ...suites.audit.oracles import audit_oracle
     from ...suites.running.planning.plan import check_device
 
     check_device(device)
-    chosen = [name for name in ORACLES if only in name]
-    if not chosen:
-        raise ValueError(f"`doctor` got --only {only}; expected part of the name of an oracle: {', '.join(ORACLES)}")
     records = []
-    for name in chosen:
-        audit = audit_oracle(on_device(Subset(2) if name == "subset" else ORACLES[name](), device), quick=True)
+    for name, oracle in _chosen(only).items():
+        audit = audit_oracle(on_device(oracle, device), quick=True)
         failures = [f"{check.law}, {check.where}: {check.detail}" for check in audit.checks if check.status in ("violated", "crashed")]
         records.append({"oracle": name, "verdict": audit.verdict, "checks": len(audit.checks), "failures": failures})
         if not as_json:

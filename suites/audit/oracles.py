@@ -83,7 +83,7 @@ def audit_oracle(  # noqa: PLR0913
             chosen = chosen or [sized]
         except ValueError:  # options alone
             oracle = make_oracle(oracle)
-    chosen = (chosen or _small_events(oracle))[-1 if quick else 0 :]
+    chosen = (chosen or small_events(oracle))[-1 if quick else 0 :]
     for event in chosen:
         oracle.check_event("argmax", event)
     checks: list[Check] = []
@@ -111,7 +111,7 @@ def audit_oracle(  # noqa: PLR0913
     return OracleAudit(subject if isinstance(subject, str) else oracle.name, sources, tuple(checks), lacking, alpha)
 
 
-def _small_events(oracle: Oracle) -> list[tuple[int, ...]]:
+def small_events(oracle: Oracle) -> list[tuple[int, ...]]:
     """The smallest event, and the one with most structures up to `MAX_STRUCTURES`, of first sizes up to 6 and others up to 3."""
     names = size_names(type(oracle))
     small: dict[tuple[int, ...], int] = {}

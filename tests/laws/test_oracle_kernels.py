@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -24,33 +23,18 @@ regimes = pytest.mark.parametrize("regime", REGIMES, ids=str)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 
 
-@contextmanager
-def recorded() -> Iterator[list[str]]:
-    """The names of the kernels that run."""
-    names: list[str] = []
-
-    def launch(function: Callable[..., None], *rest: Any) -> None:
-        names.append(function.__name__)
-        original(function, *rest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        original = kernels.launch
-        patch.setattr(kernels, "launch", launch)
-        yield names
-
-
 def both(compute: Callable[[Tensor], tuple[Tensor, ...]], scores: Tensor, *expected: str) -> Iterator[tuple[Tensor, Tensor]]:
     """What kernels and references make of the same scores; fails where one of the expected kernels did not run, or any ran for the
     references.
 
     The references compute in float64 whatever the dtype of the scores: in float32 it is they that would be inexact at large scores.
     """
-    with recorded() as names:
+    with kernels.recorded() as functions:
         compiled = compute(scores)
-    assert set(expected) <= set(names), "the compiled path was not taken"
-    with recorded() as names, kernels.disabled():
+    assert set(expected) <= {function.__name__ for function in functions}, "the compiled path was not taken"
+    with kernels.recorded() as functions, kernels.disabled():
         references = compute(scores.double())
-    assert not names, "the reference runs compiled code"
+    assert not functions, "the reference runs compiled code"
     return zip(compiled, references, strict=True)
 
 
@@ -127,9 +111,9 @@ def test_samples(case: OracleCase, regime: float | str, dtype: torch.dtype) -> N
 @pytest.mark.parametrize("case", COMPILED, ids=str)
 def test_projections(case: OracleCase, regime: float | str) -> None:
     scores = make_scores(case, regime)
-    with recorded() as names:
+    with kernels.recorded() as functions:
         case.oracle.project(scores)
-    assert names, "the compiled path was not taken"
+    assert functions, "the compiled path was not taken"
 
     def project(rows: Tensor) -> tuple[Tensor, ...]:
         solution = case.oracle.project(rows)
@@ -162,7 +146,7 @@ def test_the_range_suffices_at_ordinary_scores(
         pytest.skip("the log-partition of a policy is 0 without any sum")
     if operation == "covariance_product" and case not in PULLED_BACK:
         pytest.skip("torch has it")
-    with recorded() as names:
+    with kernels.recorded() as functions:
         if operation == "sample":
             case.oracle.sample(scores, generator=seeded())
         elif operation == "log_partition":
@@ -171,5 +155,5 @@ def test_the_range_suffices_at_ordinary_scores(
             marginals = case.oracle.marginals(scores if operation == "covariance_product" else scores.detach())
             if operation == "covariance_product":
                 marginals.square().sum().backward()
-    assert names
+    assert functions
     assert not left

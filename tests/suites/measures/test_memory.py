@@ -122,7 +122,7 @@ def test_the_step_before_the_measured_one_runs_the_same_kernels() -> None:
     shown: list[bool] = []
 
     def loss(structures: torch.Tensor) -> torch.Tensor:
-        shown.append(kernels._shown.get())
+        shown.append(kernels._observer.get() is not None)
         return structures.sum(-1)
 
     training_memory("reinforce", Subset(2), loss, torch.zeros(4, 5, dtype=torch.float64))

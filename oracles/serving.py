@@ -1,0 +1,63 @@
+"""Which code computes the operations of an oracle on the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import kernels
+from .capabilities import (
+    DistinctSamplingOracle,
+    EnumerableOracle,
+    KBestOracle,
+    MarginalOracle,
+    Oracle,
+    ProjectionOracle,
+    SamplingOracle,
+)
+
+Call = Callable[[Any, Tensor, torch.Generator], object]
+
+OPERATIONS: dict[str, tuple[type, Call]] = {
+    "argmax": (Oracle, lambda oracle, scores, _: oracle.argmax(scores)),
+    "log_partition": (MarginalOracle, lambda oracle, scores, _: oracle.log_partition(scores)),
+    "marginals": (MarginalOracle, lambda oracle, scores, _: oracle.marginals(scores)),
+    "backward": (MarginalOracle, lambda oracle, scores, _: _pull_back(oracle, scores)),
+    "sample": (SamplingOracle, lambda oracle, scores, generator: oracle.sample(scores, generator=generator)),
+    "distinct": (DistinctSamplingOracle, lambda oracle, scores, generator: oracle.sample_distinct(scores, 2, generator=generator)),
+    "kbest": (KBestOracle, lambda oracle, scores, _: oracle.kbest(scores, 2)),
+    "project": (ProjectionOracle, lambda oracle, scores, _: oracle.project(scores).mean),
+    "enumerate": (EnumerableOracle, lambda oracle, scores, _: oracle.enumerate(tuple(scores.shape[1:]))),
+}
+"""Operations by name, each with the capability that it belongs to. ``backward`` is that of marginals."""
+
+
+def served(oracle: Oracle, event: tuple[int, ...]) -> dict[str, str]:
+    """How each operation of an oracle is computed for scores of such an event shape: every one is called once.
+
+    Returns:
+        ``executor`` (of derivations), ``kernel`` (compiled for this structure), or ``torch``, by operation. Operations that the oracle
+        does not have are absent.
+
+    Example:
+        >>> from structgrad.oracles import LinearChain
+        >>> served(LinearChain(), LinearChain.event_shape(length=4, tags=3))["log_partition"]
+        'executor'
+    """
+    return {name: _server(oracle, event, call) for name, (capability, call) in OPERATIONS.items() if isinstance(oracle, capability)}
+
+
+def _server(oracle: Oracle, event: tuple[int, ...], call: Call) -> str:
+    scores = torch.linspace(-1, 1, 2 * math.prod(event), dtype=torch.float64).reshape(2, *event)
+    with kernels.recorded() as functions:
+        call(oracle, scores, torch.Generator().manual_seed(0))
+    rooms = {function.__module__.split(".")[2] for function in functions} - {"active_set", "kernels"}  # of all structures
+    return "torch" if not rooms else "executor" if rooms == {"derivations"} else "kernel"
+
+
+def _pull_back(oracle: Any, scores: Tensor) -> None:
+    oracle.marginals(scores.requires_grad_()).square().sum().backward()
