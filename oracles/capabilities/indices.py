@@ -9,10 +9,8 @@ result would be the zero tensor.
 from __future__ import annotations
 
 import abc
-import importlib
 import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -20,7 +18,6 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..kernels.switch import SERVING
 from ..numerics import Total
 from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming
@@ -324,41 +321,18 @@ def check_batches(call: str, what: str, given: Tensor, ndim: int, batch: torch.S
 
 def last_axis(parts: Tensor, size: int) -> Tensor:
     """The entries along a last axis of this size, of parts by their flat place; -1 where there is none."""
-    if not _compiled(parts):
-        return torch.where(parts < 0, NONE, parts % size)
-    entries = np.empty(tuple(parts.shape), np.int64)
-    _indexing().last_axis(parts.numpy().reshape(-1), size, entries.reshape(-1))
-    return torch.from_numpy(entries)
+    return torch.where(parts < 0, NONE, parts % size)
 
 
 def placed(values: Tensor, places: Tensor, size: int) -> Tensor:
     """``[..., size]``: values ``[..., p]`` at their places, of which those from ``size`` on are left out; -1 where no value comes."""
-    if not (_compiled(values) and _compiled(places)):
-        wider = torch.full((*values.shape[:-1], size + 1), NONE, device=values.device)
-        return wider.scatter_(-1, places.clamp(max=size), values)[..., :size]
-    room, rows = np.full((*values.shape[:-1], size), NONE), math.prod(values.shape[:-1])
-    _indexing().place(*(each.reshape(rows, -1) for each in (values.numpy(), places.numpy(), room)))
-    return torch.from_numpy(room)
+    wider = torch.full((*values.shape[:-1], size + 1), NONE, device=values.device)
+    return wider.scatter_(-1, places.clamp(max=size), values)[..., :size]
 
 
 def arc_heads(parts: Tensor, size: int) -> Tensor:
     """The heads of words ``[..., n]``, of arcs ``[..., p]`` by their flat place among (n + 1)², of which n + 1 is the size; else -1."""
-    if not _compiled(parts):
-        return placed(parts // size, torch.where(parts < 0, size, parts % size - 1), size - 1)
-    heads, rows = np.full((*parts.shape[:-1], size - 1), NONE), math.prod(parts.shape[:-1])
-    _indexing().heads(parts.numpy().reshape(rows, -1), size, heads.reshape(rows, -1))
-    return torch.from_numpy(heads)
-
-
-def _compiled(numbers: Tensor) -> bool:
-    """Whether compiled code takes these integers."""
-    return numbers.is_cpu and numbers.is_contiguous() and numbers.numel() > 0 and SERVING.get()
-
-
-@cache
-def _indexing() -> Any:
-    # Loads the compiler.
-    return importlib.import_module("..kernels.parts", __package__)
+    return placed(parts // size, torch.where(parts < 0, size, parts % size - 1), size - 1)
 
 
 def _in_event(parts: Tensor, event_shape: tuple[int, ...], smaller: tuple[int, ...]) -> tuple[Tensor, Tensor]:

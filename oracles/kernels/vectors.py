@@ -7,7 +7,7 @@ machine has shorter vectors, the compiler takes several.
 Vectors of twice as many float32 numbers know the same operations; `load_singles`, `spread_single` and `power_of_two` make them, `low_half`
 and `high_half` convert them. So do vectors of four float64 numbers, of `load_four`, `spread_four` and `store_four`: half as much memory is
 touched at a time. `load_own`, `store_own` and `spread_own` are for functions of arrays of either precision, whose vectors are of the
-array's own. `load_word` is for eight bytes at a time.
+array's own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Model(models.PrimitiveModel):
 
 _LANES, _SINGLES = _Vectors("Lanes", ir.DoubleType(), WIDTH), _Vectors("Singles", ir.FloatType(), 2 * WIDTH)
 _VECTOR, _HALF = _LANES.vector, ir.VectorType(ir.FloatType(), WIDTH)
-_FOUR, _WORD = _Vectors("Four", ir.DoubleType(), 4), ir.IntType(64)
+_FOUR = _Vectors("Four", ir.DoubleType(), 4)
 _FOUR_SINGLES = ir.VectorType(ir.FloatType(), 4)
 
 
@@ -158,27 +158,6 @@ def store_four(typing_context: Any, array: Any, place: Any, vector: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.intp, _FOUR), generate
-
-
-@_operation
-def load_word(typing_context: Any, array: Any, place: Any) -> Any:
-    """The eight bytes at a place of a uint8 array, as one uint64, the first byte in its lowest bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_pointer(context, builder, signature.args[0], arguments[0], arguments[1], _WORD), align=1)
-
-    return types.uint64(array, types.intp), generate
-
-
-@_operation
-def store_word(typing_context: Any, array: Any, place: Any, word: Any) -> Any:
-    """Write the bytes of a uint64 at a place of a uint8 array."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[2], _pointer(context, builder, signature.args[0], arguments[0], arguments[1], _WORD), align=1)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, types.uint64), generate
 
 
 def _filled(builder: Any, kind: Any, number: Any) -> Any:
