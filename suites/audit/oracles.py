@@ -103,7 +103,7 @@ def audit_oracle(  # noqa: PLR0913
             in_reach = not isinstance(oracle, MarginalOracle) or oracle.sums_in_reach(scene.event)
             for capability, name, law in LAWS:
                 if isinstance(oracle, capability) and (in_reach or name in ("argmax", "batches")):
-                    checks += checked(name, str(scene), functools.partial(_compared, scene, name, law), until)
+                    checks += checked(name, str(scene), functools.partial(compared, scene, name, law), until)
             until = min(until, time.monotonic() + seconds)
     checks, _ = settled(checks, alpha)
     sources = tuple(f"{'x'.join(map(str, one.event))}: {len(one.structures)} structures, by {one.source}" for one in scenes)
@@ -248,12 +248,13 @@ def _wrong_derivations(scene: Scene, ways: Sequence[Sequence[int]], binary: Tens
 Law = Callable[[Scene], Iterator[Any]]  # comparisons, or one check if it is a test
 
 
-def _compared(scene: Scene, name: str, law: Law) -> Iterator[Check]:
+def compared(scene: Scene, name: str, law: Law, *, precision: float = 1.0) -> Iterator[Check]:
+    """The check of a law; ``precision`` is the share of its tolerances that is granted."""
     try:
         last: Any = None
         for last in law(scene):
             if not isinstance(last, Check):
-                _compare(*last)
+                _compare(*last[:3], precision * last[3])
         yield last if isinstance(last, Check) else Check(name, str(scene), "holds")
     except ValueError as error:
         if name != "lengths" or "lengths" not in str(error):
@@ -409,6 +410,8 @@ def _projection(scene: Scene) -> Iterator[Comparison]:
     excess = (theta - mean) @ scene.structures.mT - ((theta - mean) * mean).sum(1, keepdim=True)
     worst = excess.masked_fill(totals[feasible] == -math.inf, -math.inf).amax(1).clamp(min=0)
     yield "the duality gap of `project`", worst, torch.zeros_like(worst), 1e-8 * scene.size
+    yield "what its `gap` leaves out", (worst - solution.gap).clamp(min=0), torch.zeros_like(worst), 1e-9 * scene.size
+    yield "a weight below 0", solution.weights.clamp(max=0), torch.zeros_like(solution.weights), 0.0
 
 
 def _compiled(scene: Scene) -> Iterator[Comparison]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import Categorical, IndependentCategoricals, kernels
-from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase, enumerate_truth, launched_rows, make_scores, seeded, structure_indices
+from tests.helpers import GENERIC_CASES, OracleCase, enumerate_truth, launched_rows, make_scores, seeded, structure_indices
 
 OPERATIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "argmax": lambda oracle, scores: oracle.argmax(scores),
@@ -37,33 +37,6 @@ def expanded_scores(case: OracleCase, regime: float | str, layout: str) -> Tenso
     small, large = LAYOUTS[layout]
     rows = make_scores(case, regime, rows=4)[: max(small) * (2 if layout == "middle" else 1)]
     return rows.reshape(*small, *case.event).expand(*large, *case.event)
-
-
-@pytest.mark.parametrize("regime", [1.0, 50.0, "ties", "masked"], ids=str)
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
-def test_a_batch_is_a_loop_of_single_calls(case: OracleCase, operation: str, regime: float | str) -> None:
-    scores = make_scores(case, regime, rows=6)
-    single = torch.stack([OPERATIONS[operation](case.oracle, row) for row in scores])
-    batched = OPERATIONS[operation](case.oracle, scores.reshape(2, 3, *case.event))
-    assert batched.shape[:2] == (2, 3)
-    torch.testing.assert_close(batched.reshape(single.shape), single, rtol=1e-12, atol=1e-12)
-    strided = scores.reshape(2, 3, *case.event).transpose(0, 1)
-    torch.testing.assert_close(OPERATIONS[operation](case.oracle, strided), batched.transpose(0, 1), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("regime", [1.0, "masked"], ids=str)
-@pytest.mark.parametrize("operation", DIFFERENTIABLE)
-@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
-def test_gradients_of_a_batch_are_those_of_single_calls(case: OracleCase, operation: str, regime: float | str) -> None:
-    def gradient(scores: Tensor) -> Tensor:
-        leaf = scores.clone().requires_grad_()
-        result = OPERATIONS[operation](case.oracle, leaf)
-        (found,) = torch.autograd.grad(result.nan_to_num(neginf=0).sin().sum(), leaf)
-        return found
-
-    scores = make_scores(case, regime, rows=4)
-    torch.testing.assert_close(gradient(scores), torch.stack([gradient(row) for row in scores]), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -13,35 +13,12 @@ from structgrad.oracles import Categorical
 from tests.helpers import (
     GENERIC_CASES,
     ORACLE_CASES,
-    SCALES,
     OracleCase,
     cut_to_item,
     make_scores,
-    natural_parameters,
-    scores_of_structures,
-    structures,
 )
 
 cases = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
-
-
-def log_probabilities(case: OracleCase, scores: torch.Tensor) -> torch.Tensor:
-    return scores_of_structures(structures(case), natural_parameters(case, scores)).log_softmax(-1)
-
-
-@cases
-@pytest.mark.parametrize("scale", SCALES)
-def test_equals_the_enumeration(case: OracleCase, scale: float) -> None:
-    scores, other = make_scores(case, scale), make_scores(case, scale, seed=1)
-    here, there = log_probabilities(case, scores), log_probabilities(case, other)
-    expected = (here.exp() * (here - there)).sum(-1)
-    torch.testing.assert_close(case.oracle.kl(scores, other), expected, rtol=1e-10, atol=1e-12 * max(1.0, scale))
-
-
-@cases
-def test_of_a_law_from_itself_is_0(case: OracleCase) -> None:
-    scores = make_scores(case, "masked")
-    torch.testing.assert_close(case.oracle.kl(scores, scores), torch.zeros(len(scores), dtype=torch.float64), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", GENERIC_CASES, ids=str)

@@ -8,30 +8,7 @@ import pytest
 import torch
 
 from structgrad.oracles import LinearChain, Subset
-from tests.helpers import ORACLE_CASES, REGIMES, OracleCase, enumerate_truth, make_scores, pulled_back, shared_parts, structures
-
-
-@pytest.mark.parametrize("regime", REGIMES, ids=str)
-@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
-def test_marginals_are_the_expected_structure(case: OracleCase, regime: float | str, device: torch.device) -> None:
-    scores = make_scores(case, regime)
-    marginals = case.oracle.marginals(scores.to(device)).cpu()
-    torch.testing.assert_close(marginals, enumerate_truth(case, scores).marginals, rtol=1e-10, atol=1e-12)
-    assert bool((marginals >= 0).all())
-    assert bool((marginals <= structures(case).amax(0) + 1e-12).all())
-
-
-@pytest.mark.parametrize("regime", REGIMES, ids=str)
-@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
-def test_the_gradient_of_log_partition_is_marginals_in_the_natural_parameters(case: OracleCase, regime: float | str) -> None:
-    scores = make_scores(case, regime).requires_grad_()
-    rates = torch.arange(1.0, len(scores) + 1, dtype=torch.float64)
-    (gradient,) = torch.autograd.grad(
-        (rates * case.oracle.log_partition(scores)).masked_fill(~case.oracle.feasible(scores), 0).sum(), scores
-    )
-    expected = rates.reshape(-1, *[1] * len(case.event)) * enumerate_truth(case, scores.detach()).marginals
-    expected = pulled_back(case, scores.detach(), expected)
-    torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-11)
+from tests.helpers import ORACLE_CASES, REGIMES, OracleCase, make_scores, shared_parts, structures
 
 
 @pytest.mark.parametrize("case", [case for case in ORACLE_CASES if case.potentials is None], ids=str)

@@ -23,24 +23,6 @@ SAMPLES = 100_000
 ALPHA = 1e-4
 
 
-@pytest.mark.parametrize("scale", [0.05, 1.0, 5.0], ids=str)
-@pytest.mark.parametrize("case", [case for case in ORACLE_CASES if len(structures(case)) > 1], ids=str)
-def test_frequencies_are_the_probabilities(case: OracleCase, scale: float, device: torch.device) -> None:
-    scores = make_scores(case, scale, rows=1)[0]
-    samples = case.oracle.sample(scores.float().to(device), SAMPLES, generator=seeded(0, device)).cpu()
-    counts = structure_indices(case, samples).bincount(minlength=len(structures(case)))
-    assert chi_square_p_value(counts, enumerate_truth(case, scores.float()).probabilities[0]) > ALPHA
-
-
-@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
-def test_frequencies_under_a_mask(case: OracleCase) -> None:
-    rows = make_scores(case, "masked", rows=30)[2:]
-    scores = rows[case.oracle.feasible(rows)][0]
-    samples = case.oracle.sample(scores, SAMPLES, generator=seeded())
-    counts = structure_indices(case, samples).bincount(minlength=len(structures(case)))
-    assert chi_square_p_value(counts, enumerate_truth(case, scores).probabilities[0]) > ALPHA
-
-
 @pytest.mark.parametrize("expanded", [True, False])
 @pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
 def test_rows_are_independent_of_each_other(case: OracleCase, expanded: bool) -> None:
