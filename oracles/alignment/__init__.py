@@ -1,4 +1,4 @@
-"""Monotone alignments: the oracle and its kernels."""
+"""Monotone alignments."""
 
 from __future__ import annotations
 

@@ -44,7 +44,6 @@ class Alignment(DerivedOracle):
 
     name: ClassVar[str] = "alignment"
     axes: ClassVar[tuple[str, ...]] = ("rows", "columns")
-    kernel: ClassVar[str | None] = "alignment"
     references: ClassVar[tuple[str, ...]] = ("sakoe1978dynamic", "cuturi2017soft", "mensch2018differentiable")
     _ignores_entries: ClassVar[bool] = False
 

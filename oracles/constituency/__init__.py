@@ -1,4 +1,4 @@
-"""Binary constituency trees: the oracle and its kernels."""
+"""Binary constituency trees."""
 
 from __future__ import annotations
 

@@ -41,7 +41,6 @@ class Constituency(DerivedOracle):
     """
 
     name: ClassVar[str] = "constituency"
-    kernel: ClassVar[str] = "constituency"
     event_ndim: ClassVar[int] = 2
     references: ClassVar[tuple[str, ...]] = ("kasami1965efficient", "baker1979trainable", "huang2005better")
 

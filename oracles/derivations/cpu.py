@@ -779,23 +779,22 @@ def _descend(packed, lanes, space, wide, lane, uniforms, waiting, parts):
 
     An item made of nothing in one way takes no uniform.
     """
-    nodes, weights, found = space.nodes, space.weights, 0
-    waiting[0], top, step = len(packed.node_parts) - 1, 0, 0
-    while top >= 0:
-        node = waiting[top]
-        top -= 1
+    nodes, weights, found, step = space.nodes, space.weights, 0, 0
+    node, top = len(packed.node_parts) - 1, 0
+    while node > 0:
         begin, end = packed.begins[node], packed.begins[node + 1]
         chosen = begin
         if end > begin + 1 or packed.first[begin] + packed.second[begin] > 0:
             threshold, running = uniforms[step] * nodes[node * lanes + lane], 0.0
             step += 1
-            for x in range(begin, end):
-                # Places that are no negative ones, which would be looked for at every edge.
-                first = uint64(packed.first[x]) * uint64(lanes) + uint64(lane)
-                second = uint64(packed.second[x]) * uint64(lanes) + uint64(lane)
-                part = uint64(packed.edge_parts[x]) * uint64(lanes) + uint64(lane)
-                term = nodes[first] * nodes[second] * weights[part]
+            for x in range(uint64(begin), uint64(end)):
+                first = uint64(packed.first[x] * lanes + lane)
+                term = nodes[first]
+                if packed.second[x] > 0:
+                    term *= nodes[uint64(packed.second[x] * lanes + lane)]
+                term *= weights[uint64(packed.edge_parts[x] * lanes + lane)]
                 if wide:
+                    second, part = packed.second[x] * lanes + lane, packed.edge_parts[x] * lanes + lane
                     behind = space.exponents[first] + space.exponents[second] + space.part_exponents[part]
                     term *= 2.0 ** max(behind - space.exponents[node * lanes + lane], FARTHEST)
                 # Rounding may bring the threshold up to the total: the last edge of positive weight is then meant.
@@ -803,14 +802,28 @@ def _descend(packed, lanes, space, wide, lane, uniforms, waiting, parts):
                 running += term
                 if running > threshold:
                     break
-        if packed.edge_parts[chosen] < len(packed.used):
-            parts[found] = packed.used[packed.edge_parts[chosen]]
-            found += 1
-        for following in (packed.second[chosen], packed.first[chosen]):
-            if following > 0:
-                top += 1
-                waiting[top] = following
+        node, top, found = _next(packed, chosen, waiting, top, parts, found)
     return found
+
+
+@inlined
+def _next(packed, chosen, waiting, top, parts, found):
+    """Take the part of an edge; gives the node that comes next in preorder, how many others wait, and how many parts are found."""
+    chosen = uint64(chosen)
+    if packed.edge_parts[chosen] < len(packed.used):
+        parts[found] = packed.used[packed.edge_parts[chosen]]
+        found += 1
+    node, second = packed.first[chosen], packed.second[chosen]
+    if second > 0:
+        if node > 0:
+            waiting[top] = second
+            top += 1
+        else:
+            node = second
+    elif node == 0 and top > 0:
+        top -= 1
+        node = waiting[top]
+    return node, top, found
 
 
 @uncounted
@@ -850,11 +863,8 @@ def _maximise_edges(columns, scores, best, segment):
 @uncounted
 def follow(packed, lanes, scores, best, lane, waiting, parts):
     """The parts of the best derivation, and how many there are: of every node the first of the best edges, looked for again."""
-    none, found = len(packed.used), 0
-    waiting[0], top = len(packed.node_parts) - 1, 0
-    while top >= 0:
-        node = waiting[top]
-        top -= 1
+    node, top, none, found = len(packed.node_parts) - 1, 0, len(packed.used), 0
+    while node > 0:
         chosen, end = packed.begins[node], packed.begins[node + 1]
         if packed.node_parts[node] >= none:
             value = best[node * lanes + lane]
@@ -863,23 +873,20 @@ def follow(packed, lanes, scores, best, lane, waiting, parts):
         else:
             highest = -math.inf
             for x in range(packed.begins[node], end):
-                value = best[packed.first[x] * lanes + lane] + best[packed.second[x] * lanes + lane]
-                if value > highest:
-                    highest, chosen = value, x
-        if packed.edge_parts[chosen] < none:
-            parts[found] = packed.used[packed.edge_parts[chosen]]
-            found += 1
-        for following in (packed.second[chosen], packed.first[chosen]):
-            if following > 0:
-                top += 1
-                waiting[top] = following
+                value = best[uint64(packed.first[uint64(x)] * lanes + lane)]
+                if packed.second[uint64(x)] > 0:
+                    value += best[uint64(packed.second[uint64(x)] * lanes + lane)]
+                chosen = x if value > highest else chosen
+                highest = max(value, highest)
+        node, top, found = _next(packed, chosen, waiting, top, parts, found)
     return found
 
 
 @inlined
 def _value(packed, scores, best, x, lanes, lane) -> float:
-    value = best[packed.first[x] * lanes + lane] + best[packed.second[x] * lanes + lane]
-    return value + scores[packed.edge_parts[x] * lanes + lane]
+    x = uint64(x)
+    value = best[uint64(packed.first[x] * lanes + lane)] + best[uint64(packed.second[x] * lanes + lane)]
+    return value + scores[uint64(packed.edge_parts[x] * lanes + lane)]
 
 
 @uncounted

@@ -1,4 +1,4 @@
-"""Projective dependency trees: the oracle, Eisner's recursion and its kernels."""
+"""Projective dependency trees: the oracle and Eisner's recursion."""
 
 from __future__ import annotations
 

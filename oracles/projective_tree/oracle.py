@@ -42,7 +42,6 @@ class ProjectiveTree(DependencyTree, DerivedOracle):
     name: ClassVar[str] = "projective_tree"
     event_ndim: ClassVar[int] = 2
     references: ClassVar[tuple[str, ...]] = ("eisner1996three", "niculae2018sparsemap")
-    kernel: ClassVar[str | None] = "projective_tree"
 
     def count(self, event_shape: tuple[int, ...]) -> int:
         words = event_shape[0] - 1

@@ -73,12 +73,10 @@ def compiled(oracle: Any, scores: Tensor, lengths: Tensor | None = None) -> Spar
     """The projection of scores [b, *event] by the kernel; what is ignored is NaN to it."""
     event = tuple(scores.shape[1:])
     rows = torch.where(oracle.read_mask(event), scores.detach().double(), math.nan)
-    kernel = kernels.find(oracle.kernel, "project", rows, oracle.kernel_options())
-    assert kernel is not None
-    if lengths is None:
-        projection = solve_compiled(kernel, rows)
-    else:
-        projection = solve_compiled(kernel, oracle._complete(rows, lengths), oracle._inside(event, lengths).expand_as(rows))
+    completed = rows if lengths is None else oracle._complete(rows, lengths)
+    kernel = oracle._kernel("project", completed)
+    assert isinstance(kernel, kernels.Kernel)
+    projection = solve_compiled(kernel, completed, None if lengths is None else oracle._inside(event, lengths).expand_as(rows))
     return SparseSolution(projection, scores, tuple(scores.shape[:1]), oracle.event_ndim)
 
 

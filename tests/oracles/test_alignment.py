@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import Alignment, kernels
-from structgrad.oracles.alignment import cpu as compiled
 
 ORACLE = Alignment()
 SCALES = (0.05, 1.0, 10.0, 50.0, 300.0, 1000.0)
@@ -217,10 +216,10 @@ def test_kernels_give_the_path_that_ties_go_to() -> None:
 
 @pytest.mark.parametrize(("size", "scale"), [(128, 1.0), (128, 1000.0), (512, 1.0), (40, 10.0)])
 def test_every_usual_scale_is_certified(size: int, scale: float) -> None:
-    rows = random_scores((2, size, size), scale).numpy()
-    marginals, log_partition, certified = np.zeros_like(rows), np.zeros(2), np.zeros(2, bool)
-    compiled.marginals(rows, marginals, log_partition, certified)
-    assert certified.all()
+    rows = random_scores((2, size, size), scale)
+    marginals, kernel = torch.zeros_like(rows), ORACLE._kernel("marginals", rows)
+    assert isinstance(kernel, kernels.Kernel)
+    assert kernel.certify((rows,), (marginals, torch.zeros(2, dtype=torch.float64))) is None
     np.testing.assert_allclose(marginals[:, [0, -1], [0, -1]], 1.0, atol=1e-10)
 
 
@@ -244,22 +243,22 @@ def test_the_paths_of_a_large_grid_are_counted(closed: int) -> None:
 
 
 def test_scores_beyond_a_million_are_left_to_the_reference() -> None:
-    rows = random_scores((3, 4, 5)).numpy()
+    rows = random_scores((3, 4, 5))
     rows[1] *= 1e8
     rows[2, 1, 1] = -math.inf
-    log_partition, certified = np.zeros(3), np.zeros(3, bool)
-    compiled.log_partition(rows, log_partition, certified)
-    assert certified.tolist() == [True, False, True]
-    for call in (compiled.marginals, compiled.covariance_product, compiled.sample):
-        certified[:] = False
-        extra = {
-            compiled.marginals: (np.zeros_like(rows), log_partition),
-            compiled.covariance_product: (np.zeros_like(rows), np.zeros_like(rows)),
-            compiled.sample: (np.full((3, 1, 8), 0.5), np.zeros((3, 1, 4, 5))),
-        }[call]
-        call(rows, *extra, certified)
-        assert certified.tolist() == [True, False, True]
-    assert_kernels_agree(torch.from_numpy(rows), 1e-11)
+    log_partition = torch.zeros(3, dtype=torch.float64)
+    for operation, inputs, results in (
+        ("log_partition", (rows,), (log_partition,)),
+        ("marginals", (rows,), (torch.zeros_like(rows), log_partition)),
+        ("covariance_product", (rows, rows), (torch.zeros_like(rows),)),
+        ("sample", (rows, rows.new_full((3, 1, 8), 0.5)), (rows.new_zeros(3, 1, 4, 5),)),
+    ):
+        kernel = ORACLE._kernel(operation, rows)
+        assert isinstance(kernel, kernels.Kernel)
+        failed = kernel.certify(inputs, results)
+        assert failed is not None
+        assert failed.tolist() == [1]
+    assert_kernels_agree(rows, 1e-11)
 
 
 # Ties, forbidden cells and costs.

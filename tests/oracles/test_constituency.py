@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import Constituency, kernels
-from structgrad.oracles.constituency import cpu as compiled
 from tests.helpers import seeded
 
 ORACLE = Constituency()
@@ -261,8 +260,8 @@ def test_a_direction_of_zeros() -> None:
 
 def test_rows_do_not_depend_on_their_neighbours() -> None:
     """A workspace serves all rows of a call: what a wild or infeasible row leaves behind must not reach the next."""
-    tame = masked(20, 1.0, rows=4)[1:]
-    wild = torch.cat([gaussian(20, 3000.0, rows=2), torch.full((1, 20, 20), -math.inf, dtype=torch.float64)])
+    tame = masked(20, 1.0, rows=5)[1:]
+    wild = torch.cat([gaussian(20, 3000.0, rows=3), torch.full((1, 20, 20), -math.inf, dtype=torch.float64)])
     mixed = torch.stack([row for pair in zip(wild, tame, strict=True) for row in pair])
     for compute in (
         ORACLE.argmax,
@@ -271,19 +270,6 @@ def test_rows_do_not_depend_on_their_neighbours() -> None:
         lambda scores: torch.autograd.grad(ORACLE.marginals(scores.requires_grad_()), scores, torch.ones_like(scores).triu(1))[0],
     ):
         assert torch.equal(compute(mixed.clone())[1::2], compute(tame.clone()))
-
-
-def test_the_operations_count_what_a_row_costs() -> None:
-    assert compiled.operations((1, 1)) < compiled.operations((20, 20)) < compiled.operations((40, 40)) / 3
-
-
-def testbest_parts_lists_the_spans_of_the_argmax() -> None:
-    for row in [*masked(12, 1.0)[1:], *gaussian(12, 1e100)]:
-        space, parts = compiled._workspace(12), np.empty(23, np.int32)
-        assert compiled.best_parts(row.numpy(), space, parts) == 23
-        structure = torch.zeros(144, dtype=torch.float64)
-        structure[torch.from_numpy(parts).long()] = 1
-        assert torch.equal(structure.reshape(12, 12), ORACLE.argmax(row))
 
 
 # Structures.
