@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from structgrad.oracles import Categorical, Constituency, Subset, make_oracle, plugins
+from structgrad.oracles import Categorical, Constituency, Subset, kernels, make_oracle, plugins
 from structgrad.reports.verbs import doctor
 from structgrad.reports.verbs.describe import facts
 from structgrad.suites.measures.bias import measure
@@ -104,6 +104,15 @@ def test_a_healthy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     names = ["python", "structgrad", "torch", "cores", "load", "memory", "disk", "folder", "oracles"]
     assert {*names, "compiled kernels", "score files"} <= {check["name"] for check in found["checks"]}
     assert all(check["advice"] for check in found["checks"] if check["broken"])
+
+
+def test_the_code_that_computes_an_operation() -> None:
+    lines = call("doctor", "--served", "--only", "tree").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["argmax", "projective_tree", "spanning_tree"]
+    table = json.loads(call("doctor", "--served", "--json", "--only", "ctc").stdout)
+    assert table["ctc"]["marginals"] == table["ctc"]["backward"] == "executor"
+    with kernels.disabled():
+        assert set(json.loads(call("doctor", "--served", "--json", "--only", "ctc").stdout)["ctc"].values()) == {"torch"}
 
 
 def test_what_would_fail_a_run_gives_exit_code_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
