@@ -10,7 +10,6 @@ from .compilation import compiled, uncounted
 from .vectors import (
     WIDTH,
     add,
-    by_precision,
     greatest,
     least,
     load,
@@ -100,7 +99,3 @@ def exponential_single(x):
     even = multiply_add(square, even, spread_single(_S2))
     polynomial = multiply_add(square, multiply_add(r, odd, even), add(r, spread_single(_ONE)))
     return where_greater(x, lowest, multiply(polynomial, power_of_two(shifted)), spread_single(_ZERO))
-
-
-exponential_own = by_precision(exponential, exponential_single)
-"""`exponential` or `exponential_single`, by the precision of the vector, whose numbers are up to 0."""

@@ -6,8 +6,7 @@ machine has shorter vectors, the compiler takes several.
 
 Vectors of twice as many float32 numbers know the same operations; `load_singles`, `spread_single` and `power_of_two` make them, `low_half`
 and `high_half` convert them. So do vectors of four float64 numbers, of `load_four`, `spread_four` and `store_four`: half as much memory is
-touched at a time. `load_own`, `store_own` and `spread_own` are for functions of arrays of either precision, whose vectors are of the
-array's own.
+touched at a time. `load_own` is for functions of arrays of either precision, whose vectors are of the array's own.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.extending import intrinsic, models, overload, register_model
+from numba.extending import intrinsic, models, register_model
 
 WIDTH = 8
 
@@ -48,16 +47,6 @@ def _operation(build: Callable[..., Any]) -> Any:
 def _own(array: Any) -> Any:
     """The vectors in the precision of an array."""
     return _SINGLES if array.dtype == types.float32 else _LANES
-
-
-def by_precision(double: Any, single: Any) -> Any:
-    """A function of one vector for compiled functions: one of these two, by the vector's precision."""
-
-    def choose(vector: Any) -> Any:
-        raise NotImplementedError("compiled functions alone call it")
-
-    overload(choose)(lambda vector: (lambda vector: single(vector)) if vector is _SINGLES else (lambda vector: double(vector)))
-    return choose
 
 
 def _pointer(context: Any, builder: Any, kind: Any, array: Any, place: Any, vector: Any) -> Any:
@@ -122,18 +111,6 @@ def store(typing_context: Any, array: Any, place: Any, vector: Any) -> Any:
 
 
 @_operation
-def store_own(typing_context: Any, array: Any, place: Any, vector: Any) -> Any:
-    """Write a vector at a place of an array of its own precision."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], arguments[2].type)
-        builder.store(arguments[2], pointer, align=signature.args[0].dtype.bitwidth // 8)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, _own(array)), generate
-
-
-@_operation
 def load_four(typing_context: Any, array: Any, place: Any) -> Any:
     """The four numbers at a place of an array."""
 
@@ -183,18 +160,6 @@ spread_four = _spreading(_FOUR, types.float64)
 
 spread_single = _spreading(_SINGLES, types.float32)
 """The same in float32."""
-
-
-@_operation
-def spread_own(typing_context: Any, array: Any, number: Any) -> Any:
-    """The vector in the precision of an array whose entries are all this float64 number."""
-    own = _own(array)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        single = own is _SINGLES
-        return _filled(builder, own, builder.fptrunc(arguments[1], ir.FloatType()) if single else arguments[1])
-
-    return own(array, types.float64), generate
 
 
 def _shuffled(*places: int) -> Any:

@@ -12,11 +12,10 @@ import math
 import numpy as np
 
 from ..kernels.bounds import all_below
-from ..kernels.compilation import compiled, inner, uncounted
-from ..kernels.exponential import exponential, exponential_own
+from ..kernels.compilation import compiled, inner, reordered, uncounted
+from ..kernels.exponential import exponentials
 from ..kernels.parts import no_numbers, no_structures
 from ..kernels.selection import first_place, top
-from ..kernels.vectors import WIDTH, add, divide, load, load_own, multiply, own_width, spread_own, store, store_own, subtract, total
 
 TOGETHER = 4096
 """Numbers that are weighed together: they stay in the nearest cache."""
@@ -94,38 +93,29 @@ def _lines(values: np.ndarray) -> np.ndarray:
     return values.reshape(-1, max(1, values.shape[-1]))
 
 
-@uncounted
-def _together(rows: np.ndarray) -> int:
-    """How many lines are weighed together."""
-    return max(1, TOGETHER // rows.shape[-1])
-
-
 @inner
 def _weigh(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -> bool:
     """Write log-partitions, and marginals where there is room for them; whether all is below +inf, and none is NaN.
 
     Of the many sums of an item the logarithm of their product is taken.
     """
-    lines, chances, together, step = _lines(rows), _lines(marginals), _together(rows), own_width(rows)
+    lines, chances = _lines(rows), _lines(marginals)
     size, each = lines.shape[1], len(lines) // max(1, len(rows))
-    # One piece of memory: weights in whole vectors, tops and sums of lines, and ones before zeros.
-    scratch = np.zeros(min(rows.size, together * size) + 2 * together + 4 * step, rows.dtype)
-    room, tops, totals = scratch[2 * together + 2 * step :], scratch[:together], scratch[together : 2 * together]
-    first_ones = scratch[2 * together : 2 * together + 2 * step]
-    first_ones[:step] = 1
+    together = max(1, TOGETHER // size)
+    room, tops = np.empty(min(together, len(lines)) * size), np.empty(together)
     item, inside, logarithm, product = 0, 0, 0.0, 1.0
     for first in range(0, len(lines), together):
         many = lines[first : first + together]
-        _lower(many, room, tops)
-        for i in range(0, many.size, step):
-            store_own(room, i, exponential_own(load_own(room, i)))
-        room[many.size : many.size + step] = 0  # what filled the last vector, of which exponentials would be taken again and again
-        _add_up(room, size, first_ones, totals[: len(many)])
-        _divide(room, totals, chances[first : first + together])
+        weights = room[: many.size]
+        _lower(many, weights, tops)
+        exponentials(weights, 0.0, weights)
         for k in range(len(many)):
+            total = _total(weights[k * size : (k + 1) * size])
+            if len(chances) > 0:
+                _divide(weights[k * size : (k + 1) * size], total, chances[first + k])
             inside += 1
             logarithm += tops[k]
-            product *= totals[k]
+            product *= total
             if product > LARGE or inside == each:
                 logarithm, product = logarithm + (math.log(product) if product > 0 else -math.inf), 1.0
             if inside == each:
@@ -136,16 +126,54 @@ def _weigh(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -
     return all_below(rows.reshape(-1))
 
 
+@uncounted
+def _lower(lines: np.ndarray, weights: np.ndarray, tops: np.ndarray) -> None:
+    """Write ``θ − top`` of lines, and their tops."""
+    size = lines.shape[1]
+    for k in range(len(lines)):
+        line, lowered = lines[k], weights[k * size : (k + 1) * size]
+        tops[k] = top(line)
+        shift = tops[k] if tops[k] > -math.inf else 0.0
+        for i in range(size):
+            lowered[i] = line[i] - shift
+
+
+@reordered
+def _total(weights: np.ndarray) -> float:
+    total = 0.0
+    for i in range(len(weights)):
+        total += weights[i]
+    return total
+
+
+@uncounted
+def _run(weights: np.ndarray) -> None:
+    """Make weights their running sums."""
+    total = 0.0
+    for i in range(len(weights)):
+        total += weights[i]
+        weights[i] = total
+
+
+@uncounted
+def _divide(weights: np.ndarray, total: float, chances: np.ndarray) -> None:
+    for i in range(len(weights)):
+        chances[i] = weights[i] / total
+
+
 @compiled
 def _draw(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numbers: np.ndarray) -> None:
     """Draws of rows by uniforms [b, s, lines], in float64: into structures, or numbers where there is room, which are 0 before."""
     size, lines, draws = rows.shape[-1], uniforms.shape[2], uniforms.shape[1]
-    sums, shares, places = np.zeros(lines * size + WIDTH), np.empty(draws), np.empty((lines, draws), np.int64)
+    sums, tops, shares, places = np.empty(lines * size), np.empty(lines), np.empty(draws), np.empty((lines, draws), np.int64)
     dense = structures.reshape(-1, max(1, lines * size))
     for item in range(len(rows) if size else 0):
-        if not _sum_up(_lines(rows[item]), sums):
+        _lower(_lines(rows[item]), sums, tops)
+        if not tops.min() > -math.inf:
             continue
+        exponentials(sums, 0.0, sums)
         for line in range(lines):
+            _run(sums[line * size : (line + 1) * size])
             for draw in range(draws):
                 shares[draw] = uniforms[item, draw, line]
             _search(sums[line * size : (line + 1) * size], shares, places[line])
@@ -156,25 +184,6 @@ def _draw(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, number
                     numbers[item, draw, line] = 1 + part
                 else:
                     dense[item * draws + draw, part] = 1
-
-
-@uncounted
-def _sum_up(lines: np.ndarray, sums: np.ndarray) -> bool:
-    """Write the running sums of the weights of an item's lines; whether every line has some."""
-    size, some = lines.shape[1], True
-    for k in range(len(lines)):
-        highest = top(lines[k])
-        some &= highest > -math.inf
-        for i in range(size):
-            sums[k * size + i] = float(lines[k, i]) - (highest if highest > -math.inf else 0.0)
-    for i in range(0, lines.size, WIDTH):
-        store(sums, i, exponential(load(sums, i)))
-    for k in range(len(lines)):
-        total = 0.0
-        for i in range(k * size, (k + 1) * size):
-            total += sums[i]
-            sums[i] = total
-    return some
 
 
 @uncounted
@@ -210,41 +219,3 @@ def _mark(places: np.ndarray, structures: np.ndarray) -> None:
     for k in range(len(places)):
         if places[k] >= 0:
             structures[k, places[k]] = 1
-
-
-@uncounted
-def _lower(lines: np.ndarray, room: np.ndarray, tops: np.ndarray) -> None:
-    """Write ``θ − top`` of lines, and their tops."""
-    size, step = lines.shape[1], own_width(room)
-    for k in range(len(lines)):
-        line, weights = lines[k], room[k * size : (k + 1) * size]
-        tops[k] = top(line)
-        shift = tops[k] if tops[k] > -math.inf else 0.0
-        for i in range(0, size - step + 1, step):
-            store_own(weights, i, subtract(load_own(line, i), spread_own(room, shift)))
-        for i in range(size - size % step, size):
-            weights[i] = line[i] - room.dtype.type(shift)
-
-
-@uncounted
-def _add_up(room: np.ndarray, size: int, first_ones: np.ndarray, totals: np.ndarray) -> None:
-    """The sums of the weights of lines; what stands after the end of a line counts for nothing."""
-    step = own_width(room)
-    for k in range(len(totals)):
-        whole = size - size % step
-        sums = multiply(load_own(room, k * size + whole), load_own(first_ones, step - size % step))
-        for i in range(k * size, k * size + whole, step):
-            sums = add(sums, load_own(room, i))
-        totals[k] = total(sums)
-
-
-@uncounted
-def _divide(room: np.ndarray, totals: np.ndarray, lines: np.ndarray) -> None:
-    """Write weights divided by their sums into lines."""
-    size, step = lines.shape[1], own_width(room)
-    for k in range(len(lines)):
-        weights, line = room[k * size : (k + 1) * size], lines[k]
-        for i in range(0, size - step + 1, step):
-            store_own(line, i, divide(load_own(weights, i), spread_own(room, totals[k])))
-        for i in range(size - size % step, size):
-            line[i] = weights[i] / room.dtype.type(totals[k])
