@@ -90,7 +90,8 @@ _CLASSES = {  # by class the name that it declares, in today's files
     node.name: ast.literal_eval(word.value)
     for path in sorted((ROOMS / "estimators").glob("*.py"))
     for node in ast.parse(path.read_text(encoding="utf-8")).body
-    for word in (node.keywords if isinstance(node, ast.ClassDef) else ())
+    if isinstance(node, ast.ClassDef)
+    for word in node.keywords
     if word.arg == "name"
 }
 _REGISTRY = ast.parse((ROOMS / "estimators" / "__init__.py").read_text(encoding="utf-8"))

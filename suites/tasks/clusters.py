@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -119,10 +118,6 @@ def v_measure(found: Tensor, true: Tensor) -> float:
     joint = torch.zeros(int(found.max()) + 1, int(true.max()) + 1, dtype=torch.float64)
     joint.index_put_((found, true), torch.ones(len(found), dtype=torch.float64), accumulate=True)
     joint /= joint.sum()
-    of_found, of_true = _entropy(joint.sum(1)), _entropy(joint.sum(0))
-    shared = of_found + of_true - _entropy(joint)
+    of_found, of_true, both = (float(torch.special.entr(law).sum()) for law in (joint.sum(1), joint.sum(0), joint))
+    shared = of_found + of_true - both
     return 2 * shared / (of_found + of_true) if of_found + of_true > 0 else 1.0
-
-
-def _entropy(law: Tensor) -> float:
-    return -math.fsum(p * math.log(p) for p in law.flatten().tolist() if p > 0)
