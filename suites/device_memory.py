@@ -42,11 +42,7 @@ class Launches:
     block: int = 1  # rows that are never split; ``rows`` is a multiple of it
 
     def over(self, start: int, stop: int, compute: Callable[[int, int], T]) -> Iterator[tuple[int, T]]:
-        """Yield the first row and ``compute(first, count)`` of every launch; without enough memory, again with half its rows.
-
-        Raises:
-            torch.OutOfMemoryError: there is none for a single block.
-        """
+        """Yield the first row and ``compute(first, count)`` of every launch; without enough memory, again with half its rows."""
         rows, first = self.rows, start
         while first < stop:
             count = min(rows, stop - first)

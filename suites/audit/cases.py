@@ -141,8 +141,7 @@ def masked_scores(structure: Structure, rows: int) -> Tensor:
 @functools.cache
 def all_structures(structure: Structure) -> Tensor:
     """Float64 ``[count, *event]``."""
-    listed: Tensor = structure.oracle.enumerate(structure.event, dtype=torch.float64)
-    return listed
+    return structure.oracle.enumerate(structure.event, dtype=torch.float64)  # type: ignore[no-any-return]
 
 
 def off_structures(points: Tensor, structure: Structure) -> bool:
@@ -192,27 +191,21 @@ def seeded(seed: int, *names: str) -> torch.Generator:
 
 
 @dataclass(frozen=True)
-class AuditEffort:
-    """Limits of an audit: replicates of the first look of one test and of all, its seconds, and the number of structures."""
+class AuditEffort(Effort):
+    """Limits of one test at the whole level; the correction for the number of tests comes later.
 
-    alpha: float = 1e-3
-    seed: int = 0
-    first: int = 4096
-    most: int = 262_144
+    A bias whose upper 95 % bound is below 5 % of the target counts as none.
+    """
+
+    most_replicates: int = 262_144
     seconds: float = 5.0
-    structures: int = 5
-
-    @property
-    def effort(self) -> Effort:
-        """Effort of one sequential test at the whole level; the correction for the number of tests comes later.
-
-        A bias whose upper 95 % bound is below 5 % of the target counts as none.
-        """
-        return Effort(replicates=self.first, most_replicates=self.most, seconds=self.seconds, alpha=self.alpha, equivalence=0.05)
+    equivalence: float = 0.05
+    seed: int = 0
+    structures: int = 5  # the most structures of an audit
 
     def sampling(self, *key: str) -> Sampling:
         """Replicates of one purpose."""
-        return Sampling(replicates=self.first, seed=self.seed, key=("audit", *key))
+        return Sampling(replicates=self.replicates, seed=self.seed, key=("audit", *key))
 
 
 @dataclass

@@ -23,7 +23,7 @@ from .means import compare, mean_checks, same_mean_checks, twin_of
 from .result import SPOILING, Audit, Check, FlatComparison, check_limits, checked, settled
 from .subject import FunctionEstimator, Subject, numbers, subject_of, with_neutral_options, with_other_value
 
-QUICK: dict[str, Any] = {"first": 4096, "most": 16_384, "seconds": 1.5, "structures": 2}  # changes of ``quick``
+QUICK: dict[str, Any] = {"most_replicates": 16_384, "seconds": 1.5, "structures": 2}  # changes of ``quick``
 MANY_ZEROS = 0.5  # share of estimates of exactly 0 from which a warning is given
 
 NO_CLAIM = "biased by declaration: its mean is held to nothing; compare it with that of another estimator (mean_of)"
@@ -217,7 +217,7 @@ class _Examination:
 
     def _means(self, law: str, estimator: Estimator[Any], reference: Estimator[Any] | None, replicates: int = 4096) -> list[Point]:
         """The means of another estimator on the first structure; nothing if it raises."""
-        effort = replace(self.effort, first=replicates, most=max(replicates, 16_384), seconds=1.5)
+        effort = replace(self.effort, replicates=replicates, most_replicates=max(replicates, 16_384), seconds=1.5)
         points: list[Point] = []
         case = Case(replace(self.subject, estimator=estimator), self.structures[0], effort)
         with contextlib.suppress(Exception):  # another value may be out of its range

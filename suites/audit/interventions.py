@@ -119,8 +119,7 @@ class Dissection:
     @cached_property
     def log_chances(self) -> Tensor:
         """``log p(z_i)``, ``[N, rows]``."""
-        found: Tensor = self.structure.oracle.log_prob(self.samples, self.scores.expand(self.samples.shape))
-        return found
+        return self.structure.oracle.log_prob(self.samples, self.scores.expand(self.samples.shape))  # type: ignore[no-any-return]
 
     @cached_property
     def equal(self) -> Tensor:
@@ -195,8 +194,7 @@ class Dissection:
     def chances(self) -> Tensor:
         """The probability of each structure."""
         structures = all_structures(self.structure)
-        found: Tensor = self.structure.oracle.log_prob(structures, self.scores.expand(structures.shape)).exp()
-        return found
+        return self.structure.oracle.log_prob(structures, self.scores.expand(structures.shape)).exp()  # type: ignore[no-any-return]
 
     def counts(self, weights: Tensor | None = None) -> Tensor:
         """Number of times that each structure is a sample, or its total weight in all estimates."""

@@ -140,15 +140,15 @@ def expected_checks(case: Case, points: list[Point]) -> Iterator[Check]:
             yield Check("objective", where, "holds" if right else "violated", detail)
         elif regime in TESTED:
             # At flat scores a mean is pinned down; elsewhere only errors are searched.
-            looked = effort if regime == "flat" else replace(effort, most=min(effort.most, 4 * effort.first))
+            looked = effort if regime == "flat" else replace(effort, most_replicates=min(effort.most_replicates, 4 * effort.replicates))
             draw, losses = sampler(case.fresh(), aim, sampling), averaged_losses(case.subject.estimator)
-            outcome = sequential_test(draw, truth, looked.effort, losses)
+            outcome = sequential_test(draw, truth, looked, losses)
             moments, bound = outcome.moments, outcome.bound
             # Batches at peaked scores are not normal: they explain a wrong mean only if all is right at flatter ones.
             if not found_wrong:
                 points.append(replace(point, found=moments.mean + moments.gradient, wanted=moments.gradient, tolerance=None))
             found_wrong |= outcome.p_value is not None and outcome.p_value < effort.alpha
-            pinned = bound is not None and bound <= looked.effort.equivalence
+            pinned = bound is not None and bound <= looked.equivalence
             # Rare structures leave the bound wide at peaked scores: an error is proven there, or nothing follows.
             status: Status = "undecided" if regime == "flat" and not pinned else "holds"
             unproven = f"; no error is proven, and the bias is below {bound:.0%} of the gradient" if bound and not pinned else ""
@@ -254,7 +254,7 @@ def same_mean_checks(case: Case, reference: Estimator[Any], points: list[Point],
             def test(
                 slot: str, times: int, draws: tuple[Sampler, Sampler] = draws, point: Point = point, pairs: list[Point] = pairs
             ) -> float:
-                here, there = (draw(slot, times * min(effort.most, 4 * effort.first)) for draw in draws)
+                here, there = (draw(slot, times * min(effort.most_replicates, 4 * effort.replicates)) for draw in draws)
                 pairs.append(replace(point, found=here.mean + here.gradient, wanted=own * (there.mean + there.gradient), tolerance=None))
                 return pairs[-1].distance(pairs[-1].wanted)[1]
 
@@ -263,7 +263,7 @@ def same_mean_checks(case: Case, reference: Estimator[Any], points: list[Point],
             (mean, wanted), rows = pairs[-1].pair, pairs[-1].found - pairs[-1].wanted
             size, noise = max(float(wanted.norm()), 1e-300), 2 * float(rows.std(0).norm()) / math.sqrt(len(rows))
             bound = (float((mean - wanted).norm()) + noise) / size
-            status: Status = "holds" if bound <= effort.effort.equivalence else "undecided"
+            status: Status = "holds" if bound <= effort.equivalence else "undecided"
             detail = f"gain {float((mean * wanted).sum()) / size**2:.3g} ± {noise / size:.2g} against the mean of {name}"
             yield Check(law, where, status, detail, p_value=p_value, unproven=f"; the means differ by less than {bound:.0%}")
 

@@ -40,12 +40,7 @@ class Check:
 
     @property
     def sentence(self) -> str:
-        """One line.
-
-        Example:
-            >>> Check("seeds", "categorical", "violated", "two calls with one seed differ", "an unseeded draw").sentence
-            'seeds [categorical]: two calls with one seed differ; likely cause: an unseeded draw'
-        """
+        """One line."""
         place = f" [{self.where}]" if self.where else ""
         more = f"; likely cause: {self.cause}" if self.cause else f"; to change: {self.remedy}" if self.remedy else ""
         return f"{self.law}{place}: {self.detail}{more}"

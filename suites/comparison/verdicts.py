@@ -63,12 +63,6 @@ def compare(
       interval, if it is estimated. ``scale``: ``ratio`` or ``difference``.
     - ``method``: ``exact``, ``paired``, ``independent``, or empty if nothing was compared.
     - ``p_value``: of "it is not worse", or "it did not change" for metrics that must stay. ``p_adjusted``: over all comparisons.
-
-    Example:
-        >>> from dataclasses import replace
-        >>> row = Row("c", "sparsity", "toy", "init", "", "subset[k=3]", "mlp", "ste", "ste", metric="support", value=3.0, tier="exact")
-        >>> compare([row], [replace(row, value=4.0)])["verdict"].tolist()
-        ['regressed']
     """
     settings = settings or Settings()
     pairs = matched(prepared(base), prepared(head))

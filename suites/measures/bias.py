@@ -20,11 +20,11 @@ from ...oracles.capabilities import EnumerableOracle
 from ..base import Instance, NonFiniteError, Problem, estimator_name, loss_name, oracle_name
 from ..problems.sized import size_text
 from ..statistics.adaptive import Budget, sample_until
-from ..statistics.geometry import Geometry
 from ..statistics.interval import Interval
 from ..statistics.intervals import UNRESOLVED, bias_interval
 from ..statistics.metrics import (
     UNDIRECTED,
+    Geometry,
     NoisyGradient,
     Summary,
     estimated_against,

@@ -123,8 +123,7 @@ def _item(name: str, task: Task, model: LatentModel, split: Split, number: int) 
     loss, items = within(task, batch, task.loss(exact, batch), scores), -task.oracle.event_ndim - 1
 
     def of_one(structure: Tensor) -> Tensor:
-        found: Tensor = loss(structure.unsqueeze(items))[..., 0]
-        return found
+        return loss(structure.unsqueeze(items))[..., 0]
 
     return Instance(name, scores[0], replace(loss, call=of_one, gold=None if loss.gold is None else loss.gold[0]))
 

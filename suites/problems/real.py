@@ -59,8 +59,7 @@ class RealItems(FileItems):
     def gold(self, index: int) -> Tensor:
         event = tuple(self.scores(index, self.stages[-1]).shape)
         indices = self.double(self.gold_key, index, *map(slice, self.oracle.index_shape(event))).long()
-        dense: Tensor = self.oracle.dense(indices, event, dtype=torch.float64)
-        return dense
+        return self.oracle.dense(indices, event, dtype=torch.float64)  # type: ignore[no-any-return]
 
 
 class Tagging(RealItems):

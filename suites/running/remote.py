@@ -47,12 +47,7 @@ def is_url(place: object) -> bool:
 
 
 def working_folder(url: str) -> Path:
-    """The local folder of a run that is copied to a URL.
-
-    Example:
-        >>> working_folder("s3://bucket/a run/").as_posix()
-        'structgrad-results/a-run-17664381'
-    """
+    """The local folder of a run that is copied to a URL."""
     name = re.sub(r"[^0-9A-Za-z_-]+", "-", url.rstrip("/").rpartition("/")[2]).strip("-")[:40]
     return Path("structgrad-results") / f"{name or 'run'}-{hashlib.blake2b(url.rstrip('/').encode(), digest_size=16).hexdigest()[:8]}"
 

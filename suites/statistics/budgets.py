@@ -32,13 +32,7 @@ class Worth:
     gain: Array
 
     def rho(self, count: Array) -> Array:
-        """``ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²)`` for the mean ĝ of M estimates; 0 for an estimate that is always 0.
-
-        Example:
-            >>> one = Worth(*(np.array([value]) for value in (0.0, 3.0, 1.0)))
-            >>> [float(one.rho(np.array([count]))[0]) for count in (1.0, 9.0)]
-            [0.5, 0.8660254037844387]
-        """
+        """``ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²)`` for the mean ĝ of M estimates; 0 for an estimate that is always 0."""
         length = np.maximum(self.bias_squared + 2 * self.gain - 1, self.gain**2) + self.variance / count
         alive = length > 0
         return np.where(alive, self.gain / np.sqrt(np.where(alive, length, 1.0)), 0.0)
@@ -53,11 +47,6 @@ def loss_evaluations(evaluations: Evaluations, **sizes: int) -> float:
 
     ``sizes`` are the numbers of losses of declared passes: ``enumerations``, ``support_losses``, ``completions``, ``swap_losses``,
     ``alternatives``. ValueError if one is missing.
-
-    Example:
-        >>> from structgrad.estimators import Evaluations
-        >>> loss_evaluations(Evaluations(losses=4, loss_gradients=1)), loss_evaluations(Evaluations(enumerations=1), enumerations=120)
-        (6.0, 120.0)
     """
     total = float(evaluations.losses + GRADIENT_WORK * evaluations.loss_gradients)
     for name in ("enumerations", "support_losses", "completions", "swap_losses", "alternatives"):

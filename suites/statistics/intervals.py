@@ -36,10 +36,6 @@ def events(squares: Tensor, count: Tensor) -> float:
     The sums of squares of batches vary little if every replicate adds to them, and much if few do. Events that fall into B batches
     at random, E in all, give these sums the squared coefficient of variation B/E. Of a heavy tail it is about replicates / kurtosis.
     It is 0 without a spread, and infinite with fewer than two batches, which have no interval.
-
-    Example:
-        >>> round(events(torch.tensor([4.0, 0.0, 0.0, 0.0]), torch.full((4,), 100.0)))
-        1
     """
     means = (squares / (count - 1))[count > 1]
     if len(means) < 2:

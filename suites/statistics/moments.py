@@ -112,8 +112,7 @@ class Moments:
     @functools.cached_property
     def direction(self) -> Tensor:
         """``g / ‖g‖``, 0 without a gradient."""
-        unit: Tensor = self.gradient / self.gradient.norm().clamp(min=1e-300)
-        return unit
+        return self.gradient / self.gradient.norm().clamp(min=1e-300)  # type: ignore[no-any-return]
 
     @property
     def total(self) -> int:

@@ -32,12 +32,6 @@ def best(scores: Array, common: Array | None = None, *, fewest: int = 2) -> Sele
 
     Scores are finite, [contenders, instances], the larger the better. ``common``, [contenders], is the standard error that all scores of a
     contender share, such as that of its cost. With fewer than ``fewest`` instances all rivals are tied, and there is no interval.
-
-    Example:
-        >>> scores = np.array([[0.1, 0.2, 0.3, 0.2], [0.8, 0.9, 1.0, 0.9], [0.6, 1.0, 0.9, 1.0]])
-        >>> found = best(scores)
-        >>> found.winner, round(found.score.value, 2), found.tied
-        (1, 0.9, (2,))
     """
     if scores.ndim != 2 or 0 in scores.shape:
         raise ValueError(f"`best` got scores of shape {scores.shape}; expected [contenders, instances], at least one of each")

@@ -151,8 +151,7 @@ class AutoEncoder(Task):
         return TaskLoss(lambda z: self._error(model, batch, z) / (2 * self.noise), "negative_log_likelihood")
 
     def _error(self, model: LatentModel, batch: Batch, z: Tensor) -> Tensor:
-        error: Tensor = (model.decoder(z.flatten(-2)) - batch.labels).square().sum(-1)
-        return error
+        return (model.decoder(z.flatten(-2)) - batch.labels).square().sum(-1)  # type: ignore[no-any-return]
 
     def regulariser(self, model: LatentModel, batch: Batch) -> Callable[[Tensor], Tensor]:
         def divergence(scores: Tensor) -> Tensor:

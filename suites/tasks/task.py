@@ -157,8 +157,7 @@ class Task(Configured, abc.ABC):
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
         """Logits ``[..., b]`` or ``[..., b, C]`` by the decoder, from the inputs and from structures ``[..., b, *event]``."""
-        logits: Tensor = model.decoder(*batch.inputs, structure)
-        return logits
+        return model.decoder(*batch.inputs, structure)  # type: ignore[no-any-return]
 
     def quality(self, batch: Batch, structure: Tensor) -> Tensor | None:
         """Quality ``[b]`` of structures ``[b, *event]``, between 0 and 1; None if it is not defined item by item."""

@@ -124,14 +124,6 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
     References:
         Chiang & Li 2009, "First- and second-order expectation semirings with applications to minimum-risk training", sections 3 and 4
         (moments over derivations).
-
-    Example:
-        >>> from structgrad.oracles import SpanningTree
-        >>> from structgrad.suites.problems.losses import Hamming
-        >>> gold = SpanningTree.structure(torch.arange(80), torch.float64)
-        >>> truth = analytic_truth(Hamming(gold), SpanningTree(), torch.zeros(81, 81, dtype=torch.float64))
-        >>> round(truth.value, 4), truth.method, truth.count == 80**79
-        (79.0, 'analytic:linear', True)
     """
     theta = scores.detach().double()
     if theta.ndim != oracle.event_ndim:

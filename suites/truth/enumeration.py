@@ -22,7 +22,7 @@ from ...oracles.capabilities import EnumerableOracle, MarginalOracle, Oracle
 from ...oracles.capabilities.enumeration import MAX_RANK
 from ...oracles.magnitudes import counted, duration
 from ..device_memory import Launches, available
-from ..statistics.geometry import Geometry
+from ..statistics.metrics import Geometry
 from .loss_checks import checked, examine_loss, values
 
 CAP = 2_000_000  # the largest space that is enumerated unless a caller asks for more

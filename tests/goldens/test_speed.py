@@ -18,8 +18,7 @@ def statistics_of_draws() -> dict[str, Any]:
     """Metrics, intervals and bounds of seeded replicates: of 10 parts, of 60 with zeros and Fisher information, and of 300."""
     from structgrad.suites.measures.bias_tests import bias_bound
     from structgrad.suites.statistics.adaptive import Budget, sample_until
-    from structgrad.suites.statistics.geometry import Geometry
-    from structgrad.suites.statistics.metrics import estimated_metrics, without_each_batch
+    from structgrad.suites.statistics.metrics import Geometry, estimated_metrics, without_each_batch
     from structgrad.suites.statistics.moments import Moments
 
     found: dict[str, Any] = {}
@@ -67,8 +66,7 @@ def exact_statistics() -> dict[str, Any]:
     """Exact moments of weighted outcomes, and biases against another reference."""
     from dataclasses import dataclass
 
-    from structgrad.suites.statistics.geometry import Geometry
-    from structgrad.suites.statistics.metrics import exact_against, exact_metrics, single, summarise
+    from structgrad.suites.statistics.metrics import Geometry, exact_against, exact_metrics, single, summarise
     from structgrad.suites.statistics.moments import Moments
 
     @dataclass(frozen=True)

@@ -105,12 +105,7 @@ def measure_times(  # noqa: PLR0913
 
 
 def uncertain(ratio: Interval) -> bool:
-    """Whether the 95 % interval of a ratio is wider than ± `MAX_RATIO_ERROR`; False without an interval.
-
-    Example:
-        >>> uncertain(Interval(2.0, 1.9, 2.2)), uncertain(Interval(2.0, 1.5, 2.5)), uncertain(Interval(2.0))
-        (False, True, False)
-    """
+    """Whether the 95 % interval of a ratio is wider than ± `MAX_RATIO_ERROR`; False without an interval."""
     return ratio.value is not None and ratio.half_width is not None and ratio.half_width > MAX_RATIO_ERROR * ratio.value
 
 

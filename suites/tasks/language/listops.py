@@ -290,12 +290,7 @@ def encoded(lines: Sequence[Sequence[str]], longest: int) -> Batch:
 
 
 def parsed(line: Sequence[str]) -> tuple[int, list[tuple[int, int]]]:
-    """The value of a line, and the spans of several tokens of its tree, which is left-branching within each list.
-
-    Example:
-        >>> parsed("[MAX 2 [SM 3 8 ] ]".split())
-        (2, [(0, 1), (2, 3), (2, 4), (2, 5), (0, 5), (0, 6)])
-    """
+    """The value of a line, and the spans of several tokens of its tree, which is left-branching within each list."""
     open_: list[tuple[int, str, list[int]]] = []
     spans = []
     value = -1
@@ -346,8 +341,7 @@ class SpanScorer(nn.Module):
         here, behind = known[..., :-1, :], known[..., 1:, :]
         starting = self.first(here) - self.bag(before[..., :-2, :])
         ending = self.last(here) + self.next(behind) + self.bag(before[..., 1:-1, :])
-        scores: Tensor = self.score((starting.unsqueeze(-2) + ending.unsqueeze(-3)).relu()).squeeze(-1)
-        return scores
+        return self.score((starting.unsqueeze(-2) + ending.unsqueeze(-3)).relu()).squeeze(-1)  # type: ignore[no-any-return]
 
 
 class StateScorer(nn.Module):
@@ -363,5 +357,4 @@ class StateScorer(nn.Module):
         known = self.tokens(pad(tokens, (1, 1), value=self.end))
         sums = pad(known[..., 1:-1, :].cumsum(-2), (0, 0, 1, 0))
         states = self.state(torch.cat([known[..., :-1, :], known[..., 1:, :], sums], -1))
-        scores: Tensor = self.score((states.unsqueeze(-2) + self.depths.weight).relu())
-        return scores
+        return self.score((states.unsqueeze(-2) + self.depths.weight).relu())  # type: ignore[no-any-return]

@@ -80,8 +80,7 @@ class Order(nn.Module):
         """``[b], [..., b, n, n] -> [..., b]``: logits."""
         places = z @ torch.arange(z.shape[-1], dtype=z.dtype)
         inside = torch.arange(1, z.shape[-1]) < lengths.unsqueeze(-1)
-        logits: Tensor = (self.of_step(places.diff(dim=-1).unsqueeze(-1)) * inside).sum(-1) / (lengths - 1)
-        return logits
+        return (self.of_step(places.diff(dim=-1).unsqueeze(-1)) * inside).sum(-1) / (lengths - 1)  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(maxsize=16)

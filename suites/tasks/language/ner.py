@@ -186,12 +186,7 @@ def f1(true: Sequence[Sequence[str]], said: Sequence[Sequence[str]]) -> float:
 
 
 def spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
-    """Begin, end and kind of entities; one that begins without B counts, as in the evaluation of CoNLL-2003.
-
-    Example:
-        >>> sorted(spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC", "I-ORG"]))
-        [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'LOC'), (5, 6, 'ORG')]
-    """
+    """Begin, end and kind of entities; one that begins without B counts, as in the evaluation of CoNLL-2003."""
     found, begin = set(), 0
     for place, (tag, following) in enumerate(itertools.pairwise([*tags, "O"])):
         mark, _, kind = tag.partition("-")

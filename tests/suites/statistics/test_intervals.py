@@ -10,9 +10,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from structgrad.suites.statistics.geometry import Geometry
 from structgrad.suites.statistics.intervals import Interval, clustered_wilson, jackknives, wilson
-from structgrad.suites.statistics.metrics import estimated_against, estimated_metrics
+from structgrad.suites.statistics.metrics import Geometry, estimated_against, estimated_metrics
 from structgrad.suites.statistics.moments import BATCHES, Moments
 
 RUNS = 120
