@@ -1,23 +1,28 @@
-"""ARM, DisARM and ARSM: exact means and variances, by quadrature over their uniforms with cuts where the bits change."""
+"""Antithetic samples: exact means over all uniforms, or over many draws."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from structgrad.estimators import ARM, ARSM, DisARM, Loss, Reinforce, make_estimator
-from structgrad.oracles import Categorical, IndependentCategoricals
-from structgrad.suites.measures.bias import measure
+from structgrad.estimators import ARM, ARSM, CARMS, AntitheticPairs, DisARM, DisARMStickBreaking, DisARMTree, Loss, make_estimator
+from structgrad.estimators.antithetic import halves, sticks
+from structgrad.estimators.score_function import Opposite, Recorded
+from structgrad.oracles import Categorical, IndependentCategoricals, SeedBlocks
 from structgrad.suites.truth import exact_truth
-from tests.estimator_cases import numbers
-from tests.helpers import seeded
+from tests.estimator_cases import ALL_CASES, LOSSES, numbers
+from tests.helpers import OracleCase, enumerate_truth, one_hots, products, seeded, structures
 from tests.quadrature import deal_gumbels, deal_uniforms, estimates_of, moments, pieces, product
 
 LOGITS = [(0.0,), (0.8,), (-2.5,), (6.0,), (0.8, -0.3), (0.0, 3.0), (-1.2, 0.4, 2.0)]
+
+
 logits = pytest.mark.parametrize("logits", LOGITS, ids=str)
 
 
@@ -74,47 +79,6 @@ def test_disarm_is_the_mean_of_arm_given_its_pair(logits: tuple[float, ...], mon
     assert moments(arm, weights)[1] == pytest.approx(moments(disarm, weights)[1] + spread, rel=1e-10)
 
 
-def test_disarm_has_no_variance_for_one_bit_of_logit_zero() -> None:
-    loss = table(1, 2)
-    found = DisARM().gradient(loss, IndependentCategoricals(), bits(0.0).expand(50, 1, 2), generator=seeded())
-    torch.testing.assert_close(
-        found, exact_truth(loss, IndependentCategoricals(), bits(0.0)).gradient.expand_as(found), rtol=1e-12, atol=1e-14
-    )
-
-
-@pytest.mark.parametrize("logit", [0.0, 0.8, -0.8, 3.0])
-def test_variances_of_one_bit(logit: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``q = min(σ, 1 − σ)``: ARM is ``±Δ(u − ½)`` on two intervals of length q, DisARM ``Δ(1 − q)/2`` there."""
-    scores, loss = bits(logit), table(1, 2)
-    one, zero = (float(loss(z)) for z in (torch.tensor([[0.0, 1.0]]).double(), torch.tensor([[1.0, 0.0]]).double()))
-    q, delta = min(sigmoid(logit), sigmoid(-logit)), one - zero
-    square = (delta * q * (1 - q)) ** 2
-    arm = delta**2 * 2 * (0.125 - (0.5 - q) ** 3) / 3 - square
-    disarm = delta**2 * 2 * q * ((1 - q) / 2) ** 2 - square
-    for estimator, expected in ((ARM(), arm), (DisARM(), disarm)):
-        estimates, weights, _ = integrated(estimator, scores, loss, monkeypatch)
-        assert moments(estimates[:, :, 1], weights)[1] == pytest.approx(expected, abs=1e-12)
-
-
-def test_a_single_choice_of_two_is_a_bit() -> None:
-    """The event of `categorical` has no dimension for the bits."""
-    loss = table(2)
-    found = DisARM(num_pairs=3).gradient(loss, Categorical(), bits(0.7)[0].expand(20, 2), generator=seeded())
-    expected = DisARM(num_pairs=3).gradient(
-        lambda z: loss(z[..., 0, :]), IndependentCategoricals(), bits(0.7).expand(20, 1, 2), generator=seeded()
-    )
-    torch.testing.assert_close(found, expected[:, 0])
-
-
-@pytest.mark.parametrize("kind", [ARM, DisARM])
-def test_more_pairs_divide_the_variance(kind: type[ARM] | type[DisARM]) -> None:
-    scores, loss = bits(0.8, -0.3), table(2, 2)
-    one, four = (
-        kind(num_pairs=n).gradient(loss, IndependentCategoricals(), scores.expand(40_000, 2, 2), generator=seeded()) for n in (1, 4)
-    )
-    assert float(four.var(0).sum()) == pytest.approx(float(one.var(0).sum()) / 4, rel=0.05)
-
-
 def test_a_bit_without_a_choice_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """And its forbidden value is never shown to the loss, not even for uniforms at their edge."""
     scores = bits(0.5, 1.0, -1.0)
@@ -128,17 +92,6 @@ def test_a_bit_without_a_choice_gets_no_gradient(monkeypatch: pytest.MonkeyPatch
         assert bool((found[:, 1:] == 0).all())
         assert bool((found[:, 0] != 0).all())
     assert all(bool((z[..., 1, 1] == 1).all()) and bool((z[..., 2, 0] == 1).all()) for z in seen)
-
-
-@pytest.mark.parametrize("logits", [(0.0,), (0.8, -0.3), (-1.2, 0.4, 2.0)], ids=str)
-def test_arsm_of_bits_is_arm(logits: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With ``π = (u, 1 − u)``, estimate by estimate."""
-    scores, loss = bits(*logits), table(len(logits), 2)
-    places, _ = uniforms(logits)
-    deal_uniforms(monkeypatch, places)
-    deal_gumbels(monkeypatch, -torch.stack([places, 1 - places], -1).log().unsqueeze(1))
-    arm, arsm = (estimates_of(estimator, IndependentCategoricals(), loss, scores, len(places)) for estimator in (ARM(), ARSM()))
-    torch.testing.assert_close(arsm, arm, rtol=1e-11, atol=1e-13)
 
 
 def simplex(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,21 +134,6 @@ def test_the_mean_of_arsm_on_more_parts(event: tuple[int, ...]) -> None:
     assert bool((error < 0.01).all())
 
 
-def test_variances_fall_from_reinforce_to_disarm() -> None:
-    """On the toy of the papers, ``E (b − .49)²`` at logit 0: REINFORCE .0156, ARM 3.3e-5, DisARM 0."""
-    scores, loss = bits(0.0), lambda z: (z[..., 0, 1] - 0.49).square()
-    reinforce = measure(Reinforce(), IndependentCategoricals(), loss, scores)
-    variance = (
-        reinforce.metrics["relative_variance"].value
-        * float(exact_truth(loss, IndependentCategoricals(), scores).gradient.square().sum())
-        / 2
-    )  # type: ignore[operator]
-    assert variance == pytest.approx(((0.51**2 + 0.49**2) / 4) ** 2, abs=1e-12)
-    arm = ARM().gradient(loss, IndependentCategoricals(), scores.expand(20_000, 1, 2), generator=seeded())[:, 0, 1]
-    assert float(arm.var()) == pytest.approx(0.02**2 * (1 / 12 - 1 / 16), rel=0.05)
-    assert float(DisARM().gradient(loss, IndependentCategoricals(), scores.expand(9, 1, 2), generator=seeded())[:, 0, 1].var()) < 1e-30
-
-
 @pytest.mark.parametrize("name", ["arm", "disarm"])
 def test_what_is_no_bit_is_refused(name: str) -> None:
     reason = f"{name} needs bits, which are categories of two parts, and these have 3"
@@ -205,10 +143,120 @@ def test_what_is_no_bit_is_refused(name: str) -> None:
         make_estimator(name).gradient(lambda z: z[..., 0], Categorical(), torch.zeros(3), generator=seeded())
 
 
-@pytest.mark.parametrize("parts", [1, 2, 4])
-def test_the_cost_of_arsm(parts: int) -> None:
+CPU = torch.device("cpu")
+
+
+WHERE = "structgrad.estimators.antithetic."
+
+
+EVENTS = [(3,), (4,), (2, 3), (3, 2)]
+
+
+def case_of(event: tuple[int, ...]) -> OracleCase:
+    return OracleCase(Categorical(), event, one_hots) if len(event) == 1 else OracleCase(IndependentCategoricals(), event, products)
+
+
+def chances(scores: Tensor, tree: str) -> list[float]:
+    """Of going right, node by node and category by category."""
+    found = []
+    for p in scores.softmax(-1).reshape(-1, scores.shape[-1]).tolist():
+        p, (right, left) = (sorted(p), sticks(len(p), CPU)) if tree == "sticks" else (p, halves(len(p), CPU))
+        for goes, stays in zip(right.tolist(), left.tolist(), strict=True):
+            mass = [sum(a * b for a, b in zip(side, p, strict=True)) for side in (goes, stays)]
+            found.append(mass[0] / sum(mass))
+    return found
+
+
+def deal(monkeypatch: pytest.MonkeyPatch, name: str, values: Tensor) -> None:
+    """Random numbers of this function are these from now on."""
+    monkeypatch.setattr(WHERE + name, lambda batch, shape, **named: values.reshape(*batch, *shape))
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=str)
+@pytest.mark.parametrize("scale", [0.05, 1.0, 5.0])
+@pytest.mark.parametrize(("estimator", "tree"), [(DisARMStickBreaking(), "sticks"), (DisARMTree(), "halves")], ids=str)
+def test_the_mean_of_disarm_is_the_exact_gradient(
+    estimator: Any, tree: str, scale: float, event: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = case_of(event)
+    scores, loss = scale * numbers(*event), LOSSES["smooth"](case)
+    cuts = [pieces([0, sigma, 1 - sigma, 1], 1) for sigma in chances(scores, tree)]
+    places, weights = product(*([torch.from_numpy(one[i]) for one in cuts] for i in (0, 1)))
+    deal(monkeypatch, "random_uniform", places)
+    mean, _ = moments(estimates_of(estimator, case.oracle, loss, scores, len(places)), weights)
+    torch.testing.assert_close(mean, exact_truth(loss, case.oracle, scores).gradient, rtol=1e-9, atol=1e-13)
+
+
+def thirds(sigma: float) -> tuple[Tensor, Tensor]:
+    """Points of the triangle, cut where a stick of three samples breaks: at ``d = 1 − √σ``."""
+    c, points, weights = 1 - math.sqrt(sigma), [], []
+    for first, outer in zip(*pieces(sorted({min(max(cut, 0.0), 1.0) for cut in (0, c, 1 - 2 * c, 1 - c, 1)}), 2), strict=True):
+        cuts = sorted({min(max(cut, 0.0), 1 - first) for cut in (0, c, 1 - first - c, 1 - first)})
+        for second, inner in zip(*pieces(cuts, 1), strict=True):
+            points.append([first, second, 1 - first - second])
+            weights.append(2 * outer * inner)
+    return torch.tensor(points, dtype=torch.float64), torch.tensor(weights, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("count", "event"), [(2, (4,)), (2, (2, 3)), (3, (3,)), (3, (2, 2))], ids=str)
+@pytest.mark.parametrize("scale", [0.05, 1.0, 5.0])
+def test_the_mean_of_carms_is_the_exact_gradient(count: int, event: tuple[int, ...], scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of(event)
+    scores, loss = scale * numbers(*event), LOSSES["smooth"](case)
+    each = []
+    for sigma in chances(scores, "sticks"):
+        if count == 3:
+            each.append(thirds(sigma))
+        else:
+            d, weights = (torch.from_numpy(values) for values in pieces([0, sigma, 1 - sigma, 1], 1))
+            each.append((torch.stack([d, 1 - d], -1), weights))
+    rows = list(itertools.product(*[range(len(points)) for points, _ in each]))
+    copulas = torch.stack([torch.stack([each[k][0][i] for k, i in enumerate(row)], -1) for row in rows])
+    weights = torch.tensor([math.prod(float(each[k][1][i]) for k, i in enumerate(row)) for row in rows], dtype=torch.float64)
+    # Exponentials of sum 1 are the point of the thirds itself.
+    deal(monkeypatch, "inner_uniform", (-copulas).exp())
+    mean, _ = moments(estimates_of(CARMS(count), case.oracle, loss, scores, len(rows)), weights)
+    torch.testing.assert_close(mean, exact_truth(loss, case.oracle, scores).gradient, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("estimator", [DisARMStickBreaking(), DisARMTree(), CARMS(), CARMS(3)], ids=str)
+def test_a_forbidden_part_is_never_shown(estimator: Any) -> None:
+    scores = numbers(2, 4)
+    scores[0, 0], scores[1, 1:] = -math.inf, -math.inf
     seen = []
-    ARSM().gradient(
-        lambda z: (seen.append(len(z)), z.sum((-2, -1)))[1], IndependentCategoricals(), torch.zeros(7, 2, parts), generator=seeded()
-    )
-    assert seen == [parts * (parts - 1) // 2 + 1]
+    loss = lambda z: (seen.append(z), z.flatten(-2).sum(-1).sin())[1]  # noqa: E731
+    found = estimator.gradient(loss, IndependentCategoricals(), scores.expand(200, 2, 4), generator=seeded())
+    assert bool((found[:, 1] == 0).all())
+    assert all(bool((z[..., 0, 0] == 0).all()) and bool((z[..., 1, 0] == 1).all()) for z in seen)
+
+
+CASES = [case for case in ALL_CASES if case.oracle.name in ("categorical", "subset", "linear_chain", "spanning_tree", "assignment")]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_mean_and_the_law_of_the_second(case: OracleCase) -> None:
+    """Within 5 standard errors."""
+    loss, scores, seen = LOSSES["smooth"](case), numbers(*case.event), []
+    spied = lambda z: (seen.append(z), loss(z))[1]  # noqa: E731
+    found = AntitheticPairs(1).gradient(spied, case.oracle, scores.expand(4000, *case.event), generator=seeded())
+    error = found.std(0) / math.sqrt(len(found))
+    assert bool(((found.mean(0) - exact_truth(loss, case.oracle, scores).gradient).abs() <= 5 * error + 1e-12).all())
+    truth = enumerate_truth(case, scores)
+    share = (seen[0][1].unsqueeze(1) == structures(case)).flatten(2).all(-1).double().mean(0)
+    p = truth.probabilities[0]
+    assert bool(((share - p).abs() <= 5 * (p * (1 - p) / 4000).sqrt() + 1e-12).all())
+
+
+def test_opposite_uniforms_are_uniforms() -> None:
+    """On the same lattice below 1, in the order of what was drawn, row by row from streams of their own."""
+    recorded = Recorded(SeedBlocks((3, 4), 1))
+    first = [recorded.uniforms(2, width, torch.device("cpu")) for width in (3, 1)]
+    opposite = Opposite(recorded)
+    for drawn in first:
+        found = opposite.uniforms(*drawn.shape, torch.device("cpu"))
+        assert torch.equal(found + drawn, torch.full_like(drawn, 1 - 2.0**-53))
+        assert torch.equal(found * 2.0**53 % 1, torch.zeros_like(drawn))
+    assert torch.equal(first[0], SeedBlocks((3, 4), 1).uniforms(2, 3, torch.device("cpu")))
+    edges = Recorded(seeded())
+    edges.drawn.append(torch.tensor([[0.0, 1 - 2.0**-53]], dtype=torch.float64))
+    assert Opposite(edges).uniforms(1, 2, torch.device("cpu")).tolist() == [[1 - 2.0**-53, 0.0]]

@@ -1,32 +1,39 @@
-"""Losses of scores against a known structure: values and gradients by enumeration, and what makes them Fenchel–Young losses."""
+"""Losses of scores against known structures, and training by them."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy.integrate import quad
 from torch import Tensor
 
 from structgrad.estimators import (
+    ESTIMATORS,
+    SUPERVISED,
     SUPERVISED_LOSSES,
-    Gumbel,
     PerturbedFenchelYoung,
+    Supervised,
     crf_loss,
     fenchel_young,
     hamming,
+    make_estimator,
     margin_perceptron,
     margin_sparsemap_loss,
+    smoothed_maximum,
     sparsemap_loss,
     structured_perceptron,
 )
 from structgrad.oracles import Alignment, Categorical, Constituency, LinearChain, ShiftReduce, Subset
+from structgrad.suites.audit.subject import subject_of
+from structgrad.suites.base import pairing
+from structgrad.suites.tasks import TaskLoss
 from tests.catalogue.setting import enumerate_scores, nearest
 from tests.estimator_cases import CASES, FixedNoise, numbers
 from tests.helpers import (
@@ -43,10 +50,20 @@ from tests.helpers import (
 from tests.laws.test_estimator_incompatibility import Three
 
 NATURAL = tuple(case for case in CASES if case.potentials is None)
+
+
 DETERMINISTIC = ("structured_perceptron", "margin_perceptron", "crf_loss", "sparsemap_loss", "margin_sparsemap_loss")
+
+
 cases = pytest.mark.parametrize("case", CASES, ids=str)
+
+
 natural = pytest.mark.parametrize("case", NATURAL, ids=str)
+
+
 losses = pytest.mark.parametrize("name", DETERMINISTIC)
+
+
 all_losses = pytest.mark.parametrize("name", SUPERVISED_LOSSES)
 
 
@@ -99,70 +116,6 @@ def test_the_value_and_the_gradient_by_enumeration(name: str, case: OracleCase, 
     torch.testing.assert_close(gradient(name, case, scores, target), residual, rtol=1e-8, atol=1e-8)
 
 
-@losses
-@cases
-@pytest.mark.parametrize("scale", [0.3, 3.0])
-def test_the_gradient_by_finite_differences(name: str, case: OracleCase, scale: float) -> None:
-    scores, target, step = scale * numbers(*case.event, seed=5), targets(case, 1, seed=1)[0], 1e-6
-    steps = step * torch.eye(scores.numel(), dtype=torch.float64).reshape(-1, *case.event)
-    difference = (value(name, case, scores + steps, target) - value(name, case, scores - steps, target)) / (2 * step)
-    torch.testing.assert_close(gradient(name, case, scores, target), difference.reshape(case.event), rtol=1e-5, atol=1e-6)
-
-
-@all_losses
-@cases
-def test_a_loss_is_never_negative(name: str, case: OracleCase) -> None:
-    for scale in (0.05, 1.0, 50.0):
-        assert bool((value(name, case, scale * numbers(60, *case.event), targets(case, 60)) >= -1e-10).all())
-
-
-@natural
-@losses
-def test_the_inequality_of_fenchel_and_young(name: str, case: OracleCase) -> None:
-    """``Ω*(θ) ≥ ⟨θ, y⟩ − Ω(y)`` for all structures at once, so that no target has a smaller loss than a solved one."""
-    space, scores = structures(case), numbers(10, *case.event)
-    table = value(name, case, scores.unsqueeze(1).expand(10, len(space), *case.event), space.expand(10, *space.shape))
-    assert bool((table >= -1e-10).all())
-    if not name.startswith("margin"):
-        ranked = torch.stack([enumerate_scores(case, row) for row in scores])
-        regulariser = space.flatten(1).sum(-1) / 2 if name == "sparsemap_loss" else 0
-        constant = table + ranked - regulariser
-        torch.testing.assert_close(constant, constant[:, :1].expand_as(constant), rtol=1e-9, atol=1e-9)
-
-
-@cases
-@losses
-def test_a_loss_is_0_where_it_is_solved(name: str, case: OracleCase) -> None:
-    """Where the target leads by far; the likelihood only tends to it."""
-    target = targets(case, 8)
-    scores = 40 * (2 * target - 1) + 0.1 * numbers(8, *case.event)
-    found = value(name, case, scores, target)
-    torch.testing.assert_close(found, torch.zeros_like(found), rtol=0, atol=1e-9)
-    assert float(gradient(name, case, scores, target).abs().max()) < 1e-9
-
-
-@natural
-def test_a_loss_is_not_0_before_it_is_solved(case: OracleCase) -> None:
-    """Where the target is best by 0.2 only, the perceptron is content, and the others are not."""
-    target = targets(case, 4)
-    scores = 0.1 * (2 * target - 1)
-    assert not value("structured_perceptron", case, scores, target).any()
-    for name in ("margin_perceptron", "crf_loss", "sparsemap_loss", "margin_sparsemap_loss"):
-        assert bool((value(name, case, scores, target) > 0.01).all())
-
-
-@natural
-@all_losses
-def test_losses_are_convex(name: str, case: OracleCase) -> None:
-    """Along random segments; the slope rises too."""
-    start, end, target = 2 * numbers(100, *case.event), 2 * numbers(100, *case.event, seed=1), targets(case, 100)
-    for share in (0.2, 0.5, 0.9):
-        chord = share * value(name, case, start, target) + (1 - share) * value(name, case, end, target)
-        assert bool((value(name, case, share * start + (1 - share) * end, target) <= chord + 1e-9).all())
-    rise = (gradient(name, case, end, target) - gradient(name, case, start, target)) * (end - start)
-    assert bool((rise.flatten(1).sum(-1) >= -1e-9).all())
-
-
 @all_losses
 @cases
 def test_a_batch_is_a_loop(name: str, case: OracleCase) -> None:
@@ -175,13 +128,6 @@ def test_a_batch_is_a_loop(name: str, case: OracleCase) -> None:
     for index in np.ndindex(2, 3):
         torch.testing.assert_close(value(name, case, scores[index], target[index]), values[index], rtol=1e-11, atol=1e-11)
         torch.testing.assert_close(gradient(name, case, scores[index], target[index]), together[index], rtol=1e-10, atol=1e-10)
-
-
-@all_losses
-@cases
-def test_a_target_may_be_shared(name: str, case: OracleCase) -> None:
-    scores, target = numbers(3, *case.event), targets(case, 1)[0]
-    torch.testing.assert_close(value(name, case, scores, target), value(name, case, scores, target.expand_as(scores)))
 
 
 @all_losses
@@ -309,15 +255,6 @@ def test_margins_are_the_hamming_distance(case: OracleCase, cost: float) -> None
     torch.testing.assert_close(product, cost * (distances - target.square().flatten(1).sum(-1, keepdim=True)))
 
 
-@natural
-def test_the_losses_in_their_limits(case: OracleCase) -> None:
-    """At low temperature, likelihood and SparseMAP losses are the perceptron: ``τ L(θ/τ) → max − ⟨θ, y⟩``."""
-    scores, target, temperature = numbers(6, *case.event), targets(case, 6), 1e-6
-    perceptron = structured_perceptron(case.oracle, scores, target)
-    for loss in (crf_loss, sparsemap_loss):
-        torch.testing.assert_close(temperature * loss(case.oracle, scores / temperature, target), perceptron, rtol=0, atol=2e-5)
-
-
 @cases
 def test_a_perturbed_loss_is_the_mean_of_perceptrons(case: OracleCase) -> None:
     noise, scores, target = numbers(*case.event, seed=9), numbers(4, *case.event), targets(case, 4)
@@ -326,83 +263,12 @@ def test_a_perturbed_loss_is_the_mean_of_perceptrons(case: OracleCase) -> None:
     torch.testing.assert_close(found, structured_perceptron(case.oracle, scores + noise, target), rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("scale", [0.5, 1.0])
-def test_a_perturbed_loss_with_gumbel_noise_is_the_likelihood(scale: float) -> None:
-    """On one-hot structures: value ``σ·CE(θ/σ)`` in the mean, gradient ``softmax(θ/σ) − y``."""
-    scores, target = vector(0.3, -0.2, 0.5), vector(0.0, 1.0, 0.0)
-    leaf = scores.expand(40_000, 3).clone().requires_grad_()
-    values = PerturbedFenchelYoung(num_samples=5, noise=Gumbel(scale))(Categorical(), leaf, target, generator=seeded())
-    values.sum().backward()
-    assert leaf.grad is not None
-    assert_mean(leaf.grad, (scores / scale).softmax(-1) - target)
-    assert_mean(values, -scale * (scores / scale).log_softmax(-1)[1])
-
-
-@pytest.mark.parametrize("gap", [-2.0, 0.0, 0.7])
-def test_a_perturbed_loss_on_two_classes_by_quadrature(gap: float) -> None:
-    """The difference of two Gumbel variables is logistic: the shipped code, averaged over a grid of it, is ``log(1 + e^(−gap))``."""
-    x = np.linspace(-40, 40, 20_001)
-    density = (x[1] - x[0]) * 0.25 / np.cosh(x / 2) ** 2
-    noise = torch.from_numpy(np.stack([x, np.zeros_like(x)], -1))
-    scores = vector(gap, 0.0).expand(20_001, 2).clone().requires_grad_()
-    values = structured_perceptron(Categorical(), scores + noise, vector(1.0, 0.0))
-    mean = float((values.detach() * torch.from_numpy(density)).sum())
-    assert mean == pytest.approx(math.log1p(math.exp(-gap)), abs=1e-6)
-    (slope,) = torch.autograd.grad(values, scores, torch.from_numpy(density))
-    assert float(slope[:, 0].sum()) == pytest.approx(1 / (1 + math.exp(-gap)) - 1, abs=2e-3)
-    exact = quad(lambda t: max(-(gap + t), 0.0) * 0.25 / math.cosh(t / 2) ** 2, -40, 40, points=[-gap], limit=200)[0]
-    assert exact == pytest.approx(math.log1p(math.exp(-gap)), abs=1e-8)
-
-
-def test_a_perturbed_gradient_is_the_mean_argmax_minus_the_target() -> None:
-    scores, target = numbers(5), Subset(2).argmax(numbers(5, seed=3))
-    leaf = scores.expand(20_000, 5).clone().requires_grad_()
-    PerturbedFenchelYoung(num_samples=1)(Subset(2), leaf, target, generator=seeded(1)).sum().backward()
-    other = Subset(2).argmax(Gumbel().perturb(Subset(2), scores.expand(20_000, 5), generator=seeded(2)))
-    assert leaf.grad is not None
-    difference = leaf.grad + target - other
-    assert_mean(difference, 0.0)
-
-
 def test_noise_is_drawn_from_the_generator_row_by_row() -> None:
     case, loss = CASES[0], PerturbedFenchelYoung(num_samples=2)
     scores, target = numbers(8, *case.event), targets(case, 8)
     first = loss(case.oracle, scores, target, generator=seeded(1))
     assert torch.equal(first, loss(case.oracle, scores, target, generator=seeded(1)))
     assert not torch.equal(first, loss(case.oracle, scores, target, generator=seeded(2)))
-
-
-@all_losses
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_losses_keep_the_dtype_of_the_scores(name: str, dtype: torch.dtype) -> None:
-    case = CASES[3]
-    scores, target = numbers(4, *case.event), targets(case, 4)
-    found = value(name, case, scores.to(dtype), target.to(dtype))
-    assert found.dtype == dtype
-    assert gradient(name, case, scores.to(dtype), target.to(dtype)).dtype == dtype
-    torch.testing.assert_close(
-        found.double(),
-        value(name, case, scores, target),
-        rtol=1e-4 if dtype == torch.float32 else 0.1,
-        atol=1e-4 if dtype == torch.float32 else 0.1,
-    )
-
-
-@all_losses
-@cases
-def test_a_head_learns_its_targets(name: str, case: OracleCase) -> None:
-    target = targets(case, 6)
-    scores = (0.1 * numbers(6, *case.event)).requires_grad_()
-    before = value(name, case, scores, target).mean().item()
-    optimiser = torch.optim.Adam([scores], lr=0.2)
-    for _ in range(40):
-        optimiser.zero_grad()
-        loss = value(name, case, scores, target).mean()
-        loss.backward()
-        optimiser.step()
-    assert loss.item() < 0.35 * before
-    learned = case.oracle.argmax(scores.detach())
-    assert float((learned == target).double().mean()) > 0.95
 
 
 def test_the_core_with_infinite_numbers() -> None:
@@ -445,13 +311,6 @@ def vector(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def assert_mean(values: Tensor, expected: Tensor | float) -> None:
-    """Within 5 standard errors, which are small."""
-    error = values.std(0) / math.sqrt(len(values))
-    assert bool((error < 0.02).all())
-    assert bool(((values.mean(0) - torch.as_tensor(expected)).abs() <= 5 * error).all())
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
 def test_half_precision_is_rounded_once(case: OracleCase, dtype: torch.dtype) -> None:
@@ -476,3 +335,101 @@ def test_a_number_added_to_all_scores_takes_no_digits(name: str, case: OracleCas
     scores = (torch.randn(6, *case.event, dtype=torch.float64, generator=seeded()) + offset).to(dtype)
     found, expected = value(name, case, scores, target), value(name, case, scores.double() - offset, target.double())
     torch.testing.assert_close(found.double(), expected, rtol=1e-6 if dtype == torch.float32 else 1e-8, atol=2e-7)
+
+
+ORACLE = LinearChain()
+
+
+GOLD = LinearChain.structure(torch.tensor([[0, 1, 1], [2, 0, 1]]), 3, torch.float64)
+
+
+LOSSES: dict[str, Any] = {
+    "crf": crf_loss,
+    "perceptron": structured_perceptron,
+    "margin_perceptron[cost=0.5]": lambda *told: margin_perceptron(*told, cost=0.5),
+    "sparsemap_loss": sparsemap_loss,
+    "margin_sparsemap[cost=0.5]": lambda *told: margin_sparsemap_loss(*told, cost=0.5),
+    "perturbed_fenchel_young[num_samples=3]": lambda *told: PerturbedFenchelYoung(num_samples=3)(*told, generator=seeded(1)),
+    "differentiable_dp_loss": lambda oracle, theta, y: smoothed_maximum(oracle, theta) - oracle.score(y, theta),
+    "differentiable_dp_loss[omega=entropy]": crf_loss,
+}
+
+
+@dataclass
+class Decoder:
+    """A loss with a parameter."""
+
+    weight: Tensor
+    gold: Tensor | None = None
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return (z * self.weight).sum((-1, -2, -3)).square()
+
+
+def drawn() -> tuple[Tensor, Decoder]:
+    scores = 2 * torch.randn(2, 3, 3, 3, generator=seeded(2), dtype=torch.float64)
+    scores[:, 0, 1:] = 0
+    return scores.requires_grad_(), Decoder(torch.randn(3, 3, 3, generator=seeded(3), dtype=torch.float64).requires_grad_(), GOLD)
+
+
+def test_the_registry():
+    assert {name.partition("[")[0] for name in LOSSES} == set(SUPERVISED) - {"frozen"}
+    assert not set(SUPERVISED) & set(ESTIMATORS)
+    for name, kind in SUPERVISED.items():
+        assert kind.name == name
+        assert make_estimator(name) == kind()
+        assert kind.needs_gold == issubclass(kind, Supervised) == (name != "frozen")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_encoder_follows_the_loss_and_decoder_the_true_structure(name: str):
+    scores, loss = drawn()
+    value = make_estimator(name).surrogate(loss, ORACLE, scores, generator=seeded(1))
+    of_scores, of_decoder = torch.autograd.grad(value.sum(), [scores, loss.weight])
+    against = LOSSES[name](ORACLE, scores, GOLD)
+    torch.testing.assert_close(value, against + loss(GOLD))
+    torch.testing.assert_close(of_scores, *torch.autograd.grad(against.sum(), scores))
+    torch.testing.assert_close(of_decoder, *torch.autograd.grad(loss(GOLD).sum(), loss.weight))
+
+
+def test_replicates_share_the_true_structures():
+    scores, loss = drawn()
+    estimator = make_estimator("crf")
+    several = estimator.gradient(loss, ORACLE, scores.expand(4, *scores.shape), generator=seeded(1))
+    torch.testing.assert_close(several[3], estimator.gradient(loss, ORACLE, scores, generator=seeded(1)))
+
+
+def test_frozen_encoders_get_no_gradient_and_their_decoders_do():
+    scores, loss = drawn()
+    loss.gold = None
+    value = make_estimator("frozen").surrogate(loss, ORACLE, scores, generator=seeded(1))
+    of_scores, of_decoder = torch.autograd.grad(value.sum(), [scores, loss.weight])
+    best = ORACLE.argmax(scores.detach())
+    torch.testing.assert_close(value, loss(best))
+    assert not of_scores.any()
+    torch.testing.assert_close(of_decoder, *torch.autograd.grad(loss(best).sum(), loss.weight))
+
+
+@pytest.mark.parametrize("name", [name for name in SUPERVISED if name != "frozen"])
+def test_without_true_structures(name: str):
+    scores, loss = drawn()
+    loss.gold = None
+    said = f"`{name}` got a loss without true structures; expected one with `gold`, as that of the task parsing has"
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        make_estimator(name).surrogate(loss, ORACLE, scores, generator=seeded(1))
+    claims = TaskLoss(loss, "squared")
+    skipped = pairing(make_estimator(name), ORACLE, claims)
+    assert skipped is not None
+    assert skipped.reason == f"{name} needs true structures, and the loss squared holds none"
+    assert pairing(make_estimator(name), ORACLE, TaskLoss(loss, "squared", gold=GOLD)) is None
+    assert pairing(make_estimator("frozen"), ORACLE, claims) is None
+
+
+def test_an_oracle_that_cannot_serve():
+    with pytest.raises(ValueError, match=r"^differentiable_dp_loss needs RelaxedOracle, which the oracle categorical does not offer"):
+        make_estimator("differentiable_dp_loss").surrogate(drawn()[1], Categorical(), torch.zeros(2, 3), generator=seeded(1))
+
+
+def test_what_a_function_may_claim_in_an_audit():
+    with pytest.raises(ValueError, match=r"^`audit` got the unknown objective 'supervised'; did you mean sparse or perturbed\?$"):
+        subject_of(lambda loss, oracle, scores, generator: scores, objective="supervised")

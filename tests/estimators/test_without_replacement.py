@@ -1,27 +1,25 @@
-"""Sets without replacement: every set with its exact probability, and every threshold by quadrature."""
+"""Sets without replacement, and the best structures with a sample of the others: exact means, laws of draws, digits."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
+from scipy import stats
 from scipy.stats import ks_2samp
 from torch import Tensor
 
-from structgrad.estimators import ImportanceWeightedSet, Loss, Reinforce, UnorderedSet
+from structgrad.estimators import ImportanceWeightedSet, Loss, SumAndSample, UnorderedSet
 from structgrad.estimators.without_replacement import by_quadrature, by_recursion, draw_set, log_chance_above, log_mass_of_others
 from structgrad.oracles import Assignment, Categorical, DrawnSet, Subset
-from structgrad.suites.measures.bias import Sampling, measure
-from tests.estimator_cases import CASES, LOSSES, exact_mean, numbers, oracles, table_loss, three_classes
-from tests.helpers import OracleCase, chi_square_p_value, enumerate_truth, make_scores, one_hots, pulled_back, seeded, structures
-
-SCORES, TABLE, GRADIENT = three_classes()
-CLASSES = OracleCase(Categorical(), (3,), one_hots)
+from structgrad.suites.truth import exact_truth
+from tests.estimator_cases import LOSSES, numbers, oracles
+from tests.helpers import OracleCase, chi_square_p_value, enumerate_truth, make_scores, pulled_back, seeded, structures
 
 
 def chance(p: Tensor, order: tuple[int, ...]) -> float:
@@ -77,46 +75,6 @@ def test_the_mean_over_all_sets_is_the_exact_gradient(case: OracleCase, estimato
     found = torch.einsum("s,s...->...", chances, estimates(estimator, case, loss, scores, drawn))
     size = float(loss(structures(case)).abs().max())
     torch.testing.assert_close(found, exact(case, loss, scores), rtol=1e-9, atol=1e-13 * size)
-
-
-@pytest.mark.parametrize("scale", [0.05, 1.0, 50.0])
-@oracles
-def test_a_set_of_everything_gives_the_exact_gradient(case: OracleCase, scale: float) -> None:
-    scores, loss = scale * numbers(*case.event, seed=6), LOSSES["offset"](case)
-    expected = exact(case, loss, scores)
-    for count in (len(structures(case)), len(structures(case)) + 3):
-        for estimator in (UnorderedSet(count), ImportanceWeightedSet(count), ImportanceWeightedSet(count, normalised=True)):
-            found = estimator.gradient(loss, case.oracle, scores, generator=seeded())
-            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.parametrize("scale", [0.3, 3.0])
-def test_a_set_of_two_has_a_closed_form(scale: float) -> None:
-    """``(L(z) − L(y)) (z − y) / (1/(1 − p(z)) + 1/(1 − p(y)))``."""
-    case, loss = CASES[0], LOSSES["smooth"](CASES[0])
-    scores = scale * numbers(*case.event)
-    sets, _, drawn = every_set(case, scores, 2)
-    p, space, values = scores.softmax(-1), structures(case), loss(structures(case))
-    expected = torch.stack([(values[i] - values[j]) * (space[i] - space[j]) / (1 / (1 - p[i]) + 1 / (1 - p[j])) for i, j in sets])
-    torch.testing.assert_close(estimates(UnorderedSet(2), case, loss, scores, drawn), expected, rtol=1e-11, atol=1e-12)
-
-
-def test_a_set_of_one_is_reinforce() -> None:
-    _, chances, drawn = every_set(CLASSES, SCORES, 1)
-    expected = TABLE.unsqueeze(-1) * (torch.eye(3, dtype=torch.float64) - SCORES.softmax(-1))
-    torch.testing.assert_close(estimates(UnorderedSet(1, baseline=False), CLASSES, table_loss, SCORES, drawn), expected)
-    torch.testing.assert_close(chances @ expected, exact_mean(Reinforce(), CLASSES, table_loss, SCORES))
-
-
-def traces(estimator: UnorderedSet, loss: Loss, scores: Tensor) -> float:
-    case = OracleCase(Categorical(), (len(scores),), one_hots)
-    _, chances, drawn = every_set(case, scores, estimator.num_samples)
-    return float(chances @ (estimates(estimator, case, loss, scores, drawn) - exact(case, loss, scores)).square().sum(-1))
-
-
-@pytest.mark.parametrize(("estimator", "expected"), [(UnorderedSet(2), 0.327), (UnorderedSet(2, baseline=False), 0.172)], ids=str)
-def test_the_built_in_baseline_can_hurt(estimator: UnorderedSet, expected: float) -> None:
-    assert traces(estimator, table_loss, SCORES) == pytest.approx(expected, abs=5e-4)
 
 
 @pytest.mark.parametrize("k", [2, 3, 4, 6])
@@ -189,8 +147,9 @@ def test_too_few_are_feasible() -> None:
     assert bool((drawn.threshold == -math.inf).all())
 
 
-UNBIASED = (ImportanceWeightedSet(2), ImportanceWeightedSet(3), ImportanceWeightedSet(1, baseline=False))
 STEP = 0.2
+
+
 STEPS = torch.arange(-45, 5, STEP, dtype=torch.float64)
 
 
@@ -219,12 +178,6 @@ def test_the_mean_over_sets_and_thresholds_is_the_exact_gradient(case: OracleCas
     scores, loss = scale * numbers(*case.event, seed=3), LOSSES["smooth"](case)
     found = over_thresholds(estimator, case, loss, scores)
     torch.testing.assert_close(found, exact(case, loss, scores), rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("baseline", [True, False])
-def test_the_normalised_form_is_biased(baseline: bool) -> None:
-    estimator = ImportanceWeightedSet(2, baseline=baseline, normalised=True)
-    assert float((over_thresholds(estimator, CLASSES, table_loss, SCORES) - GRADIENT).norm()) > 5e-3
 
 
 @pytest.mark.parametrize("kind", [UnorderedSet, ImportanceWeightedSet])
@@ -259,13 +212,85 @@ def test_what_is_drawn_alone_has_the_law_of_the_race(estimator: Any) -> None:
         assert ks_2samp(*(found[:, entry].round(decimals=9).numpy() for found in both)).pvalue > 1e-4
 
 
-def test_sets_that_are_drawn_alone_are_measured_by_sampling() -> None:
-    found = measure(UnorderedSet(2, limit=1), Subset(2), lambda z: z @ numbers(4), numbers(4), sampling=Sampling(replicates=512))
-    assert found.tier == "mc"
-    assert found.verdict != "biased"
-
-
 @pytest.mark.parametrize("kind", [UnorderedSet, ImportanceWeightedSet])
 def test_options_that_make_no_sense(kind: Any) -> None:
     with pytest.raises(ValueError, match=f"^`{kind.name}` got num_samples=1; expected an integer >= 2, the others are the baseline"):
         kind(1)
+
+
+@dataclass(frozen=True)
+class Dealt(SumAndSample):
+    """Each row has another structure for its sample; the weight is the estimator's own."""
+
+    def _other(self, oracle: Any, scores: Tensor, best: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        drawn, mass, missed = super()._other(oracle, scores, best, generator)
+        return self.dealt.unsqueeze(0).to(drawn), mass, missed  # type: ignore[attr-defined]
+
+
+def outside_of(case: OracleCase, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Structures that are not among the k best, and their probabilities."""
+    best, space = case.oracle.kbest(scores, k), structures(case)
+    outside = ~(space.unsqueeze(1) == best).flatten(2).all(-1).any(1)
+    return space[outside], enumerate_truth(case, scores).probabilities[0][outside]
+
+
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("scale", [0.05, 1.0, 20.0])
+@oracles
+def test_mean_and_variance_are_those_of_liu_et_al(case: OracleCase, scale: float, k: int, centred: bool) -> None:
+    """Over the law outside C, ``ĝ`` has the mean g, and the variance that the exact law outside gives."""
+    scores, loss = scale * numbers(*case.event, seed=2), LOSSES["smooth"](case)
+    truth = exact_truth(loss, case.oracle, scores)
+    dealt, p = outside_of(case, scores, k)
+    if not len(dealt):
+        return
+    estimator = Dealt(k, centred)
+    object.__setattr__(estimator, "dealt", dealt)
+    found = estimator.gradient(loss, case.oracle, scores.expand(len(dealt), *case.event), generator=seeded()).flatten(1)
+    mean = (p / p.sum()) @ found
+    gradient = truth.gradient.flatten()
+    assert float((mean - gradient).norm()) <= 1e-9 * float(gradient.norm()) + 1e-15 * abs(truth.value)
+
+
+@oracles
+def test_the_sample_has_the_law_outside_and_its_mass(case: OracleCase) -> None:
+    scores, k = numbers(*case.event, seed=2), 2
+    dealt, p = outside_of(case, scores, k)
+    estimator, rows = SumAndSample(k), scores.expand(4000, *case.event)
+    best = case.oracle.kbest(rows, estimator.k)
+    drawn, mass, missed = estimator._other(case.oracle, rows, best, seeded(5))
+    weight = mass - (case.oracle.log_prob(best, rows).exp() * missed).sum(0)
+    torch.testing.assert_close(weight, torch.full_like(weight, float(p.sum())), rtol=1e-9, atol=0)
+    counts = (drawn[0].unsqueeze(1) == dealt).flatten(2).all(-1).sum(0)
+    assert int(counts.sum()) == len(rows)
+    common = p / p.sum() * len(rows) >= 5
+    expected = torch.cat([p[common], p[~common].sum(0, keepdim=True)]) / p.sum() * len(rows)
+    seen = torch.cat([counts[common], counts[~common].sum(0, keepdim=True)])
+    kept = expected > 0
+    assert stats.chisquare(seen[kept].double(), expected[kept]).pvalue > 1e-6
+
+
+def test_the_mass_outside_keeps_its_digits() -> None:
+    """``1 − q`` of 1e-20 is added up, and not subtracted from 1."""
+    scores = torch.tensor([46.0, 0.0, -1.0], dtype=torch.float64)
+    best = Categorical().kbest(scores, 1)
+    _, mass, missed = SumAndSample()._other(Categorical(), scores, best, seeded())
+    assert not bool(missed.any())
+    assert float(mass) == pytest.approx((1 + math.exp(-1)) * math.exp(-46), rel=1e-12)
+
+
+def test_fewer_are_feasible_than_asked_for() -> None:
+    """The loss sees structures alone, and the estimate is exact."""
+    scores, seen = torch.tensor([0.3, -math.inf, 1.0, -math.inf], dtype=torch.float64), []
+
+    def loss(z: torch.Tensor) -> torch.Tensor:
+        seen.append(z)
+        return z @ torch.tensor([1.0, 5.0, -1.0, 7.0], dtype=torch.float64)
+
+    found = SumAndSample(3).gradient(loss, Categorical(), scores, generator=seeded())
+    assert bool((seen[0].sum(-1) == 1).all())
+    assert float(seen[0][..., 1::2].sum()) == 0
+    p = scores.softmax(-1)
+    slope = 2 * p[0] * p[2]
+    torch.testing.assert_close(found, torch.stack([slope, slope * 0, -slope, slope * 0]))

@@ -1,0 +1,329 @@
+"""Policies, decision by decision, and several steps on the same samples."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from structgrad.estimators import (
+    ConstantBaseline,
+    Estimator,
+    Loss,
+    ProximalPolicy,
+    Reinforce,
+    Rollout,
+    StepConditionalMean,
+    StepGreedy,
+    StepLearned,
+    StepLeaveOneOut,
+    StepOptimal,
+    StepPPO,
+    StepReinforce,
+    StepSampled,
+    make_estimator,
+)
+from structgrad.oracles import Categorical, ShiftReduce
+from structgrad.suites.measures.bias import Sampling, measure
+from structgrad.suites.truth import exact_truth
+from structgrad.suites.truth.replay import hooked
+from tests.estimator_cases import LOSSES, VARIANTS, numbers, oracles
+from tests.helpers import OracleCase, derivations, enumerate_truth, make_scores, seeded, shift_reduce_policy, structures
+from tests.laws.test_estimator_forbidden import forbidding_scores
+
+NORMALIZATIONS = ("local", "global")
+
+
+REGIMES = (0.05, 1.0, 10.0, 50.0, "ties", "equal", "masked")
+
+
+EXACTLY = Sampling(tier="exact")
+
+
+def derivation_case(normalization: Any, leaves: int) -> OracleCase:
+    potentials = shift_reduce_policy if normalization == "local" else None
+    return OracleCase(ShiftReduce(normalization), (leaves + 1, leaves + 1, 2), derivations, potentials)
+
+
+normalizations = pytest.mark.parametrize("normalization", NORMALIZATIONS)
+
+
+small = pytest.mark.parametrize("case", [derivation_case(n, leaves) for n in NORMALIZATIONS for leaves in (1, 2, 3, 4)], ids=str)
+
+
+four = pytest.mark.parametrize("case", [derivation_case(n, 4) for n in NORMALIZATIONS], ids=str)
+
+
+def feasible_scores(case: OracleCase, regime: float | str) -> Tensor:
+    """One row of a regime; with forbidden parts, and still something to decide, where there is a choice at all."""
+    rows = make_scores(case, regime, rows=20, seed=3)
+    if regime == "masked":
+        forbidden = (rows == -math.inf).flatten(1).any(-1)
+        left = (enumerate_truth(case, rows).probabilities > 0).sum(-1)
+        rows = rows[forbidden & (left >= min(2, len(structures(case))))]
+    return rows[-1]
+
+
+# The score function.
+
+
+@pytest.mark.parametrize("regime", REGIMES, ids=str)
+@small
+def test_the_scores_of_the_actions_add_up(case: OracleCase, regime: float | str) -> None:
+    """A constant baseline needs no policy: the same samples give the same estimate."""
+    scores, loss = make_scores(case, regime, rows=20), LOSSES["smooth"](case)
+    for ours, theirs in (
+        (StepReinforce(), Reinforce()),
+        (StepReinforce(value=0.7, num_samples=3), ConstantBaseline(0.7, num_samples=3)),
+        (StepLearned(num_samples=2), Reinforce(2)),
+        (StepPPO(inner_steps=1, value=0.7, num_samples=3), ConstantBaseline(0.7, num_samples=3)),
+    ):
+        found = ours.gradient(loss, case.oracle, scores, generator=seeded())
+        torch.testing.assert_close(found, theirs.gradient(loss, case.oracle, scores, generator=seeded()), rtol=1e-12, atol=1e-12)
+
+
+class Critic(nn.Module):
+    """Values of the states of any shape: sines of the scores, times a parameter."""
+
+    def __init__(self, case: OracleCase) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(numbers(*case.event[:-1], seed=9))
+        self.seen: list[Tensor] = []
+
+    def forward(self, scores: Tensor) -> Tensor:
+        self.seen.append(scores)
+        return self.weight * (scores.sum(-1).sin() + 2)
+
+
+def with_prefix_baselines(case: OracleCase) -> list[Estimator[Any]]:
+    return [StepGreedy(), StepConditionalMean(), StepOptimal(), StepLearned(Critic(case)), StepLeaveOneOut(2), StepLeaveOneOut(3)]
+
+
+@pytest.mark.parametrize("regime", REGIMES, ids=str)
+@small
+def test_no_baseline_of_the_prefix_moves_the_mean(case: OracleCase, regime: float | str) -> None:
+    scores, loss = feasible_scores(case, regime), LOSSES["smooth"](case)
+    truth = exact_truth(loss, case.oracle, scores)
+    norm, rounding = float(truth.gradient.norm()), 1e-14 * (abs(truth.value) + math.sqrt(truth.loss_variance))
+    for estimator in [StepReinforce(value=0.4), *with_prefix_baselines(case)]:
+        found = measure(estimator, case.oracle, loss, scores, truth=truth, sampling=EXACTLY)
+        assert found.verdict == "unbiased-exact", estimator
+        relative = found.metrics["relative_bias"].value
+        assert relative is None or relative * norm <= 1e-10 * norm + rounding, estimator
+
+
+class Completed:
+    """Deals a sample, and then completions of its prefixes, whose probabilities under the scores that are asked for it keeps."""
+
+    def __init__(self, real: Any, samples: Tensor, completions: Tensor) -> None:
+        self.real, self.samples, self.completions, self.probabilities = real, samples, completions, torch.tensor(math.nan)
+
+    def __call__(self, name: str, operation: Any, scores: Tensor, num_samples: int | None = None, **_: Any) -> Tensor:
+        if num_samples is not None:
+            return self.samples.unsqueeze(0)
+        dealt = self.completions.unsqueeze(1)
+        self.probabilities = self.real.log_prob(dealt, scores).exp().flatten(1).prod(-1)
+        return dealt
+
+
+def prefix_shared(one: Tensor, other: Tensor, step: int) -> bool:
+    return bool((ShiftReduce.actions(one)[:step] == ShiftReduce.actions(other)[:step]).all())
+
+
+def completions(space: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every structure with every tuple of structures that share its prefixes."""
+    for z in space:
+        choices = [[other for other in space if prefix_shared(z, other, step)] for step in range(len(ShiftReduce.actions(z)))]
+        for chosen in itertools.product(*choices):
+            yield z, torch.stack(chosen)
+
+
+def sampled_moments(case: OracleCase, loss: Loss, scores: Tensor) -> tuple[Tensor, float]:
+    """The mean of `StepSampled` and the trace of its covariance, over every sample and every tuple of completions."""
+    samples, completed = (torch.stack(each) for each in zip(*completions(structures(case)), strict=True))
+    script = Completed(case.oracle, samples, completed)
+    estimates = StepSampled().gradient(
+        loss, hooked(case.oracle, ["sample"], script), scores.expand(len(samples), *case.event), generator=seeded()
+    )
+    weights = case.oracle.log_prob(samples, scores).exp() * script.probabilities
+    assert float(weights.sum()) == pytest.approx(1.0, abs=1e-12)
+    mean = torch.einsum("s,s...->...", weights, estimates)
+    return mean, float(weights @ (estimates - mean).square().flatten(1).sum(-1))
+
+
+@pytest.mark.parametrize("regime", REGIMES, ids=str)
+@small
+def test_completions_have_the_law_of_the_prefix(case: OracleCase, regime: float | str) -> None:
+    scores, loss = feasible_scores(case, regime), LOSSES["smooth"](case)
+    mean, _ = sampled_moments(case, loss, scores)
+    torch.testing.assert_close(mean, exact_truth(loss, case.oracle, scores).gradient, rtol=1e-10, atol=1e-13)
+
+
+# A critic.
+
+
+@four
+def test_a_critic_is_trained_and_changes_nothing_else(case: OracleCase) -> None:
+    critic, scores, loss = Critic(case), make_scores(case, "masked", rows=8).requires_grad_(), LOSSES["offset"](case)
+    estimator = StepLearned(critic, num_samples=3, regression_weight=0.5)
+    value = estimator.surrogate(loss, case.oracle, scores, generator=seeded())
+    value.sum().backward()
+    samples = case.oracle.sample(scores, 3, generator=seeded())
+    losses = loss(samples)
+    torch.testing.assert_close(value, losses.mean(0))
+    torch.testing.assert_close(scores.grad, estimator.gradient(loss, case.oracle, scores, generator=seeded()))
+    leaf = critic.weight.detach().clone().requires_grad_()
+    known = torch.where(case.oracle.free_parts(scores), scores.detach(), 0)
+    assert all(torch.equal(seen, known) for seen in critic.seen)
+    predicted = leaf * (known.sum(-1).sin() + 2)
+    errors = [
+        (losses[i, row] - predicted[row, part[0], part[1]]) ** 2
+        for i in range(3)
+        for row in range(8)
+        for part in samples[i, row].nonzero().tolist()
+    ]
+    torch.stack(errors).sum().mul(0.5 / 3).backward()
+    torch.testing.assert_close(critic.weight.grad, leaf.grad)
+
+
+@four
+def test_warming_up_finds_the_mean_loss_of_every_state(case: OracleCase) -> None:
+    scores, loss, space = 0.3 * numbers(*case.event), LOSSES["smooth"](case), structures(case)
+    warmed = StepLearned().warmed_up(loss, case.oracle, scores.expand(500, *case.event), generator=seeded())
+    law, visits = enumerate_truth(case, scores).probabilities[0], space.sum(-1)
+    weights = law.reshape(-1, 1, 1) * visits
+    expected = torch.einsum("s,sij->ij", loss(space), weights) / weights.sum(0)
+    found = torch.tensor(warmed.values, dtype=torch.float64).reshape(expected.shape)
+    reached = weights.sum(0) > 0
+    torch.testing.assert_close(found[reached], expected[reached], rtol=0, atol=0.05)
+    assert warmed == pickle.loads(pickle.dumps(warmed))
+    assert hash(warmed) == hash(pickle.loads(pickle.dumps(warmed)))
+    assert measure(warmed, case.oracle, loss, scores, sampling=EXACTLY).verdict == "unbiased-exact"
+    assert StepLearned(Critic(case)).warmed_up(loss, case.oracle, scores, generator=seeded()).values == ()
+
+
+# All of them.
+
+
+NAMES = [name for name in VARIANTS if name.startswith("step_")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forbidden_parts_under_the_global_law(name: str) -> None:
+    case = derivation_case("global", 4)
+    scores = forbidding_scores(case)
+    for kind in ("smooth", "offset"):
+        estimate = make_estimator(name).gradient(LOSSES[kind](case), case.oracle, scores, generator=seeded())
+        assert estimate.isfinite().all()
+        assert bool((estimate[scores == -math.inf] == 0).all())
+        assert bool((estimate[~case.oracle.feasible(scores)] == 0).all())
+        assert estimate.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+@normalizations
+def test_padding_has_no_gradient(name: str, normalization: str) -> None:
+    """There, every action is forced."""
+    case = derivation_case(normalization, 5)
+    padded = case.oracle.pad(numbers(40, *case.event), torch.full((40,), 3))
+    estimate = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, padded, generator=seeded())
+    assert estimate.abs().sum() > 1
+    assert float(estimate[:, 4:].abs().max()) < 1e-12
+    assert float(estimate[:, :, 4:].abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: StepLearned(len, (1.0,)), "`step_learned` got a module and 1 values; expected one of them"),
+    ],
+)
+def test_an_option_that_makes_no_sense(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "leaves", "message"),
+    [
+        (
+            StepConditionalMean(),
+            10,
+            "step_conditional_mean enumerates at most limit=4096 structures, and the oracle shift_reduce has 4,862 ",
+        ),
+        (StepOptimal(), 10, "step_optimal enumerates at most limit=4096 structures, and the oracle shift_reduce has 4,862 of the shape "),
+        (
+            StepLearned(values=(0.0, 1.0)),
+            3,
+            "step_learned has the values of 2 states, and scores of shape (4, 4, 2) have 16; choose another",
+        ),
+        (
+            StepLearned(lambda scores: scores),
+            3,
+            "`step_learned` got values of shape (4, 4, 2) from its module for scores of shape (4, 4, 2); ",
+        ),
+    ],
+)
+def test_what_cannot_be_served(estimator: Estimator[Any], leaves: int, message: str) -> None:
+    scores = torch.zeros(leaves + 1, leaves + 1, 2)
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        estimator.gradient(lambda z: z[..., 0, 0, 0], ShiftReduce("local"), scores, generator=seeded())
+
+
+def test_all_structures_up_to_the_limit_are_enumerated() -> None:
+    assert ShiftReduce().count((10, 10, 2)) == 1430
+    estimate = StepOptimal().gradient(lambda z: z[..., 2, 2, 0], ShiftReduce(), torch.zeros(10, 10, 2), generator=seeded())
+    assert estimate.isfinite().all()
+
+
+@pytest.mark.parametrize("advantage", [2.0, -0.5])
+@pytest.mark.parametrize("ratio", [0.2, 0.69, 0.71, 1.0, 1.29, 1.31, 3.0])
+def test_where_the_gradient_is_cut(ratio: float, advantage: float) -> None:
+    """Old probability 1/4 of the class that was drawn, new probability ``ratio/4``; ε = 0.3."""
+    p = ratio / 4
+    scores = torch.tensor([math.log(p / (1 - p)), 0.0], dtype=torch.float64, requires_grad=True)
+    drawn = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    rollout = Rollout(drawn, numbers(1) * 0 + advantage, numbers(1) * 0 + math.log(0.25))
+    value = ProximalPolicy(clip=0.3).inner_objective(rollout, Categorical(), scores)
+    (found,) = torch.autograd.grad(value, scores)
+    cut = (advantage > 0 and ratio < 0.7) or (advantage < 0 and ratio > 1.3)
+    expected = 0.0 if cut else ratio * advantage * (1 - p)
+    torch.testing.assert_close(found, torch.tensor([expected, -expected], dtype=torch.float64), rtol=1e-12, atol=1e-15)
+    clipped = min(max(ratio, 0.7), 1.3)
+    assert float(value.detach()) == pytest.approx(max(ratio * advantage, clipped * advantage))
+
+
+@oracles
+def test_a_rollout_is_gone_over_again(case: OracleCase) -> None:
+    """Steps by hand on the objective are those of the estimator."""
+    scores, loss = numbers(6, *case.event), LOSSES["smooth"](case)
+    estimator = ProximalPolicy(inner_steps=3, step_size=0.3, value=0.2, num_samples=2)
+    rollout = estimator.rollout(loss, case.oracle, scores, generator=seeded())
+    steps, theta = [], scores
+    for _ in range(3):
+        leaf = theta.clone().requires_grad_()
+        steps.append(torch.autograd.grad(estimator.inner_objective(rollout, case.oracle, leaf).sum(), leaf)[0])
+        theta = theta - 0.3 * steps[-1]
+    found = estimator.gradient(loss, case.oracle, scores, generator=seeded())
+    torch.testing.assert_close(found, torch.stack(steps).mean(0), rtol=1e-12, atol=1e-13)
+    assert not rollout.samples.requires_grad
+    assert not rollout.advantages.requires_grad
+
+
+@oracles
+def test_infeasible_rows_have_no_inner_gradient(case: OracleCase) -> None:
+    scores = make_scores(case, "masked", rows=6).requires_grad_()
+    estimator = ProximalPolicy(num_samples=2)
+    rollout = estimator.rollout(LOSSES["smooth"](case), case.oracle, scores, generator=seeded())
+    value = estimator.inner_objective(rollout, case.oracle, scores)
+    (found,) = torch.autograd.grad(value.sum(), scores)
+    assert value.isfinite().all()
+    assert found.isfinite().all()
+    assert bool((found[0] == 0).all())
