@@ -5,6 +5,7 @@
 2. For oracles also the laws, restricted to the nearest structures that use the module, or to the structure in the name of the function. For
    estimators also the laws, restricted to the names of the registry that use the module. At most two structures or three names are drawn.
    A law of the module's name is taken whole.
+3. For suites and reports also the goldens of the folder, last.
 """
 
 from __future__ import annotations
@@ -40,6 +41,24 @@ STRUCTURES = {
 """The modules of oracles, and of their kernels, with the names of the cases of the laws."""
 
 
+GOLDENS = {
+    "suites/audit": ("audit",),
+    "suites/benchmarks": ("speed",),
+    "suites/comparison": ("comparison",),
+    "suites/learning": ("page",),
+    "suites/measures": ("store", "speed"),
+    "suites/problems": ("truth",),
+    "suites/running": ("store", "engine"),
+    "suites/statistics": ("speed",),
+    "suites/truth": ("truth",),
+    "reports/analysis": ("page",),
+    "reports/comparison": ("comparison",),
+    "reports/page": ("page",),
+    "reports/verbs": ("verbs", "store"),
+}
+"""The goldens of a folder and of the folders in it."""
+
+
 def tests_of(root: Path, file: str, scope: str) -> tuple[tuple[str, ...], str]:
     """The test files for a fault in a source, as patterns, and the expression by which tests are chosen from them."""
     module = ".".join(("structgrad", *Path(file).with_suffix("").parts)).removesuffix(".__init__")
@@ -52,7 +71,8 @@ def tests_of(root: Path, file: str, scope: str) -> tuple[tuple[str, ...], str]:
     elif file.startswith("estimators/"):
         chosen, laws = _names(root, module, draw), "tests/laws/test_estimator_*.py"
     else:
-        return own, ""
+        goldens = [name for folder, names in GOLDENS.items() if file.startswith(f"{folder}/") for name in names]
+        return (*own, *(f"tests/goldens/test_{name}.py" for name in goldens)), ""
     stems = [Path(path).stem for path in own]
     whole = [path.stem for path in sorted(root.glob(laws)) if Path(file).stem != "base" and path.stem.endswith(f"_{Path(file).stem}")]
     return (*own, laws), " or ".join([*stems, *whole, *chosen])

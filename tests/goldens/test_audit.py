@@ -1,11 +1,12 @@
 """Golden: verdicts, causes and symptoms of audits do not change by accident.
 
-``python -m tests.goldens.test_audit`` writes all of them. By default those of estimators and every fourth other are recomputed.
+``python -m tests.goldens.test_audit`` writes them again, after a change on purpose. Measured numbers in details and remedies are left out.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tests.suites.audit.published_mistakes import PUBLISHED, RIGHT
 
 FILE = Path(__file__).with_name("audit.json")
 REGISTERED = ("rloo", "reinforce", "exact", "simple", "imle", "gumbel_softmax", "st_gumbel", "sum_and_sample", "sparsemap", "muprop")
-ORACLES = ("subset[n=4,k=2]", "categorical", "linear_chain", "spanning_tree", "alignment")
+NUMBER = r"\d+(\.\d+)?e[-+]\d+|\d+\.\d+"
 COMMANDS = (
     "rloo -o subset --quick",
     "simple -o categorical --quick",
@@ -36,17 +37,21 @@ COMMANDS = (
 
 
 def of_estimator(result: Any) -> dict[str, Any]:
+    """Details are kept where no number near 0 decides what they say."""
+    said = {re.sub(NUMBER, "#", text) for text in (*(check.detail for check in result.violations), *result.remedies)}
     return {
         "verdict": result.verdict,
         "exit": result.exit_code(),
         "causes": list(result.causes),
         "seen": list(result.seen),
         "violated": sorted({check.law for check in result.violations}),
+        "said": sorted(text for text in said if not text.startswith("bias")),
     }
 
 
 def of_oracle(found: Any) -> dict[str, Any]:
-    return {"verdict": found.verdict, "violated": [[check.law, check.detail] for check in found.checks if check.status == "violated"]}
+    violated = [[check.law, check.detail] for check in found.checks if check.status == "violated"]
+    return {"verdict": found.verdict, "exit": found.exit_code(), "violated": violated}
 
 
 def of_command(words: str) -> dict[str, Any]:
@@ -74,20 +79,12 @@ def all_cases() -> dict[str, Callable[[], dict[str, Any]]]:
         add(f"registered: {name}", Fault(name, options={}))
     for fault in ORACLE_FAULTS:
         cases[f"oracle fault: {fault.__name__}"] = lambda fault=fault: of_oracle(audit_oracle(fault(), events=[(6,)], quick=True))
-    for name in ORACLES:
-        cases[f"oracle: {name}"] = lambda name=name: of_oracle(audit_oracle(name, quick=True, seconds=300))
     for words in COMMANDS:
         cases[f"command: {words}"] = lambda words=words: of_command(words)
     return cases
 
 
-def chosen(number: int, name: str) -> bool:
-    return number % 4 == 0 or name.startswith(("planted", "published", "outside", "right", "registered"))
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if chosen(i, name) else pytest.mark.sweep) for i, name in enumerate(all_cases())]
-)
+@pytest.mark.parametrize("name", all_cases())
 def test_an_audit_gives_what_it_gave(name: str) -> None:
     assert all_cases()[name]() == json.loads(FILE.read_text())[name]
 

@@ -17,6 +17,7 @@ from structgrad.reports import page, results
 from structgrad.reports.analysis import answers, tables
 from structgrad.reports.page import learning_page
 from structgrad.reports.page.cells import Table, TableCell
+from tests.goldens.comparing import differences
 from tests.reports import examples
 from tests.suites.learning.planted import planted
 
@@ -84,20 +85,8 @@ def pages(folder: Path) -> dict[str, Any]:
         }
 
 
-def differences(old: Any, new: Any, at: str = "") -> Iterator[str]:
-    """The places in which two trees of JSON differ."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in {**old, **new}:
-            yield from differences(old.get(key), new.get(key), f"{at}/{key}")
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for position, pair in enumerate(zip(old, new, strict=True)):
-            yield from differences(*pair, f"{at}/{position}")
-    elif old != new:
-        yield f"{at}: {old} -> {new}"
-
-
 def test_pages_say_what_they_said(tmp_path: Path) -> None:
-    found = list(differences(json.loads(STORED.read_text()), json.loads(json.dumps(pages(tmp_path)))))
+    found = list(differences(json.loads(STORED.read_text()), json.loads(json.dumps(pages(tmp_path))), relative=0.0, absolute=0.0))
     assert not found, "\n".join(found[:40])
 
 

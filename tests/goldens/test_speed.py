@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+
+from tests.goldens.comparing import differences
 
 GOLDEN = Path(__file__).with_name("speed.json")
 
@@ -153,22 +154,11 @@ def _bounds(interval: Any) -> list[float | None]:
 PARTS = (statistics_of_draws, exact_statistics, statistics_of_numbers, costs, benchmarks)
 
 
-def differences(path: str, old: Any, new: Any) -> list[str]:
-    """Places where two values differ; numbers by more than 1e-9, relative."""
-    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
-        return [each for key in old for each in differences(f"{path}.{key}", old[key], new[key])]
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [each for place, (a, b) in enumerate(zip(old, new, strict=True)) for each in differences(f"{path}[{place}]", a, b)]
-    if isinstance(old, float) and isinstance(new, float):
-        return [] if math.isclose(old, new, rel_tol=1e-9, abs_tol=1e-12) else [f"{path}: {old} != {new}"]
-    return [] if old == new else [f"{path}: {old} != {new}"]
-
-
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
 def test_equals_the_golden(part: Any) -> None:
     torch.set_num_threads(1)
     old, new = json.loads(GOLDEN.read_text(encoding="utf-8"))[part.__name__], json.loads(json.dumps(part()))
-    assert not differences(part.__name__, old, new)
+    assert not list(differences(old, new))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 from structgrad.reports import results
 from structgrad.suites.running import runner
 from structgrad.suites.running.planning.grid import grid
+from tests.goldens.comparing import differences
 from tests.reports.calling import call
 from tests.suites.running_cases import FEW, HERE, SMALL, broken
 
@@ -84,24 +84,8 @@ def content(folder: Path) -> dict[str, Any]:
     return whole_content
 
 
-def check_equal(found: Any, expected: Any, place: str = "") -> None:
-    """Numbers to 1e-9 relative or 1e-12 absolute, all else exactly."""
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys(), place
-        for name in expected:
-            check_equal(found[name], expected[name], f"{place}/{name}")
-    elif isinstance(expected, list):
-        assert len(found) == len(expected), place
-        for number, (one, two) in enumerate(zip(found, expected, strict=True)):
-            check_equal(one, two, f"{place}/{number}")
-    elif isinstance(expected, float) and isinstance(found, float | int):
-        assert math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-12) or (math.isnan(found) and math.isnan(expected)), place
-    else:
-        assert found == expected, place
-
-
 def test_a_small_run_is_as_it_was(tmp_path: Path) -> None:
-    check_equal(content(tmp_path / "run"), json.loads(STORED.read_text()))
+    assert not list(differences(json.loads(STORED.read_text()), content(tmp_path / "run")))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from structgrad.suites.truth.closed_form import analytic_truth, unknown_because
 from structgrad.suites.truth.enumeration import geometry
 from structgrad.suites.truth.references import own_reference, perturbed_reference, relaxed_gradient
 from structgrad.suites.truth.replay import draws_of, replay, replay_outside, replay_samples
+from tests.goldens.comparing import differences
 
 GOLDEN = Path(__file__).with_suffix("").with_name("truth.json")
 
@@ -246,30 +247,10 @@ def measured(folder: Path) -> dict[str, Any]:
     return dict(json.loads(json.dumps(found), parse_float=lambda text: float(f"{float(text):.12g}")))
 
 
-def _differences(one: Any, other: Any, place: str) -> list[str]:
-    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        return [line for key in one for line in _differences(one[key], other[key], f"{place} / {key}")]
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        numbers = [x for x in one if isinstance(x, float) and math.isfinite(x)]
-        scale = 1e-10 * max(map(abs, numbers), default=0.0)
-        return [line for i, (x, y) in enumerate(zip(one, other, strict=True)) for line in _apart(x, y, f"{place}[{i}]", scale)]
-    return _apart(one, other, place, 0.0)
-
-
-def _apart(one: Any, other: Any, place: str, scale: float) -> list[str]:
-    if isinstance(one, list | dict):
-        return _differences(one, other, place)
-    if isinstance(one, float) and isinstance(other, float):
-        same = (math.isnan(one) and math.isnan(other)) or one == other or abs(one - other) <= max(scale, 1e-9 * abs(one))
-    else:
-        same = one == other
-    return [] if same else [f"{place}: {one!r} before, {other!r} now"]
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_truths_are_as_they_were(tmp_path: Path) -> None:
-    differences = _differences(json.loads(GOLDEN.read_text()), measured(tmp_path), "")
-    assert not differences, "\n".join(differences[:40])
+    found = list(differences(json.loads(GOLDEN.read_text()), measured(tmp_path), absolute=0.0, of_list=1e-10))
+    assert not found, "\n".join(found[:40])
 
 
 if __name__ == "__main__":

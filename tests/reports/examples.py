@@ -14,14 +14,7 @@ MANIFEST: dict[str, Any] = {
     "command": "structgrad run -p 'toy*' --builtin --seed 7",
     "started": "2001-02-03T04:05:06+00:00",
     "finished": "2001-02-03T04:06:00+00:00",
-    "environment": {
-        "python": "3.11",
-        "packages": {"torch": "2.13"},
-        "commit": "0123abc",
-        "dirty": True,
-        "cpu": "a <cpu> & more",
-        "threads": 1,
-    },
+    "environment": dict(python="3.11", packages={"torch": "2.13"}, commit="0123abc", dirty=True, cpu="a <cpu> & more", threads=1),
 }
 
 # name: objective, declares itself unbiased, verdicts and relative biases of three instances, relative variance
@@ -38,18 +31,13 @@ SECONDS = {"exact": 1.0, "reinforce": 0.001, "rloo[num_samples=2]": 0.002, "imle
 def shared(estimator: str, stage: str) -> dict[str, Any]:
     """The columns that every row of a pair has."""
     objective, unbiased, *_ = ESTIMATORS[estimator]
-    return {
-        "problem": "toy",
-        "stage": stage,
-        "source": "toy.npz",
-        "oracle": "subset[k=3]",
-        "loss": "quadratic",
-        "estimator": estimator,
-        "family": estimator.partition("[")[0],
-        "objective": objective,
-        "unbiased": unbiased,
-        "seed": 7,
-    }
+    where = {"problem": "toy", "stage": stage, "source": "toy.npz", "oracle": "subset[k=3]", "loss": "quadratic", "seed": 7}
+    return {**where, "estimator": estimator, "family": estimator.partition("[")[0], "objective": objective, "unbiased": unbiased}
+
+
+def near(value: float) -> dict[str, float]:
+    """A value with an interval of ± 10 %."""
+    return {"value": value, "low": 0.9 * value, "high": 1.1 * value}
 
 
 def moment_rows(estimator: str, stage: str) -> list[Row]:
@@ -57,6 +45,8 @@ def moment_rows(estimator: str, stage: str) -> list[Row]:
     _, unbiased, verdicts, biases, variance = ESTIMATORS[estimator]
     rows = []
     for item, (verdict, bias) in enumerate(zip(verdicts, biases, strict=True)):
+        about: dict[str, Any] = {"cell": f"{stage}-{estimator}", **shared(estimator, stage), "instance": f"item{item}"}
+        about["log_count"] = math.log(220)
         metrics = {
             "relative_bias": bias,
             "relative_bias_squared": bias**2,
@@ -65,52 +55,20 @@ def moment_rows(estimator: str, stage: str) -> list[Row]:
             "relative_mse": bias**2 + variance,
             "rho": 1 / (1 + bias + variance),
         }
-        rows += [
-            Row(
-                cell=f"{stage}-{estimator}",
-                suite="bias",
-                **shared(estimator, stage),
-                instance=f"item{item}",
-                metric=metric,
-                value=value,
-                low=0.9 * value,
-                high=1.1 * value,
-                reference="expected",
-                tier="mc",
-                replicates=4096,
-                log_count=math.log(220),
-                verdict=verdict if metric == "relative_bias" else "",
-            )
-            for metric, value in metrics.items()
-        ]
-        rows += [
-            Row(
-                cell=f"{stage}-{estimator}",
-                suite="sparsity",
-                **shared(estimator, stage),
-                instance=f"item{item}",
-                metric=metric,
-                unit="count",
-                value=value,
-                log_count=math.log(220),
-            )
-            for metric, value in {"support": 220.0, "forward_nonzeros": 3.0, "gradient_nonzeros": float(item)}.items()
-        ]
+        sampled: dict[str, Any] = {"suite": "bias", "reference": "expected", "tier": "mc", "replicates": 4096}
+        for metric, value in metrics.items():
+            rows.append(Row(**about, **sampled, metric=metric, **near(value), verdict=verdict if metric == "relative_bias" else ""))
+        for metric, value in {"support": 220.0, "forward_nonzeros": 3.0, "gradient_nonzeros": float(item)}.items():
+            rows.append(Row(**about, suite="sparsity", metric=metric, unit="count", value=value))
     return rows
 
 
 def timing_rows(estimator: str) -> list[Row]:
     """Times, at the first stage only."""
-    times = {
-        "forward_time": 0.032,
-        "backward_time": 0.064,
-        "time_ratio": SECONDS[estimator] / 0.001,
-        "seconds_per_estimate": SECONDS[estimator],
-    }
-    return [
-        Row(cell="timing", suite="wall_clock", **shared(estimator, "init"), metric=metric, value=value, low=0.9 * value, high=1.1 * value)
-        for metric, value in times.items()
-    ]
+    seconds = SECONDS[estimator]
+    times = {"forward_time": 0.032, "backward_time": 0.064, "time_ratio": seconds / 0.001, "seconds_per_estimate": seconds}
+    about = {"cell": "timing", "suite": "wall_clock", **shared(estimator, "init")}
+    return [Row(**about, metric=metric, **near(value)) for metric, value in times.items()]
 
 
 def rows(problem: str = "toy") -> list[Row]:
@@ -128,16 +86,7 @@ def swept_rows() -> list[Row]:
     """Sweeps of the suites scaling and descent."""
     common = {"cell": "sweep", **shared("reinforce", "init")}
     found = [
-        Row(
-            **common,
-            suite="scaling",
-            metric=metric,
-            value=size**power,
-            low=0.9 * size**power,
-            high=size**power,
-            setting=f"{axis}={size}",
-            size=size,
-        )
+        Row(**common, suite="scaling", metric=metric, setting=f"{axis}={size}", size=size, **near(size**power) | {"high": size**power})
         for metric, axis, power in (("total_time", "length", 2.0), ("relative_variance", "samples", -1.0))
         for size in (4.0, 8.0, 16.0)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,57 +57,35 @@ def rows(
 ) -> list[Row]:
     """A result table: bias and variance on four instances of each stage and loss, times on the whole problem."""
     found = []
-    for loss in losses:
-        for stage, entropy in stages.items():
-            for name, made in known.items():
-                common: dict[str, Any] = {
-                    "cell": "c",
-                    "problem": f"{problem}@{loss}",
-                    "stage": stage,
-                    "source": "built-in",
-                    "oracle": oracle,
-                    "loss": loss,
-                    "extension": EXTENSIONS[loss],
-                    "estimator": name,
-                    "family": name.partition("[")[0],
-                    "objective": "expected" if made.unbiased else "argmax",
-                    "unbiased": made.unbiased,
+    sampled = {"suite": "bias", "interval": "profile", "reference": "expected", "tier": "mc", "replicates": 4096, "truth_norm": 1.0}
+    for loss, (stage, entropy), (name, made) in itertools.product(losses, stages.items(), known.items()):
+        common: dict[str, Any] = {
+            "cell": "c", "problem": f"{problem}@{loss}", "stage": stage, "source": "built-in", "oracle": oracle, "loss": loss,
+            "extension": EXTENSIONS[loss], "estimator": name, "family": name.partition("[")[0],
+            "objective": "expected" if made.unbiased else "argmax", "unbiased": made.unbiased,
+        }  # fmt: skip
+        for item in range(ITEMS):
+            numbers = {
+                "relative_bias": made.bias,
+                "relative_bias_squared": made.bias**2,
+                "gain": 1.0,
+                "relative_variance": made.variance * (1 + made.spread * (item - 1.5)),
+                "zero_gradient_rate": made.zero,
+            }
+            about = {**common, "instance": f"item{item}"}
+            for metric, value in numbers.items():
+                more = {
+                    **sampled,
+                    "log_count": math.log(count),
+                    "normalised_entropy": entropy,
+                    "low": 0.5 * value,
+                    "high": 2 * value + 0.01,
                 }
-                for item in range(ITEMS):
-                    variance = made.variance * (1 + made.spread * (item - 1.5))
-                    numbers = {
-                        "relative_bias": made.bias,
-                        "relative_bias_squared": made.bias**2,
-                        "gain": 1.0,
-                        "relative_variance": variance,
-                        "zero_gradient_rate": made.zero,
-                    }
-                    found += [
-                        Row(
-                            **common,
-                            suite="bias",
-                            instance=f"item{item}",
-                            metric=metric,
-                            value=value,
-                            low=0.5 * value,
-                            high=2 * value + 0.01,
-                            interval="profile",
-                            reference="expected",
-                            tier="mc",
-                            replicates=4096,
-                            log_count=math.log(count),
-                            normalised_entropy=entropy,
-                            truth_norm=1.0,
-                            verdict=made.verdict if metric == "relative_bias" else "",
-                        )
-                        for metric, value in numbers.items()
-                    ]
-                    found.append(
-                        Row(**common, suite="work", instance=f"item{item}", metric="loss_evaluations", value=made.evaluations, unit="count")
-                    )
-                found.append(Row(**common, suite="wall_clock", metric="seconds_per_estimate", value=1e-5 * made.cost, unit="s"))
-                ends = (made.cost * (1 - made.cost_error), made.cost * (1 + made.cost_error))
-                found.append(Row(**common, suite="wall_clock", metric="time_ratio", value=made.cost, low=ends[0], high=ends[1]))
+                found.append(Row(**about, **more, metric=metric, value=value, verdict=made.verdict if metric == "relative_bias" else ""))
+            found.append(Row(**about, suite="work", metric="loss_evaluations", value=made.evaluations, unit="count"))
+        found.append(Row(**common, suite="wall_clock", metric="seconds_per_estimate", value=1e-5 * made.cost, unit="s"))
+        low, high = made.cost * (1 - made.cost_error), made.cost * (1 + made.cost_error)
+        found.append(Row(**common, suite="wall_clock", metric="time_ratio", value=made.cost, low=low, high=high))
     return found
 
 

@@ -1,19 +1,79 @@
+"""Tables over instances, and answers to questions."""
+
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from structgrad.reports import results
-from structgrad.reports.analysis import answers
+from structgrad.reports.analysis import answers, tables
 from structgrad.reports.analysis.answers import Answer
 from structgrad.reports.page import sections
 from structgrad.suites.base import Row
 from tests.reports import examples
 from tests.reports.recommendation_cases import REINFORCE, Made, rows
+
+
+@pytest.fixture(scope="module")
+def whole_frame() -> pd.DataFrame:
+    return results.to_frame(examples.rows())
+
+
+@pytest.mark.parametrize("size", [3, 4, 10, 33])
+def test_the_bootstrap_takes_the_median_of_each_resample(size: int) -> None:
+    values = np.random.default_rng(7).standard_normal((1001, size))
+    some = slice(None, None, 40)
+    drawn = np.sort(values)[some][:, np.random.default_rng(size).integers(size, size=(1000, size))]
+    assert tables.median_interval(values)[:, some] == pytest.approx(np.quantile(np.median(drawn, axis=-1), (0.025, 0.975), axis=-1))
+
+
+def test_only_an_unbiased_claim_on_the_expected_loss_can_be_contradicted(whole_frame: pd.DataFrame) -> None:
+    claims = tables.claims(whole_frame)
+    assert set(claims.loc[claims["contradicted"], "estimator"]) == {"rloo[num_samples=2]"}
+    relaxed = whole_frame.assign(objective=whole_frame["objective"].astype(object).replace("expected", "relaxed"))
+    assert not tables.claims(relaxed)["contradicted"].any()
+
+
+def test_a_metric_that_several_suites_or_references_give_counts_once() -> None:
+    shared = examples.shared("reinforce", "init")
+    row = Row(cell="a", suite="bias", **shared, instance="0", metric="rho", value=1.0, reference="expected")
+    others = [
+        replace(row, suite="sparsity", value=2.0),
+        replace(row, reference="relaxed", value=3.0),
+        row,
+        replace(row, metric="total_time", setting="length=4", value=4.0),
+        replace(row, suite="sparsity", metric="gain", value=5.0),
+    ]
+    found = tables.measured(results.to_frame(others))
+    assert list(zip(found["metric"], found["value"], strict=True)) == [("rho", 1.0), ("gain", 5.0)]
+
+
+def test_numbers_that_are_not_finite_are_told_without_failing_their_cell() -> None:
+    odd = Row(cell="a", suite="bias", **examples.shared("reinforce", "init"), status="nonfinite", reason="the value is nan")
+    whole_frame = results.to_frame([odd])
+    assert tables.errors(whole_frame)["reason"].tolist() == ["the value is nan"]
+    assert tables.counts(whole_frame) == {"ok": 1, "failed": 0, "skipped": 0}
+
+
+def test_what_is_remembered_of_one_table_is_not_told_of_another(whole_frame: pd.DataFrame) -> None:
+    first = tables.aggregate(whole_frame)
+    assert tables.aggregate(whole_frame) is first
+    part = whole_frame[whole_frame["stage"] == "init"]
+    assert len(tables.aggregate(part)) < len(first)
+    assert tables.aggregate(whole_frame).equals(first)
+
+
+def test_an_empty_table_gives_empty_tables() -> None:
+    empty = results.to_frame([])
+    for make in (tables.aggregate, tables.verdicts, tables.claims, tables.sparsity, tables.skipped, tables.errors, tables.swept):
+        assert make(empty).empty
+    assert tables.bias_bounds(empty) == {}
+    assert tables.counts(empty) == {"ok": 0, "failed": 0, "skipped": 0}
+
 
 RLOO = "rloo[num_samples=2]"
 
@@ -40,39 +100,11 @@ def one(found: list[Answer], question: str, budget: int = 16) -> Answer:
     return answer
 
 
-def test_an_estimator_whose_declaration_the_run_contradicts_is_no_answer_to_any_question(found: list[Answer]) -> None:
-    contradicted = answers.answers(results.to_frame(examples.rows()))
-    assert RLOO in {answer.estimator for answer in found}
-    assert RLOO not in {name for answer in contradicted for name in (answer.estimator, *answer.tied)}
-    answer = one(contradicted, "unbiased")
-    assert (answer.estimator, answer.tied, answer.rivals) == ("reinforce", (), 0)
-
-
-def test_all_candidates_get_the_same_time(found: list[Answer]) -> None:
-    """The error of n estimates of reinforce is that of n / 2 of one that takes twice as long."""
-    expected = {
-        "reinforce": [bias**2 + 8 / 16 for bias in (0.0, 0.01, 0.0)],
-        RLOO: [bias**2 + 3 / 8 for bias in (0.02, 0.3, 0.1)],
-    }
-    best = min(expected, key=lambda name: sum(map(math.log, expected[name])))
-    answer = one(found, "error")
-    assert answer.estimator == best == RLOO
-    assert answer.score.value == pytest.approx(math.prod(expected[best]) ** (1 / 3))
-
-
 def test_the_paired_ratio_is_the_cost(frame: pd.DataFrame) -> None:
     """One slow moment in which REINFORCE was timed alone changes nothing."""
     slow = (frame["metric"] == "seconds_per_estimate") & (frame["estimator"] == "reinforce")
     moody = frame.assign(value=frame["value"].where(~slow, 7 * frame["value"]))
     assert one(answers.answers(moody), "error").score == one(answers.answers(frame), "error").score
-
-
-def test_seconds_without_ratios_give_no_times_and_that_is_said(frame: pd.DataFrame) -> None:
-    found = answers.answers(frame[frame["metric"] != "time_ratio"])
-    assert not any(answer.timed for answer in found)
-    assert one(found, "error").score.value == pytest.approx(math.prod(bias**2 + 3 / 16 for bias in (0.02, 0.3, 0.1)) ** (1 / 3))
-    assert sections.price(found) == "with 16 estimates each (no times relative to REINFORCE were taken)"
-    assert "Without times relative to REINFORCE, every candidate averages the same number" in sections.answer_table(found).note
 
 
 @pytest.mark.parametrize(("error", "timed", "tied"), [(0.01, True, False), (0.19, True, True), (0.25, False, True)])
@@ -113,28 +145,6 @@ def test_no_winner_is_named_where_there_is_none(bias: float | None, twins: int, 
     assert (answer.score.low is None) == (instances < answers.FEWEST_INSTANCES)
     if outcome == "unclear":
         assert f"no estimator is clearly best here ({instances} instances): ste (ρ " in sections.answer_cell(answer).notes[0]
-
-
-def test_an_estimator_that_was_timed_once_does_not_compete_at_equal_time() -> None:
-    """Its ratio has no interval; the others are still compared by time."""
-    known = {"reinforce": REINFORCE, "ste": Made(bias=2.0), "imle": Made(bias=0.1)}
-    table = [replace(row, low=None, high=None) if (row.estimator, row.metric) == ("imle", "time_ratio") else row for row in rows(known)]
-    place = answers.places(results.to_frame(table))[0]
-    reasons = dict(zip(place.names, place.refusals(answers.QUESTIONS[0], 16, None), strict=True))
-    assert place.timed
-    assert reasons == {"reinforce": "", "ste": "", "imle": "it was timed once, and the error of its time was not measured"}
-    named = {name for one in answers.answers(results.to_frame(table)) for name in (one.estimator, *one.tied)}
-    assert named == {"reinforce", "ste"}
-
-
-def test_an_instance_on_which_nobody_has_a_number_is_none_to_compare_on(frame: pd.DataFrame) -> None:
-    hidden = (frame["metric"] == "relative_variance") & (frame["instance"] == frame.loc[frame["instance"] != "", "instance"].iloc[0])
-    assert hidden.any()
-    found = answers.answers(frame[~hidden])
-    assert found
-    assert {answer.instances for answer in found} == {answer.instances - 1 for answer in answers.answers(frame)}
-    nothing = frame[(frame["metric"] != "relative_variance") | (frame["instance"] == "")]
-    assert answers.answers(nothing) == []
 
 
 def test_an_equal_estimator_of_ones_own_does_not_win_by_the_noise_of_its_time(frame: pd.DataFrame) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +16,10 @@ from structgrad.suites.measures.suite import EFFORTS
 from structgrad.suites.running import runner
 from structgrad.suites.running.planning.grid import Grid
 from structgrad.suites.running.planning.plan import Machine, Plan
-from structgrad.suites.running.work import Busy, Snapshot
+from structgrad.suites.running.work import Snapshot
 from structgrad.suites.statistics.interval import Interval
 from tests.reports import examples
-from tests.reports.calling import FEW, SMALL, call, refused, without_page
+from tests.reports.calling import FEW, SMALL, call, without_page
 
 BOTH = [*SMALL[:2], "sparsity", *SMALL[2:], *FEW]
 
@@ -69,16 +68,6 @@ def test_a_run_writes_results_and_report_and_resumes(tmp_path: Path) -> None:
     assert "resumed" not in call(*words, "--fresh").stderr
 
 
-def test_the_default_folder_is_named_after_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_run: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    fake_run(examples.rows()[:4])
-    for words in (["--seed", "1"], ["--seed", "1", "-j", "2"], ["--seed", "2"]):
-        assert call("run", "--builtin", *words).exit_code == 0
-    names = [path.name for path in (tmp_path / "structgrad-results").iterdir()]
-    assert len(names) == 2
-    assert {len(name) for name in names} == {8}
-
-
 def test_options_reach_the_plan_and_the_command_that_repeats_it(tmp_path: Path, fake_run: Any) -> None:
     measured = fake_run(examples.rows()[:4])
     (tmp_path / "categorical_fsdd.npz").touch()
@@ -109,36 +98,6 @@ def test_options_reach_the_plan_and_the_command_that_repeats_it(tmp_path: Path, 
     assert results.manifest_of(tmp_path / "a b")["command"] == repeated
 
 
-@pytest.mark.parametrize(
-    ("words", "suites"),
-    [
-        ([], {"bias", "sparsity"}),
-        (["--preset", "standard", "-e", "rloo"], {"bias", "sparsity", "descent"}),
-        (["--preset", "standard", "-e", "ste"], {"bias", "sparsity", "descent"}),
-        (["--preset", "standard", "-p", "task:clusters"], {"references", "learning"}),
-        (["bias", "wall_clock"], {"bias"}),
-    ],
-)
-def test_without_times_no_suite_takes_the_machine_alone(words: list[str], suites: set[str]) -> None:
-    problem = [] if "-p" in words else ["-p", "subset_regimes"]
-    result = call("run", "--no-timing", "--builtin", "--dry-run", "--json", *problem, *words)
-    assert result.exit_code == 0, result.output
-    assert set(json.loads(result.stdout)["suites"]) - {"simulated"} == suites  # a suite of other tests in this process
-
-
-def test_an_own_score_file_reaches_the_plan(tmp_path: Path, fake_run: Any) -> None:
-    measured = fake_run(examples.rows()[:4])
-    fields = ["--field", "gold=labels", "--field", "meaning=cost", "--field", "temperature=2"]
-    assert call("run", "--file", "my.npz", "--oracle", "subset[k=3]", *fields, "--loss", "f1", "-o", tmp_path).exit_code == 0
-    plan = measured[0][0]
-    file = plan.file
-    assert (file.path, file.oracle, file.gold, plan.losses) == ("my.npz", "subset[k=3]", "labels", ("f1",))
-    assert (file.meaning, file.temperature) == ("cost", 2.0)
-    repeated = results.read(tmp_path)[1]["command"]
-    assert "--file my.npz --oracle 'subset[k=3]' --field gold=labels --field meaning=cost --field temperature=2" in repeated
-    assert "all instances each" in call("run", "--file", "my.npz", "--oracle", "subset[k=3]", "-o", tmp_path).stdout
-
-
 def test_a_failed_cell_gives_exit_code_3(tmp_path: Path, fake_run: Any) -> None:
     fake_run(examples.rows())
     result = call("run", "--builtin", "-o", tmp_path)
@@ -149,28 +108,12 @@ def test_a_failed_cell_gives_exit_code_3(tmp_path: Path, fake_run: Any) -> None:
     assert "! rloo[num_samples=2] declares itself unbiased, and is found biased on toy, init" in result.stdout
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path, fake_run: Any) -> None:
-    (tmp_path / "file").write_text("")
-    measured = fake_run([])
-    message = refused("run", "--builtin", "-o", tmp_path / "file" / "out")
-    assert message.endswith("file/out (Not a directory); choose another folder with --out\n")
-    assert measured == []
-
-
 def test_plain_progress_is_quiet_between_start_and_end(capsys: pytest.CaptureFixture[str]) -> None:
     told = terminal.plain_progress(quiet=3600)
     for finished in range(6):
         told(Snapshot(finished, 5, 1, "cell" if finished else "", left=75.0))
     told(Snapshot(5, 5))
     assert capsys.readouterr().err == "0/5 cells, 1 failed, about 1 min 15 s left\n5/5 cells, 1 failed cell\n"
-
-
-def test_compiling_is_said_when_it_begins_and_where_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    idle, compiling = Busy("worker 1", "bias a", 3.2), Busy("worker 1", "bias a", 4.2, compiling=True)
-    told = terminal.plain_progress(quiet=3600)
-    for busy in (idle, compiling, compiling, idle, compiling):
-        told(Snapshot(0, 2, busy=(busy,)))
-    assert capsys.readouterr().err == "0/2 cells\n0/2 cells, compiling kernels (once per machine)\n"
 
 
 @pytest.mark.parametrize(
@@ -188,37 +131,6 @@ def test_at_most_three_estimators_are_named_as_the_best(low: float | None, rival
     scores = {"rloo": Interval(0.9, low, 1.0), **{f"other {number}": Interval(0.5) for number in range(rivals)}}
     found = answers.Answer("toy", "init", "mlp", answers.QUESTIONS[0], 16, scores, tied, "", "", 2, True, (), ())
     assert terminal.leader(found)[0] == text
-
-
-@pytest.mark.parametrize(
-    ("rival", "sentence"),
-    [
-        ("rloo", "./mine.py:Mine has a higher ρ than rloo in 2 of 2 cases (problem and entropy level) and a lower one in 0."),
-        ("sampled", "./mine.py:Mine was not compared with rloo: add -e rloo to measure both."),
-    ],
-)
-def test_an_own_estimator_is_compared_with_rloo(rival: str, sentence: str) -> None:
-    names = {"imle[lambda=2.5]": "./mine.py:Mine", "rloo[num_samples=2]": rival}
-    rows = [dataclasses.replace(row, estimator=names.get(row.estimator, row.estimator)) for row in examples.rows()]
-    if rival == "rloo":
-        assert "in 0 of 2 cases" in terminal.compared(results.to_frame(rows))[0]  # 3 instances give no interval
-    rows += [dataclasses.replace(row, instance="item3") for row in rows if row.instance == "item2"]
-    better = [
-        dataclasses.replace(row, value=0.01 * int(row.instance[-1]))
-        if (row.metric, row.estimator) == ("relative_bias_squared", "./mine.py:Mine")
-        else row
-        for row in rows
-    ]
-    (found,) = terminal.compared(results.to_frame(better))
-    assert found.startswith(sentence)
-
-
-def test_summary_has_a_table_for_each_loss() -> None:
-    (best,) = terminal.summary(results.to_frame(examples.rows()))
-    assert (best["title"], best["stages"]) == (
-        "Best estimator for the loss quadratic, by ρ with the run time of 16 REINFORCE estimates",
-        ["init", "final"],
-    )
 
 
 @pytest.mark.parametrize("verdict", ["unresolved: rare events", "broken"])

@@ -1,8 +1,11 @@
-"""The verbs compare, gate and baseline, on tables made by hand."""
+"""The verbs compare, gate and baseline on tables made by hand, and the gate of this repository on itself."""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
+from structgrad.estimators import ESTIMATORS
+from structgrad.oracles import Categorical
 from structgrad.reports import results
+from structgrad.reports.analysis.loading import Loaded, load
 from structgrad.reports.cli import app
 from structgrad.suites.base import SCHEMA_VERSION, Row
+from structgrad.suites.comparison import GateResult, gate
+from structgrad.suites.comparison.settings import load_settings
+from structgrad.suites.running.planning.plan import Machine
+from structgrad.suites.running.runner import run
 from tests.reports import examples
+from tests.suites.comparison.rows import Change, failing
 
 MACHINE = {"cpu": "x", "cores": 2, "python": "3.11", "packages": {"torch": "2.8"}}
 
@@ -27,14 +38,14 @@ def rows(**changes: dict[str, Any]) -> list[Row]:
     return [replace(row, **changes.get(row.metric, {})) if row.estimator == "imle[lambda=2.5]" else row for row in exact]
 
 
-def run(folder: Path, found: list[Row], **manifest: Any) -> str:
+def written(folder: Path, found: list[Row], **manifest: Any) -> str:
     results.write(found, folder, {"seed": 7, "environment": MACHINE, "command": "structgrad run", **manifest})
     return str(folder)
 
 
 @pytest.fixture
 def base(tmp_path: Path) -> str:
-    return run(tmp_path / "base", rows())
+    return written(tmp_path / "base", rows())
 
 
 def call(*words: str, code: int = 0, **environment: str) -> Result:
@@ -77,7 +88,7 @@ def test_a_baseline_is_one_file_of_gated_metrics_that_commands_take_by_its_name(
     (file,) = (tmp_path / "store").iterdir()
     assert file.name == "main.parquet"
     call("gate", base, "--baseline", "main", "--dir", store)
-    call("gate", run(tmp_path / "head", rows(**WORSE)), "--baseline", "main", "--dir", store, code=1)
+    call("gate", written(tmp_path / "head", rows(**WORSE)), "--baseline", "main", "--dir", store, code=1)
     assert "nothing changed" in call("compare", "main", base, "--dir", store).stdout
     assert "did you mean main?" in sentence("gate", base, "--baseline", "mian", "--dir", store)
     frame, manifest = results.read(file)
@@ -94,7 +105,7 @@ def test_a_baseline_is_replaced_on_purpose_and_a_worse_one_with_a_reason(base: s
     file = tmp_path / "store" / "main.parquet"
     before = file.read_bytes()
     assert "baseline 'main' already exists" in save("main", base, tmp_path, code=2).stderr
-    worse = run(tmp_path / "head", rows(**WORSE))
+    worse = written(tmp_path / "head", rows(**WORSE))
     refused = save("main", worse, tmp_path, "--replace", code=1).stderr
     assert "fails: ✗ imle[lambda=2.5]" in refused
     assert "baseline main is not saved, because the gate fails" in refused
@@ -109,7 +120,7 @@ def test_a_baseline_is_replaced_on_purpose_and_a_worse_one_with_a_reason(base: s
 def test_a_broken_claim_refuses_the_first_baseline_too(tmp_path: Path) -> None:
     broken = {"value": 0.02, "verdict": "biased"}
     found = [replace(row, **broken) if (row.estimator, row.metric) == ("reinforce", "relative_bias") else row for row in rows()]
-    assert "claims to be unbiased, and is biased" in save("main", run(tmp_path / "head", found), tmp_path, code=1).stderr
+    assert "claims to be unbiased, and is biased" in save("main", written(tmp_path / "head", found), tmp_path, code=1).stderr
     assert not (tmp_path / "store").exists()
 
 
@@ -117,3 +128,61 @@ def test_a_broken_claim_refuses_the_first_baseline_too(tmp_path: Path) -> None:
 def test_the_name_of_a_baseline_is_a_plain_word(name: str, base: str, tmp_path: Path) -> None:
     assert "expected letters, digits" in save(name, base, tmp_path, code=2).stderr
     assert "expected letters, digits" in call("baseline", "show", name, "--dir", str(tmp_path), code=2).stderr
+
+
+FOLDER = Path(__file__).parents[2] / ".ci"
+RENEW = "python .ci/measure.py /tmp/own && structgrad baseline save baseline /tmp/own --dir .ci --replace"
+NAMES = ("rloo", "ste", "arsm", "sparsemap_marginalisation")
+
+
+@pytest.fixture(scope="module")
+def own_baseline() -> Loaded:
+    return load(str(FOLDER / "baseline.parquet"))
+
+
+def test_every_estimator_has_bias_variance_and_sparsity_in_the_baseline(own_baseline: Loaded) -> None:
+    for metric in ("relative_bias", "gain", "relative_variance", "support", "gradient_nonzeros"):
+        found = set(own_baseline.frame.loc[own_baseline.frame["metric"].eq(metric) & own_baseline.frame["status"].eq("ok"), "family"])
+        assert found == set(ESTIMATORS), f"{metric}: renew the baseline with {RENEW}"
+
+
+def test_the_baseline_is_small_and_free_of_broken_claims(own_baseline: Loaded) -> None:
+    assert (FOLDER / "baseline.parquet").stat().st_size < 1_000_000
+    assert gate(own_baseline.frame, own_baseline.frame, settings=load_settings(FOLDER / "gate.toml")).outcome == "passed"
+
+
+def measured(folder: Path) -> list[Row]:
+    """A few estimators on the first problem, exactly as `.ci/measure.py` does it."""
+    spec = importlib.util.spec_from_file_location("measure", FOLDER / "measure.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    plan = dataclasses.replace(module.SMALL, problems=("categorical_regimes",), estimators=NAMES)
+    return run(plan, folder, machine=Machine(jobs=0))
+
+
+def judged(own_baseline: Loaded, rows: list[Row]) -> GateResult:
+    frame = own_baseline.frame
+    part = frame[frame["estimator"].isin(NAMES) & frame["problem"].eq("categorical_regimes")]
+    return gate(part, rows, (own_baseline.machine, own_baseline.machine), load_settings(FOLDER / "gate.toml"))
+
+
+def test_the_code_still_gives_the_numbers_of_the_baseline(own_baseline: Loaded, tmp_path: Path) -> None:
+    result = judged(own_baseline, measured(tmp_path))
+    assert failing(result) == set(), f"if the numbers were meant to change: {RENEW}"
+    assert result.outcome == "passed"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({"rloo": Change(scale=0.98), "ste": Change(scale=0.98), "arsm": Change(spread=1.2)}, {"rloo", "ste", "arsm"})],
+)
+def test_an_injected_change_fails(
+    changes: Mapping[str, Change], expected: set[str], own_baseline: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, change in changes.items():
+        monkeypatch.setitem(ESTIMATORS, name, lambda kind=ESTIMATORS[name], change=change: change.planted(kind(), Categorical()))
+    result = judged(own_baseline, measured(tmp_path))
+    assert result.outcome == "failed"
+    assert {estimator for estimator, _ in failing(result)} == expected

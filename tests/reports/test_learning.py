@@ -1,4 +1,4 @@
-"""The answer and the tables of a run of training."""
+"""The answer, the tables and the page of results of a run of training."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from structgrad.reports import page as report_page
 from structgrad.reports import results
-from structgrad.reports.analysis.learning import prediction, sentences, winner
-from structgrad.reports.page import charts
+from structgrad.reports.analysis.learning import sentences, winner
+from structgrad.reports.page import charts, learning_page
 from structgrad.reports.page.learning import learning_of
 from structgrad.suites.learning.arrays import study
-from tests.suites.learning.planted import ESTIMATORS, learnt, planted, row, trained
+from tests.suites.learning.planted import learnt, planted, row, trained
 
 FEW = ("exact", "reinforce", "rloo", "ste", "imle", "sparsemap")
 
@@ -51,10 +50,6 @@ def test_a_single_seed_proves_nothing():
     assert "lead" not in text
 
 
-def test_the_exact_gradient_does_not_compete():
-    assert winner(study(learning({"exact": 1.0, "ste": 0.5})), ("toy",)).name == "ste"
-
-
 def test_who_has_not_learnt_every_task_is_not_best_over_them():
     rows = [one for one in planted(("clusters", "matching"), FEW, 3) if (one.estimator, one.problem) != ("rloo", "task:matching")]
     assert winner(study(rows), ("clusters", "matching")).name != "rloo"
@@ -80,40 +75,6 @@ def test_nothing_is_said_of_nothing():
     assert not learning_of(results.to_frame([row("bias", "subset_regimes", "init", "ste", "0", "gain", 1.0)]))
 
 
-@pytest.mark.parametrize(
-    ("worth", "clause"), [(True, "goes with final accuracy: Spearman +"), (False, "by which reports rank estimators, is not: ")]
-)
-def test_the_number_that_reports_recommend_by_is_asked_for_alone(worth, clause):
-    rows = planted(("clusters",), seeds=2)
-    ends = {one.estimator: one.value for one in rows if one.metric == "normalised_accuracy"}
-    noise = {name: float(position * 7 % 11) for position, name in enumerate(ESTIMATORS)}
-    rows = [one for one in rows if not one.problem.startswith("learnt:")]
-    rows += [row("bias", "learnt:clusters", "early", name, "seed-0", "rho_16", (ends if worth else noise)[name]) for name in ESTIMATORS]
-    assert clause in prediction(study(rows))
-
-
-def test_a_page_of_learning_has_its_section_and_figures(found):
-    frame = results.to_frame(planted(("clusters", "matching"), FEW, 2))
-    page = report_page.to_html(frame, {})
-    assert '<h2 id="learning">Training results</h2>' in page
-    assert "<h1>Training with gradient estimators: clusters, matching</h1>" in page
-    assert "Predictors of final accuracy" in page
-    for name in ("curves", "points"):
-        assert f'id="learning-{name}"' in page
-    assert "6 estimators trained on 2 tasks, with 2 seeds each." in page
-    assert "task:clusters" not in page.partition('id="numbers"')[0]
-    assert 'id="answers"' in page
-
-
-def test_a_page_of_training_alone_has_no_empty_sections():
-    trainings = [one for one in planted(("clusters",), FEW, 1) if one.problem.startswith("task:")]
-    page = report_page.to_html(results.to_frame(trainings), {})
-    assert 'id="skips"' in page
-    for section in ("answers", "claims", "by-problem"):
-        assert f'id="{section}"' not in page
-        assert f'href="#{section}"' not in page
-
-
 def test_charts_have_the_rows_that_there_are():
     few = [one for one in planted(("toy",), FEW, 1) if one.metric == "accuracy"]
     assert learning_of(results.to_frame(few)).charts == {}
@@ -129,3 +90,49 @@ def test_charts_have_the_rows_that_there_are():
     made = charts.training_specs(names, dict.fromkeys(names, "#000000"), ["cosine"])
     assert set(rows) <= set(made)
     assert "http" not in str(made)
+
+
+SOME = ("exact", "reinforce", "rloo", "ste", "imle", "sparsemap", "spigot", "structured_attention")
+
+
+def written_page(rows, folder):
+    results.write(rows, folder / "run", {"command": "structgrad learn", "environment": {"commit": "abc", "packages": {"torch": "2"}}})
+    return learning_page.write([folder / "run"], folder / "docs").read_text()
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr("structgrad.suites.learning.finding.RESAMPLES", 20)
+
+
+def test_a_part_of_a_study_says_what_is_missing(tmp_path, quick):
+    rows = [one for one in planted(("clusters", "fsdd"), SOME, 2) if one.problem.startswith("task:")]
+    rows = [one for one in rows if (one.estimator, one.instance) != ("ste", "seed-1")]
+    text = written_page(rows, tmp_path)
+    assert "it has 2 of at least 9 tasks, 8 of at least 24 estimators, 2 of at least 5 seeds." in text
+    assert "Without a result at every seed: `ste` on `clusters` (1 of 2); `ste` on `fsdd` (1 of 2)." in text
+    assert "Gradients were not measured" in text
+    assert "- commit: abc" in text
+
+
+def test_several_runs_are_one_study(tmp_path, quick):
+    for number, task in enumerate(("clusters", "fsdd")):
+        results.write(planted((task,), SOME, 2), tmp_path / str(number), {"command": f"structgrad learn {task} --out /here/{number}"})
+    text = learning_page.write([tmp_path / "0", tmp_path / "1"], tmp_path).read_text()
+    assert "- command: `structgrad learn clusters`\n" in text
+    assert "- command: `structgrad learn fsdd`\n" in text
+    assert "- [clusters](learning/clusters.md): latent clusters with a linear classifier each\n- [fsdd](learning/fsdd.md)" in text
+    task = (tmp_path / "learning/clusters.md").read_text()
+    assert "Latent clusters with a linear classifier each (`Categorical()`). `accuracy`: right labels; `structure`: V-measure." in task
+    assert task.startswith("# clusters\n")
+    with pytest.raises(ValueError, match=r"/1 has \w+ of \w+ on \w+:fsdd, which another run has too; expected runs of other cells$"):
+        learning_page.write([tmp_path / "1", tmp_path / "1"], tmp_path)
+
+
+def test_a_run_of_something_else_is_refused(tmp_path, monkeypatch, capsys):
+    results.write([row("bias", "subset_regimes", "init", "ste", "0", "gain", 1.0)], tmp_path, {})
+    monkeypatch.setattr("sys.argv", ["page", str(tmp_path), "--to", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        learning_page.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith("holds no result of training; expected the folder of a run of `structgrad learn`\n")

@@ -129,14 +129,6 @@ def test_a_click_on_a_title_sorts_by_number_and_another_one_the_other_way(opened
     assert all_of(opened, "button, select, input, a, summary", "one.tabIndex >= 0").count(False) == 0
 
 
-def test_answers_show_one_budget_until_another_is_chosen(opened: browser.Browser) -> None:
-    for budget, expected in ((None, ["16 estimates"] * 2), ("256 estimates", ["256 estimates"] * 2), ("", None)):
-        if budget is not None:
-            pick(opened, labelled('[data-table="answer-table"]', "time of"), budget)
-        found = [row[2] for row in shown(opened, "#answer-table")]
-        assert found == expected or (expected is None and len(found) == 6)
-
-
 def test_what_is_shown_can_be_filtered_and_downloaded(opened: browser.Browser) -> None:
     opened.run("window.saved = []; save = (name, text) => window.saved.push([name, text])")
     pick(opened, labelled('[data-table="sparsity"]', "filter"), "rloo final")
@@ -236,22 +228,6 @@ def test_a_link_shows_the_chosen_rows_and_charts(opened: browser.Browser, page: 
     assert abs(opened.run("document.getElementById('cost').getBoundingClientRect().top")) < 120
 
 
-def test_on_a_phone_only_tables_scroll(tab: browser.Browser, charts: Path, tmp_path: Path) -> None:
-    tab.open(charts, width=390)
-    tab.until(DRAWN)
-    assert tab.run("document.documentElement.scrollWidth") <= 390
-    assert tab.run("document.querySelector('#matrix').getBoundingClientRect().width") < 390
-    assert max(all_of(tab, ".chart svg", "one.getBoundingClientRect().width")) <= 390
-    assert tab.run("getComputedStyle(document.querySelector('#cost-table td')).position") == "static"
-    tab.open(
-        written(tmp_path, results.to_frame([*examples.rows(), *examples.rows("projective_tree_regimes@squared_distance_linear")])),
-        width=390,
-    )
-    tab.until(DRAWN)
-    assert tab.run("document.documentElement.scrollWidth") <= 390
-    assert max(all_of(tab, ".panel .scroll", "one.scrollWidth")) > 390
-
-
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)], ids=str)
 def test_axe_finds_no_obstacle(tab: browser.Browser, charts: Path, width: int, dark: bool) -> None:
     """The rules of axe-core: names for screen readers, contrast, landmarks, order of headings."""
@@ -297,31 +273,6 @@ def test_the_loss_the_question_and_the_budget_can_be_chosen(drawn: browser.Brows
             assert matrix(drawn)["other"][0].split("\n")[0] == text
 
 
-def test_problem_level_metric_and_cost_are_chosen_for_the_charts(drawn: browser.Browser) -> None:
-    def title(chart: str) -> str:
-        return f"[...document.querySelectorAll('#chart-{chart} .role-axis-title text')].map(one => one.textContent)"
-
-    drawn.until(f"({title('error')}).includes('number N of averaged estimates')")
-    assert all_of(drawn, "#pick-cost option", "one.value") == ["estimates", "seconds"]
-    choose(drawn, "cost", "seconds")
-    drawn.until(f"({title('error')}).includes('time (µs)')")
-    assert len(all_of(drawn, "#chart-error .mark-area path")) == 3
-    assert "total_time, by length" in all_of(drawn, "#pick-sweep option", "one.value")
-    choose(drawn, "sweep", "total_time, by length")
-    drawn.until("document.querySelectorAll('#chart-sweep .mark-symbol path').length === 3")
-    drawn.until("document.querySelector('#chart-levels').dataset.marks === '6'")
-    choose(drawn, "metric", "variance")
-    drawn.until(f"({title('levels')}).includes('relative variance')")
-    assert not drawn.run("document.getElementById('empty-cosine').hidden")
-    choose(drawn, "problem", "other")
-    choose(drawn, "level", "final")
-    (where,) = all_of(drawn, "#where")
-    assert where.startswith("other, subset[k=3], 220 structures; entropy level final; loss quadratic")
-    drawn.until("document.querySelector('#chart-ranking').dataset.marks === '2'")
-    assert drawn.run("document.querySelector('#chart-plane').dataset.marks") == "4"
-    assert drawn.run("document.getElementById('sweep-part').hidden")
-
-
 def test_a_click_on_a_mark_shows_its_numbers_its_row_and_how_to_measure_it_again(drawn: browser.Browser) -> None:
     marks = "#chart-ranking .mark-symbol path"
     assert set(all_of(drawn, marks, "one.getAttribute('opacity')")) == {"0.95"}
@@ -347,10 +298,3 @@ def test_a_click_on_a_mark_shows_its_numbers_its_row_and_how_to_measure_it_again
     click(drawn, "#chosen", "Go to its row")
     drawn.until("document.activeElement === document.querySelector('tr.found')")
     assert drawn.run("[...document.querySelector('tr.found').cells].slice(0, 2).map(cell => cell.textContent)") == [name, "init"]
-
-
-def test_marks_of_the_plane_have_names_and_shapes(drawn: browser.Browser) -> None:
-    texts = "#chart-plane .mark-text.role-mark text"
-    drawn.until(f"document.querySelectorAll('{texts}').length === 4")
-    assert set(all_of(drawn, texts)) == set(examples.ESTIMATORS)
-    assert len(set(all_of(drawn, "#legend i"))) > 2

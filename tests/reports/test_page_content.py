@@ -114,45 +114,9 @@ def test_the_page_does_not_hold(source: str, page: Page) -> None:
     assert all(f"; {METRICS[name].range}" in sections.described(name) for name in sections.MAIN)
 
 
-def test_a_contradicted_claim_stands_out(page: Page, frame: pd.DataFrame) -> None:
-    sentence = (
-        "rloo[num_samples=2] declares itself unbiased, and is found biased on toy, init (1 of 3 instances). "
-        "The claim fails in 1 more of its 2 pairs of problem and entropy level."
-    )
-    assert page.text.index(sentence) < page.text.index("Loss quadratic")
-    short = frame.assign(value=frame["value"].mask(frame["metric"] == "gain", 0.75))
-    (found,) = report_page.report(short, examples.MANIFEST).contradictions
-    assert found.endswith("gain is 0.750; that of an unbiased estimator is 1.")
-
-
-@pytest.mark.parametrize(
-    ("families", "compared"), [(("rloo", "BatchMean"), True), (("reinforce", "BatchMean"), False), (("rloo", "imle"), False)]
-)
-def test_an_estimator_of_your_own_is_compared_with_rloo(families: tuple[str, str], compared: bool) -> None:
-    """A class of the user's has the family of its parent; its name has a colon."""
-    first, second = families
-    names = {RLOO: first, "imle[lambda=2.5]": "./mine.py:BatchMean" if second == "BatchMean" else second}
-    rows = [replace(row, estimator=names.get(row.estimator, row.estimator)) for row in examples.rows()]
-    found = report_page.report(results.to_frame(rows), examples.MANIFEST).comparison
-    assert bool(found.rows) == compared
-    if compared:
-        assert found.title == "./mine.py:BatchMean compared with rloo"
-        assert [row[1].text for row in found.rows] == ["init", "final"]
-        variance = found.rows[0][6]
-        assert (variance.text, variance.notes, variance.best) == ("0.250", ("rloo 3",), True)
-
-
 def test_quick_and_empty_runs_have_a_page(frame: pd.DataFrame) -> None:
     assert "not for conclusions" in Page(report_page.to_html(frame, {**examples.MANIFEST, "preset": "quick"})).text
     assert "Nothing was measured." in report_page.to_html(results.to_frame([]), {})
-
-
-def test_the_set_up_holds_its_effort(frame: pd.DataFrame) -> None:
-    manifest = {**examples.MANIFEST, "plan": {"estimators": ["a", "b"], "effort": {"alpha": 0.001}}, "plan_hash": "0a1b"}
-    found = dict(report_page.report(frame, manifest).setup)
-    assert (found["estimators"], found["effort: alpha"], found["plan"]) == ("a, b", "0.001", "0a1b")
-    odd = dict(report_page.report(frame, {**manifest, "plan": {"effort": "quick"}}).setup)
-    assert not any(name.startswith("effort") for name in odd)
 
 
 def test_a_bias_that_was_not_found_is_shown_by_its_bound() -> None:
@@ -223,19 +187,6 @@ def test_all_numbers_are_in_the_page(frame: pd.DataFrame, page: Page, monkeypatc
     monkeypatch.setattr(dataset, "MOST_ROWS", 10)
     assert list(dataset.held(frame)) == [dataset.OVER_INSTANCES]
     assert f"{medians}; single instances are too many for a page." in Page(report_page.to_html(frame, examples.MANIFEST)).text
-
-
-def test_long_tables_are_packed_as_they_would_stand(frame: pd.DataFrame, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_module, "MANY_ROWS", 2)
-    packed = report_page.to_html(frame, examples.MANIFEST)
-
-    def spread(found: re.Match[str]) -> str:
-        return f"<tbody>{zlib.decompress(base64.b64decode(found[1])).decode()}</tbody>"
-
-    again, count = re.subn(r'<tbody data-packed="([^"]*)">.*?</tbody>', spread, packed, flags=re.DOTALL)
-    assert count > 3
-    assert "<tbody data-packed" not in source
-    assert re.sub(r">\s+<", "><", again) == re.sub(r">\s+<", "><", source)
 
 
 def test_numbers_are_rounded_by_their_digits_as_text_is() -> None:

@@ -1,22 +1,27 @@
-"""The published table: its rows and columns, and comparisons with it."""
+"""The published table, comparisons with it, and the page of the standard run, which is made of it."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
+from structgrad.oracles import ORACLES
 from structgrad.reports import published, results
 from structgrad.reports.analysis import answers
-from structgrad.reports.analysis.loading import load, rows_of
-from structgrad.reports.published import __main__ as command
+from structgrad.reports.analysis.loading import rows_of
 from structgrad.suites.metrics import METRICS
+from tests.reports import browser
 from tests.reports.calling import call, refused
-from tests.reports.recommendation_cases import MANIFEST, REINFORCE, Made, rows, written
+from tests.reports.recommendation_cases import REINFORCE, Made, rows, written
+from tests.reports.test_page import DRAWN
 
 KNOWN = {"reinforce": REINFORCE, "ste": Made(bias=0.3, variance=1 / 3), "exact": Made(verdict="unbiased-exact")}
 
@@ -44,27 +49,10 @@ def test_the_table_of_the_package_is_small_and_whole() -> None:
     pd.testing.assert_frame_equal(published.reduced(part), part, check_categorical=False)
 
 
-def test_what_is_told_of_its_run_names_command_versions_machine_date_and_commit_and_no_folder() -> None:
-    _, about = published.load()
-    assert about["command"].startswith("structgrad run ")
-    assert "--out" not in about["command"]
-    assert "/" not in about["command"]
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT.*", about["finished"])
-    assert re.fullmatch(r"[0-9a-f]{40}", about["environment"]["commit"])
-    assert {"python", "cpu", "cores", "packages"} <= {name for name, value in about["environment"].items() if value}
-
-
 def test_answers_of_the_reduced_table_are_those_of_the_whole_one(run: Path, tmp_path: Path) -> None:
     whole, small = (answers.answers(frame, ["reinforce"]) for frame in (results.read(run)[0], made(tmp_path, run)[0]))
     assert [(one.estimator, one.tied, one.why) for one in small] == [(one.estimator, one.tied, one.why) for one in whole]
     assert [one.score.value for one in small] == pytest.approx([one.score.value for one in whole], rel=1e-6)
-
-
-def test_rows_that_no_recommendation_asks_for_are_left_out(run: Path, tmp_path: Path) -> None:
-    frame, about = made(tmp_path, run)
-    assert set(frame["estimator"]) == {"reinforce", "ste"}
-    assert len(frame) == about["rows"] == 2 * (4 * 6 + 2)
-    assert about["command"] == "structgrad run bias sparsity wall_clock --builtin"
 
 
 @pytest.mark.parametrize(
@@ -82,28 +70,6 @@ def test_a_run_that_cannot_be_published_is_refused(tmp_path: Path, monkeypatch: 
     with pytest.raises(ValueError, match=said):
         published.write(run, folder=tmp_path / "to")
     assert not (tmp_path / "to").exists()
-
-
-def test_several_runs_make_one_table_of_all_their_problems(run: Path, tmp_path: Path) -> None:
-    other = [replace(row, problem="elsewhere") for row in rows(KNOWN)]
-    published.write(run, written(tmp_path / "other", other), folder=tmp_path)
-    frame, about = published.load(tmp_path)
-    alone, _ = made(tmp_path / "alone", run)
-    assert len(frame) == about["rows"] == 2 * len(alone)
-    assert about["problems"] == [*alone["problem"].unique(), "elsewhere"]
-    assert about["command"] == " && ".join(["structgrad run bias sparsity wall_clock --builtin"] * 2)
-    with pytest.raises(ValueError, match="two of the runs hold"):
-        published.write(run, run, folder=tmp_path / "to")
-
-
-def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command.main([str(run), "--to", str(tmp_path / "to")])
-    assert str(tmp_path / "to" / published.TABLE) in capsys.readouterr().out
-    assert published.load(tmp_path / "to")[1]["environment"]["cpu"] == MANIFEST["environment"]["cpu"]
-    with pytest.raises(SystemExit) as ended:
-        command.main([str(tmp_path / "none")])
-    assert ended.value.code == 2
-    assert "found no run" in capsys.readouterr().err
 
 
 def test_a_table_of_another_schema_is_refused(run: Path, tmp_path: Path) -> None:
@@ -130,15 +96,65 @@ def test_a_run_is_compared_with_the_published_table_by_its_name(own: Path) -> No
     assert "cosine" not in text
 
 
-def test_a_folder_or_a_baseline_of_that_name_comes_first(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert load("published").is_published
-    call("baseline", "save", own, "--name", "published", "--dir", "store")
-    written(tmp_path / "published", rows(KNOWN))
-    assert not load("published").is_published
-
-
 def test_bad_comparisons(own: Path, run: Path) -> None:
     assert "Missing argument 'RUN'" in refused("compare", "published")
     assert "have no estimator on an instance in common" in refused("compare", "published", run)
     assert "whose numbers are rounded" in refused("gate", own, "--baseline", "published")
+
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / ".ci"))
+standard_page = importlib.import_module("standard_page")
+STRUCTURES = {"chain" if name == "linear_chain" else name for name in ORACLES if name != "tied_chain"}
+"""A tied chain has the laws of a chain."""
+
+SCORE_SETS = 10
+"""Sets of scores of real models."""
+
+
+@pytest.fixture(scope="module")
+def standard() -> Any:
+    return standard_page.Standard.load()
+
+
+def test_the_readme_opens_with_the_finding(standard: Any) -> None:
+    assert standard.summary() in (ROOT / "README.md").read_text()
+
+
+def test_the_page_is_that_of_the_table(standard: Any) -> None:
+    assert (ROOT / "docs/results/standard.md").read_bytes() == standard.page()
+
+
+@pytest.mark.skipif(browser.path() is None, reason="no Chromium here; STRUCTGRAD_BROWSER may name one")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_of_the_run_is_small_and_opens_anywhere(tmp_path: Path, width: int) -> None:
+    path, binary = ROOT / "docs/results/standard-run.html", browser.path()
+    assert path.stat().st_size < 3_000_000
+    assert binary is not None
+    with browser.browser(binary, tmp_path) as tab:
+        tab.open(path, width=width)
+        tab.until(DRAWN)
+        assert tab.run("document.documentElement.scrollWidth") <= width
+        assert tab.run("document.querySelectorAll('#matrix tbody tr').length") == len(STRUCTURES) + SCORE_SETS
+        assert (tab.complaints, len(tab.requests)) == ([], 1)
+
+
+def test_the_table_holds_all_structures_at_four_entropies_and_real_scores_at_three_stages(standard: Any) -> None:
+    measured = standard.measured().set_index("scores")
+    assert len(measured) == 16 + 10
+    assert all(measured["sizes"])
+    assert set(measured["losses"]) == {3}
+    built_in = measured[measured.index.str.endswith("_regimes")]
+    assert set(built_in["entropy levels"]) == {"h=0.95, h=0.7, h=0.4, h=0.1"}
+    assert set(built_in["instances each"]) == {32}
+    assert {name.removesuffix("_regimes") for name in built_in.index} == STRUCTURES
+    real = measured.drop(built_in.index)
+    assert set(real["entropy levels"]) == {"init, early, final"}
+    assert set(real["instances each"]) == {16}
+    assert re.fullmatch(r"With 16 instances each, no estimator is clearly best in \d+ of 30 cells", standard.unsure())
+
+
+def test_half_of_the_options_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        standard_page.main(["--to", str(tmp_path), "--again", str(tmp_path)])
+    assert "got one of --again and --data; expected both or neither" in capsys.readouterr().err

@@ -1,19 +1,19 @@
-"""Recommendations, on tables with a known best estimator and on the published one."""
+"""Recommendations, on tables with a known best estimator and on the published one, and the verb recommend."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+import shlex
 from pathlib import Path
 
 import pytest
 
 from structgrad.reports import published, recommend
-from structgrad.reports.analysis import answers
 from structgrad.reports.analysis.recommendation import Recommendation, Recommended, newest_run
 from structgrad.reports.verbs import recommend as wording
 from structgrad.suites.problems import STAGES
 from structgrad.suites.problems.regimes import REGIMES
+from tests.reports.calling import call, refused
 from tests.reports.recommendation_cases import REINFORCE, Made, rows, written
 
 PAGE = Path(__file__).parents[2] / "docs/results/learning.md"
@@ -35,16 +35,6 @@ def named(found: Recommendation) -> set[str]:
     return {one.estimator for answer in found.answers for one in (answer.best, *answer.tied)}
 
 
-@pytest.mark.parametrize("batch", [1, 32, 1000])
-def test_the_best_is_the_one_with_the_largest_rho_for_the_same_time(tmp_path: Path, batch: int) -> None:
-    expected = {name: made.rho(batch / made.cost) for name, made in KNOWN.items() if made.zero <= answers.MOSTLY}
-    best = max(expected, key=lambda name: expected[name])
-    answer = only(recommend("subset", batch=batch, stage="h=0.9", run=written(tmp_path, rows(KNOWN))))
-    assert (answer.best.estimator, answer.tied, answer.rivals) == (best, (), 2)
-    assert answer.best.rho.value == pytest.approx(expected[best], rel=1e-12)
-    assert answer.best.averaged == batch / KNOWN[best].cost
-
-
 def test_the_price_of_a_loss_is_paid_per_evaluation(tmp_path: Path) -> None:
     """The ratio of (seconds + evaluations × X) to that of reinforce."""
     own = Made(variance=1.0, unbiased=True, verdict="equivalent", cost=1.5, evaluations=4.0, cost_error=0.1)
@@ -58,39 +48,12 @@ def test_the_price_of_a_loss_is_paid_per_evaluation(tmp_path: Path) -> None:
     assert best.rho.half_width == pytest.approx(0.1 * 1.5 / (1.5 + 4 * 3) * slope, rel=0.1)
 
 
-def test_of_whom_evaluations_are_not_known_none_competes_for_a_loss_with_a_price(tmp_path: Path) -> None:
-    table = [row for row in rows(KNOWN) if not (row.estimator == "ste" and row.metric == "loss_evaluations")]
-    run = written(tmp_path, table)
-    assert only(recommend("subset", batch=1, stage="h=0.9", run=run)).best.estimator == "ste"
-    answer = only(recommend("subset", batch=1, stage="h=0.9", loss_cost=0.5, run=run))
-    assert answer.best.estimator != "ste"
-    assert answer.left_out["ste"] == "its number of oracle calls or loss evaluations was not measured"
-
-
-def test_one_that_mostly_estimates_0_is_never_named_and_the_reason_is_told(tmp_path: Path) -> None:
-    found = recommend("subset", stage="h=0.9", run=written(tmp_path / "most", rows(KNOWN)))
-    assert KNOWN["sparsemap"].rho(32) > max(made.rho(32 / made.cost) for name, made in KNOWN.items() if name != "sparsemap")
-    assert "sparsemap" not in named(found)
-    assert "sparsemap (90% of its averages over the budget are 0)" in " ".join(wording.lines(found))
-    half = KNOWN | {"sparsemap": replace(KNOWN["sparsemap"], zero=answers.MOSTLY)}
-    assert only(recommend("subset", stage="h=0.9", run=written(tmp_path / "half", rows(half)))).best.estimator == "sparsemap"
-
-
 def test_without_gradients_of_the_loss_nobody_is_named_who_needs_them(tmp_path: Path) -> None:
     """Not even where the table has, by mistake, such an estimator on a loss that gives values only."""
     found = recommend("subset", loss_gradients=False, batch=1, stage="h=0.9", run=written(tmp_path, rows(KNOWN, losses=("black_box",))))
     assert KNOWN["ste"].rho(1) > KNOWN["rloo"].rho(1 / 2) > KNOWN["reinforce"].rho(1)
     assert named(found) == {"rloo"}
     assert only(found).left_out["ste"].startswith("it needs gradients or relaxed inputs")
-
-
-def test_the_measured_loss_gives_what_the_users_loss_gives(tmp_path: Path) -> None:
-    run = written(tmp_path, rows(KNOWN, losses=("squared_distance_linear", "squared_distance", "black_box")))
-    with_, without = (recommend("subset", loss_gradients=gives, stage="h=0.9", run=run) for gives in (True, False))
-    # What is linear between the structures flatters relaxations, and comes last.
-    assert [answer.loss for answer in with_.answers] == ["squared_distance", "squared_distance_linear"]
-    assert [(answer.loss, answer.values_only) for answer in without.answers] == [("black_box", True)]
-    assert with_.notes == without.notes == ()
 
 
 def test_unbiased_ones_alone(tmp_path: Path) -> None:
@@ -104,17 +67,6 @@ def test_unbiased_ones_alone(tmp_path: Path) -> None:
         "sparsemap": "it does not declare itself unbiased for the expected loss",
         "simple": "it declares itself unbiased and is found biased",
     }
-
-
-@pytest.mark.parametrize(("twins", "said"), [(3, "No estimator is clearly best here (4 instances): ste"), (0, "Take ste, ρ 0.958")])
-def test_the_headline_names_no_winner_where_there_is_none(tmp_path: Path, twins: int, said: str) -> None:
-    names = ("ste", "imle", "spigot", "identity", "st_gumbel")
-    known = {name: Made(bias=0.3 if position <= twins else 3.0) for position, name in enumerate(names)}
-    found = recommend("subset", stage="h=0.9", run=written(tmp_path, rows(known)))
-    assert said in " ".join(wording.lines(found))
-    assert [one.estimator for one in only(found).order] == list(names)
-    listed = wording.lines(found, whole=True)
-    assert [line.split()[0] for line in listed if re.match(r"  \w+ +ρ [\d.]+ +time × 1", line)] == list(names)
 
 
 def test_the_newest_finished_run_on_a_file_with_the_structure_is_found(tmp_path: Path) -> None:
@@ -159,13 +111,6 @@ def test_the_nearest_state_is_taken_and_said(tmp_path: Path, asked: str, nearest
         assert f"{asked}, which is h={wanted:.2g} of subset, was not measured" in found.notes[0]
 
 
-def test_a_stored_stage_of_that_name_comes_first(tmp_path: Path) -> None:
-    found = recommend("subset", stage="early", run=written(tmp_path, rows(KNOWN, stages=STATES | {"early": 0.2})))
-    assert (only(found).stage, only(found).entropy, found.notes) == ("early", 0.2, ())
-    nearest = recommend("subset", stage="h=0.2", run=written(tmp_path, rows(KNOWN, stages={"init": 0.9, "early": 0.22})))
-    assert only(nearest).stage == "early"
-
-
 def test_of_several_sizes_the_nearest_number_of_structures_is_taken(tmp_path: Path) -> None:
     table = rows(KNOWN, problem="subset[n=6,k=3]", count=20.0) + rows(KNOWN, problem="subset[n=20,k=3]", count=1140.0)
     run = written(tmp_path, table, catalogue={"sizes": {"subset[n=6,k=3]@squared_distance": "n = 6"}})
@@ -174,25 +119,6 @@ def test_of_several_sizes_the_nearest_number_of_structures_is_taken(tmp_path: Pa
     assert "subset[n=12,k=3] has 220 structures; the nearest that was measured is subset[n=20,k=3]" in near.notes[0]
     assert (only(exact).problem, exact.notes) == ("subset[n=6,k=3]@squared_distance", ())
     assert only(exact).sizes == "n = 6"
-
-
-def test_without_times_all_average_the_same_number(tmp_path: Path) -> None:
-    run = written(tmp_path, [row for row in rows(KNOWN) if row.suite != "wall_clock"])
-    answer = only(recommend("subset", batch=1000, stage="h=0.9", run=run))
-    assert not answer.timed
-    assert (answer.best.estimator, answer.best.averaged) == ("rloo", 1000.0)
-    text = " ".join(" ".join(wording.lines(recommend("subset", stage="h=0.9", run=run))).split())
-    assert "No times relative to REINFORCE were taken: all get the same number of estimates." in text
-    with pytest.raises(ValueError, match="has no times relative to REINFORCE; measure the suite wall_clock too"):
-        recommend("subset", stage="h=0.9", loss_cost=1.0, run=run)
-
-
-def test_where_nobody_may_compete_the_reasons_are_told(tmp_path: Path) -> None:
-    nobody = {"reinforce": replace(REINFORCE, zero=1.0), "ste": Made()}
-    with pytest.raises(
-        ValueError, match=r"holds no eligible estimator for subset: .*reinforce: 100% of its averages over the budget are 0; ste: it"
-    ):
-        recommend("subset", stage="h=0.9", unbiased=True, run=written(tmp_path, rows(nobody)))
 
 
 FIGURE = r"([+−]\.\d\d) \\?\[([+−]\.\d\d), ([+−]\.\d\d)\\?\]"
@@ -229,15 +155,24 @@ def test_the_how_to_shows_what_is_printed() -> None:
     assert shown == found[: len(shown)]
 
 
-def test_a_variance_that_is_not_resolved_neither_wins_nor_ties(tmp_path: Path) -> None:
-    """An estimator with a variance from rare events on one instance does not compete."""
-    best = recommend("subset", stage="h=0.9", run=written(tmp_path / "whole", rows(KNOWN))).answers[0].best.estimator
-    rare = {"value": None, "low": None, "high": None, "reason": "rare events: fewer than 30 replicates carry the variance"}
-    table = [
-        replace(row, **rare) if row.estimator == best and row.instance == "item0" and row.suite == "bias" else row for row in rows(KNOWN)
+FEW_KNOWN = {"reinforce": REINFORCE, "rloo": Made(variance=40.0, unbiased=True, verdict="equivalent"), "ste": Made(bias=0.1, variance=1.0)}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return written(tmp_path / "run", rows(FEW_KNOWN, losses=("squared_distance", "black_box")))
+
+
+def test_the_command_that_is_offered_is_understood(run: Path) -> None:
+    """A dry run accepts the suggested commands: for another stage, and for another structure."""
+    told = call(
+        "recommend", "--oracle", "subset", "--stage", "h=0.33", "--run", written(run.parent / "named", rows(FEW_KNOWN, "subset_regimes"))
+    )
+    offered = [
+        *re.findall("`(.*?)`", " ".join(told.stdout.split())),
+        *re.findall("`(.*?)`", refused("recommend", "--oracle", "ctc", "--run", run)),
     ]
-    found = recommend("subset", stage="h=0.9", run=written(tmp_path / "rare", table))
-    answer = found.answers[0]
-    assert best not in (answer.best.estimator, *(one.estimator for one in answer.tied))
-    assert answer.left_out[best] == "its variance is not resolved"
-    assert f"{best} (its variance is not resolved)" in " ".join(" ".join(wording.lines(found)).split())
+    assert [shlex.split(line)[:2] for line in offered] == [["structgrad", "run"]] * 2
+    for line in offered:
+        result = call(*shlex.split(line)[1:], "--dry-run")
+        assert result.exit_code == 0, result.output

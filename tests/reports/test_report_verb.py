@@ -1,10 +1,11 @@
-"""``structgrad report``."""
+"""The verb report, and figures for a paper."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import matplotlib as mpl
 import pandas as pd
 import pytest
 from typer.testing import Result
@@ -12,6 +13,7 @@ from typer.testing import Result
 from structgrad.reports import results
 from structgrad.reports.analysis import tables
 from structgrad.reports.page import paper
+from structgrad.suites.base import Row
 from tests.reports import calling, examples
 
 
@@ -65,3 +67,26 @@ def test_a_place_that_cannot_be_written_is_named(run: Path, option: str, kind: s
     result = call(run, option, run / results.TABLE / "x.md")
     assert result.exit_code == 2
     assert re.search(rf"error: `report` cannot write .*x\.md \(.*\); name another {kind} with {option}\n", result.stderr)
+
+
+def drawn(rows: list[Row]) -> dict[str, tuple[bytes, str]]:
+    """PDF and caption by name."""
+    files = {figure.name: figure.draw() for figure in paper.planned(results.to_frame(rows))}
+    return {name: (found[f"{name}.pdf"], found[f"{name}.tex"].decode()) for name, found in files.items()}
+
+
+@pytest.mark.parametrize(("stages", "width"), [(("init", "final"), paper.PAGE), (("init",), paper.COLUMN)])
+def test_figures_have_the_width_of_a_page_or_a_column_and_hold_their_fonts(stages: tuple[str, ...], width: float) -> None:
+    rows = [row for row in examples.rows() if row.stage in stages]
+    with mpl.rc_context({"font.size": 31}):
+        found = drawn(rows)
+        assert mpl.rcParams["font.size"] == 31
+    assert list(found) == ["matrix", "plane-toy", "error-seconds-toy"]
+    for pdf in (found["plane-toy"][0], found["error-seconds-toy"][0]):
+        box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+) ([\d.]+)", pdf)
+        assert box is not None
+        assert float(box[1]) / 72 == pytest.approx(width, abs=0.01)
+        assert b"/FontFile2" in pdf
+        assert b"/Type3" not in pdf
+    assert "toy (subset[k=3], 220 structures; loss quadratic; 3 instances, 4,096 replicates; seed 7)." in found["plane-toy"][1]
+    assert next(paper.planned(results.to_frame(rows))).draw()["matrix.pdf"] == found["matrix"][0]

@@ -13,9 +13,7 @@ import pytest
 
 from structgrad.reports import results
 from structgrad.suites.base import SCHEMA_VERSION, Row
-from structgrad.suites.running import runner
 from tests.reports import examples
-from tests.suites.running_cases import HERE, SMALL, forget
 
 
 def test_table_and_manifest_come_back_as_they_were(tmp_path: Path) -> None:
@@ -79,17 +77,6 @@ def test_a_table_that_is_not_of_this_schema_gets_one_sentence(kind: str, tmp_pat
     assert "\n" not in str(caught.value)
 
 
-def test_a_killed_run_is_read_from_its_cells(tmp_path: Path) -> None:
-    runner.run(SMALL, tmp_path, machine=HERE)
-    results.write_manifest(tmp_path, examples.MANIFEST)
-    frame, manifest = results.read(tmp_path)
-    pd.testing.assert_frame_equal(frame, results.to_frame(runner.collect(tmp_path)))
-    assert len(frame) > 20
-    assert manifest == {"schema_version": SCHEMA_VERSION, **examples.MANIFEST}
-    forget(tmp_path, frame["cell"].iloc[0])
-    assert 0 < len(results.read(tmp_path)[0]) < len(frame)
-
-
 @pytest.mark.parametrize("broken", ["fsync", "replace"])
 def test_a_failing_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     path = tmp_path / "file"
@@ -110,14 +97,6 @@ def test_plan_hash_is_blind_to_what_changes_no_number() -> None:
     assert results.plan_hash(plan) == results.plan_hash({**plan, "batch_size": 2})
     assert results.plan_hash(plan) != results.plan_hash({**plan, "seed": 1})
     assert len(results.plan_hash(plan)) == 8
-
-
-def test_environment_names_versions_and_machine() -> None:
-    found = results.environment()
-    assert set(found["packages"]) == {"structgrad", "torch", "numpy", "scipy", "pandas"}
-    assert found["threads"] >= 1
-    assert found["cpu"]
-    json.dumps(found)
 
 
 def test_commit_is_that_of_the_checkout_of_the_package_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

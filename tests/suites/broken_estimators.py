@@ -8,8 +8,6 @@ import multiprocessing
 import os
 import signal
 import time
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,141 +17,114 @@ from structgrad.oracles.kernels import notices
 from structgrad.oracles.random_streams import random_uniform
 
 
-class Failing(Reinforce):
-    """A mistake."""
+class Acting(Reinforce):
+    """Does something before each estimate."""
 
     def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        self.act()
+        return super().surrogate(loss, oracle, scores, generator=generator)
+
+    def act(self) -> None:
         raise RuntimeError("a mistake")
 
 
-class Hungry(Reinforce):
+class Failing(Acting):
+    """A mistake."""
+
+
+class Hungry(Acting):
     """Asks torch for more memory than there is."""
 
-    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
-        return torch.empty(2**58, dtype=torch.uint8).sum().double()
+    def act(self) -> None:
+        torch.empty(2**58, dtype=torch.uint8)
 
 
-class Starved(Reinforce):
-    """Has the memory of a device for 200 rows, and records the launches that it refused."""
-
-    most = 200
-    refused: ClassVar[list[int]] = []
-
-    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
-        if len(scores) > self.most:
-            self.refused.append(len(scores))
-            raise torch.OutOfMemoryError(f"CUDA out of memory: {len(scores)} rows")
-        return super().surrogate(loss, oracle, scores, generator=generator)
-
-
-class Famished(Starved):
-    """Has memory for no row."""
-
-    most = 0
-
-
-class Greedy(Reinforce):
+class Greedy(Acting):
     """Takes three GiB."""
 
-    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
-        return torch.zeros(3 * 2**27, dtype=torch.float64).sum()
+    def act(self) -> None:
+        torch.zeros(3 * 2**27, dtype=torch.float64)
 
 
-class Hanging(Reinforce):
+class Hanging(Acting):
     """Hangs."""
 
-    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+    def act(self) -> None:
         os.write(1, b"about to hang\n")
         time.sleep(600)
-        return scores
 
 
-class Holding(Reinforce):
+class Holding(Acting):
     """Waits in compiled code that does not release the GIL."""
 
-    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+    def act(self) -> None:
         ctypes.PyDLL(None).sleep(600)
-        return scores
 
 
-class Busy(Reinforce):
+class Busy(Acting):
     """Computes forever."""
 
-    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+    def act(self) -> None:
         while True:
             pass
 
 
-class Exiting(Reinforce):
+class Exiting(Acting):
     """Ends its process."""
 
-    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+    def act(self) -> None:
         raise SystemExit(7)
 
 
-class Aborting(Reinforce):
+class Aborting(Acting):
     """Aborts, as compiled code does."""
 
-    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+    def act(self) -> None:
         os.abort()
 
 
-class Killed(Reinforce):
+class Killed(Acting):
     """Kills its worker, as the kernel does when memory runs out; without workers, it works."""
 
-    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+    def act(self) -> None:
         if multiprocessing.parent_process() is not None:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().surrogate(loss, oracle, scores, generator=generator)
 
 
-class Compiling(Reinforce):
+NOTICED = "STRUCTGRAD_TEST_NOTICED"
+"""The environment variable with the name of the file that ends the pretended compilation."""
+
+
+class Compiling(Acting):
     """Shows that it compiles until a file exists."""
 
-    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+    def act(self) -> None:
         notices.begin()
         for _ in range(1200):
             if os.path.exists(os.environ[NOTICED]):
                 break
             time.sleep(0.05)
         notices.end()
-        return super().surrogate(loss, oracle, scores, generator=generator)
 
-
-NOTICED = "STRUCTGRAD_TEST_NOTICED"
-"""The environment variable with the name of that file."""
 
 HOLD = "STRUCTGRAD_TEST_HOLD"
 """The environment variable of processes that are to be held."""
 
 
-class Held(Reinforce):
+class Held(Acting):
     """Hangs if the environment says so, so that a run can be disturbed in the middle, and continue elsewhere."""
 
-    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+    def act(self) -> None:
         while HOLD in os.environ:
             time.sleep(600)
-        return super().surrogate(loss, oracle, scores, generator=generator)
 
 
-class Terminated(Reinforce):
+class Terminated(Acting):
     """Gets SIGTERM if the environment says so."""
 
-    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+    def act(self) -> None:
         if HOLD in os.environ:
             os.kill(os.getpid(), signal.SIGTERM)
-        return super().surrogate(loss, oracle, scores, generator=generator)
-
-
-@dataclass(frozen=True)
-class Slow(Reinforce):
-    """Takes a moment, so that a run can be disturbed in the middle."""
-
-    seconds: float = 0.4
-
-    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
-        time.sleep(self.seconds if scores.ndim > oracle.event_ndim else 0)
-        return super().surrogate(loss, oracle, scores, generator=generator)
 
 
 class Nan(Reinforce):

@@ -45,13 +45,3 @@ class ScaledReinforce(Reinforce):
         estimate = Reinforce(self.num_samples).gradient(loss, oracle, scores, generator=generator)
         batch = scores.shape[: scores.ndim - oracle.event_ndim]
         return with_gradient(scores.new_zeros(batch), scores, self.factor * estimate)
-
-
-@dataclass(frozen=True)
-class BatchMeanBaseline(Reinforce):
-    """REINFORCE whose baseline is the mean of all its samples, the own one included: too small by a factor of 1 − 1/K."""
-
-    def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        structures = oracle.sample(scores.detach(), self.num_samples, generator=generator)
-        losses = loss(structures).detach()
-        return ((losses - losses.mean(0)) * oracle.log_prob(structures, scores)).mean(0)

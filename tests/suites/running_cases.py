@@ -33,10 +33,6 @@ def comparable(rows: list[Row]) -> list[Row]:
     return [dataclasses.replace(row, seconds=None) for row in rows if row.unit != "s" and row.metric != "time_ratio"]
 
 
-def instances(rows: list[Row]) -> set[str]:
-    return {row.instance for row in rows}
-
-
 def kept(folder: Path) -> dict[str, float]:
     """The finished cells of a run, each with the seconds that it took, which change if it is measured again."""
     if not holds_run(folder):

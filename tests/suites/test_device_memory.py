@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextvars
-import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,15 +21,12 @@ from structgrad.suites.device_memory import Launches, allot, available
 from structgrad.suites.measures import draws as measuring_draws
 from structgrad.suites.measures.bias import Sampling, draw_moments
 from structgrad.suites.measures.draws import Draws, estimates
-from structgrad.suites.measures.suite import Context, Effort
-from structgrad.suites.running.runner import run
+from structgrad.suites.measures.suite import Context
 from structgrad.suites.truth import enumeration, exact_truth
 from structgrad.suites.truth.enumeration import fitting_chunk
 from structgrad.suites.truth.references import perturbed_gradient
 from structgrad.suites.truth.replay import replay
-from tests.suites import broken_estimators
 from tests.suites.cases import quadratic, scores_of, target_of
-from tests.suites.running_cases import HERE, SMALL, broken
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -87,19 +82,6 @@ def test_too_little_memory_for_a_block_is_said_in_one_sentence(monkeypatch: pyte
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (GIB // 2, 80 * GIB))
     with pytest.raises(torch.OutOfMemoryError, match=r"for 1 at a time on cuda:1, where 0\.5 of 80\.0 GiB are free"):
         list(Launches("`it`", 1, torch.device("cuda:1")).over(0, 2, Work(0)))
-
-
-@pytest.mark.parametrize(("message", "counts"), [("a mistake", [4]), ("CUDA error: out of memory", [4, 2, 1])])
-def test_other_errors_pass(message: str, counts: list[int]) -> None:
-    asked = []
-
-    def wrong(first: int, count: int) -> None:
-        asked.append(count)
-        raise RuntimeError(message)
-
-    with pytest.raises(RuntimeError, match=message if counts == [4] else "got no memory for 1 at a time"):
-        list(Launches("it", 4, CPU).over(0, 4, wrong))
-    assert asked == counts
 
 
 def test_launches_take_their_share_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,20 +155,3 @@ def test_estimates_and_truths_are_the_same() -> None:
     torch.testing.assert_close(few.kurtosis, many.kurtosis, rtol=1e-10, atol=0)
     with pytest.raises(torch.OutOfMemoryError, match=r"`exact_truth` of structures of shape \(6,\) got no memory for 1 at a time"):
         exact_truth(loss, StarvedSubset(2, most=0), scores)
-
-
-def test_cells_continue_with_half_of_their_rows_or_fail_if_one_block_does_not_fit(tmp_path: Path) -> None:
-    effort = Effort(replicates=512, most_replicates=2048, seconds=600.0)
-    plan = dataclasses.replace(SMALL, tier="mc", estimators=broken("Starved", "Famished"), instances=1, effort=effort)
-    rows = run(plan, tmp_path, machine=HERE)
-    by = {name: [row for row in rows if row.estimator.endswith(name)] for name in ("Starved", "Famished")}
-    assert {row.status for row in by["Starved"]} == {"ok"}
-    assert max(row.replicates or 0 for row in by["Starved"]) == 2048
-    assert set(broken_estimators.Starved.refused) == {1024, 512, 256, 128}
-    (failed,) = by["Famished"]
-    assert (failed.status, failed.error_type) == ("oom", "OutOfMemoryError")
-    assert "on scores of shape" in failed.reason
-    assert "got no memory for 128 at a time on cpu" in failed.reason
-    plenty = run(dataclasses.replace(plan, estimators=("reinforce",)), tmp_path / "plenty", machine=HERE)
-    numbers = [{(row.metric, row.instance): row.value for row in found} for found in (by["Starved"], plenty)]
-    assert numbers[0] == numbers[1]

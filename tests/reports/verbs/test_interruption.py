@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -20,17 +21,12 @@ import pytest
 from structgrad.reports import results
 from structgrad.suites.base import SCHEMA_VERSION
 from structgrad.suites.running import store
-from tests.reports.calling import FEW, SMALL, call, refused, without_page
+from tests.reports.calling import FEW, SMALL, call, refused
 from tests.suites.broken_estimators import HOLD
 from tests.suites.running_cases import broken, kept
 
 HELD, TERMINATED = ("ste", *broken("Held"), "rloo"), ("ste", *broken("Terminated"), "rloo")
 """Three cells, in the second of which something happens where the environment says so."""
-
-
-@pytest.fixture(autouse=True)
-def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_page(monkeypatch)
 
 
 MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from structgrad.reports.cli import main; main()"
@@ -41,39 +37,26 @@ def words(folder: Path, *estimators: str) -> list[str]:
     return [*SMALL, *FEW, *(word for name in estimators for word in ("-e", name)), "-o", str(folder)]
 
 
-INTERRUPTED_START = f"""
-import multiprocessing.util, os, signal, time
-spawn, workers = multiprocessing.util.spawnv_passfds, []
-def spawn_and_interrupt(*args):
-    number = spawn(*args)
-    workers.extend([number] if "spawn_main" in str(args) else [])
-    if len(workers) == 2:
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.1)  # another thread receives it
-    return number
-multiprocessing.util.spawnv_passfds = spawn_and_interrupt
-{MAIN}"""
-"""A command line that receives Ctrl-C before it has sent the second worker its first message, and while threads of the first one run."""
-
-
-def started(
-    folder: Path, *estimators: str, jobs: int, until: Callable[[subprocess.Popen[str]], object], main: str = MAIN
-) -> subprocess.Popen[str]:
-    """A run in a process group of its own, as far as a condition; an estimator that holds does so for ever."""
+def held(folder: Path) -> subprocess.Popen[str]:
+    """A run in a process group of its own, whose worker has finished the first cell, and is in the middle of the second one for ever."""
     process = subprocess.Popen(
-        [sys.executable, "-c", main, *words(folder, *estimators), "-j", str(jobs)],
+        [sys.executable, "-c", MAIN, *words(folder, *HELD), "-j", "1"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]), HOLD: "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 120
-    while not until(process):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(lambda: bool(kept(folder)) and any("Held" in log.read_text() for log in (folder / "logs").glob("*.log")), process)
     return process
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def check_that_it_goes_on(folder: Path, told: str, *estimators: str) -> None:
@@ -94,23 +77,40 @@ def check_that_it_goes_on(folder: Path, told: str, *estimators: str) -> None:
 
 def test_an_interrupted_run_says_what_is_kept_and_goes_on(tmp_path: Path) -> None:
     """Ctrl-C, which the workers receive too, when the first cell is finished, and the second one is measured."""
-
-    def holds(_: object) -> bool:
-        return bool(kept(tmp_path)) and any("Held" in log.read_text() for log in (tmp_path / "logs").glob("*.log"))
-
-    process = started(tmp_path, *HELD, jobs=1, until=holds)
+    process = held(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
     check_that_it_goes_on(tmp_path, told, *HELD)
 
 
-def test_an_interruption_between_start_and_first_message_is_one_sentence(tmp_path: Path) -> None:
-    process = started(tmp_path, "rloo", "ste", jobs=2, until=lambda _: True, main=INTERRUPTED_START)
-    _, told = process.communicate(timeout=120)
-    assert "Traceback" not in told
-    assert process.returncode == 130, told
-    assert told.splitlines()[-1].startswith("error: interrupted; ")
+def alive(session: int) -> list[int]:
+    """The processes of a session that still run."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state, _, _, owner = entry.read_text().rpartition(") ")[2].split()[:4]
+            found += [int(entry.parent.name)] if int(owner) == session and state not in "ZX" else []
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_a_killed_run_leaves_no_worker_and_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = held(killed)
+    process.kill()
+    process.communicate()
+    try:
+        wait_until(lambda: not alive(process.pid))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    before = kept(killed)
+    assert len(before) == 1
+    assert call(*words(killed, *HELD)).exit_code == call(*words(whole, *HELD)).exit_code == 0
+    assert before.items() <= kept(killed).items()
+    frames = [results.read(folder)[0].drop(columns="seconds") for folder in (killed, whole)]
+    assert frames[0].equals(frames[1])
 
 
 @pytest.fixture
@@ -173,7 +173,6 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(
     if before:
         assert set(results.read(tmp_path)[0]["cell"]) - {""} == set(before)
     monkeypatch.undo()
-    without_page(monkeypatch)
     assert call(*words(tmp_path, "rloo", "ste", "reinforce")).exit_code == 0
     assert before.items() <= kept(tmp_path).items()
     assert results.manifest_of(tmp_path)["status"] == "finished"
@@ -185,9 +184,7 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
-    with pytest.MonkeyPatch.context() as patched:
-        without_page(patched)
-        assert call(*words(folder, "rloo", "ste")).exit_code == 0
+    assert call(*words(folder, "rloo", "ste")).exit_code == 0
     return folder
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import typer
 from structgrad.oracles import plugins
 from structgrad.reports import results
 from structgrad.reports.verbs.options import seconds_of
-from tests.reports.calling import FEW, SMALL, call, refused, without_page
+from tests.reports.calling import FEW, SMALL, call, refused
 from tests.suites.running_cases import cells_of, kept
 
 FAILING = "tests.suites.broken_estimators:Failing"
@@ -27,11 +26,6 @@ class Mine(Reinforce):
     name: ClassVar[str] = "mine"
     version: ClassVar[int] = 1
 """
-
-
-@pytest.fixture(autouse=True)
-def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_page(monkeypatch)
 
 
 # Files of options.
@@ -105,7 +99,6 @@ def by_workers(tmp_path_factory: pytest.TempPathFactory) -> Any:
     words = [*SMALL, *FEW, "--plugin", "my estimators.py", *OWN, "-e", FAILING, "-e", "rloo", "-o", folder / "out"]
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
-        without_page(patched)
         yield folder, call(*words, "-j", "1", "--fail-fast")
     plugins.use(())
 
@@ -156,25 +149,3 @@ def test_the_first_failure_of_a_worker_ends_a_run_that_is_to_fail_fast(by_worker
 
 
 # The output.
-
-
-def test_a_program_gets_one_line(tmp_path: Path) -> None:
-    result = call(*SMALL, *FEW, "-e", "rloo", "-o", tmp_path, "--json")
-    assert result.stdout.count("\n") == 1
-    found = json.loads(result.stdout)
-    counts = {"ok": 1, "failed": 0, "skipped": 0, "left": 0}
-    assert found.items() >= {"status": "finished", **counts}.items()
-    assert Path(found["results"]).is_file()
-    assert found["command"].startswith("structgrad run bias")
-    assert "1 cell ok" in result.stderr
-
-
-def test_a_plan_beyond_memory_is_refused_with_the_figure(tmp_path: Path) -> None:
-    for words in (["--dry-run"], ["-o", tmp_path / "out"]):
-        said = call(*SMALL, "--batch-size", 10**12, *words)
-        assert said.exit_code == 2
-        assert re.search(
-            r"error: the plan takes about [\d,]+\.\d GiB of memory, and this machine has [\d.]+ GiB; choose fewer rows by --batch-size ",
-            said.stderr,
-        )
-    assert not (tmp_path / "out" / "run.json").exists()

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import platform
 import shutil
 from dataclasses import replace
@@ -50,15 +49,6 @@ def test_a_killed_run_says_how_far_it_came_and_how_to_go_on(folder: Path) -> Non
         f"  error: {FAILING} on categorical_regimes, init: RuntimeError: a mistake",
         "  continue with: structgrad run again",
     ]
-
-
-def test_a_running_run_is_told_from_a_killed_one(folder: Path) -> None:
-    results.write_manifest(folder, {**results.manifest_of(folder), "process": {"id": os.getpid(), "host": platform.node()}})
-    shown = call("status", folder).stdout
-    assert shown.startswith(f"{folder}: running, since 2026-01-01")
-    assert "continue with" not in shown
-    results.write_manifest(folder, {**results.manifest_of(folder), "process": {"id": 2**22 + 1, "host": "elsewhere"}})
-    assert "running" in call("status", folder).stdout
 
 
 def test_without_an_argument_all_runs_of_this_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from structgrad.reports import cli, results
-from tests.reports.calling import FEW, SMALL, without_page
+from tests.reports.calling import FEW, SMALL
 
 PROBE = """
 import importlib, pkgutil, sys
@@ -54,7 +54,6 @@ def spoken(monkeypatch: pytest.MonkeyPatch, encoding: str, *words: str) -> int:
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
 def test_output_in_another_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
-    without_page(monkeypatch)
     run = str(tmp_path / "run")
     for words in (
         ("list",),

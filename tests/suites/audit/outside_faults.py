@@ -143,18 +143,8 @@ def without_replacement(loss: Any, oracle: Any, scores: Tensor, generator: torch
     return (loss(z).unsqueeze(-1) * (z - probabilities(scores))).mean(0)
 
 
-def antithetic_sum(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    u = torch.rand(scores.shape, generator=generator, dtype=scores.dtype)
-    z = torch.stack([one_hot((scores - torch.log(-torch.log(each))).argmax(-1), scores) for each in (u, 1 - u)])
-    return (loss(z).unsqueeze(-1) * (z - probabilities(scores))).sum(0)
-
-
 def frozen(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
     return score_function(leave_one_out)(loss, oracle, scores, torch.Generator().manual_seed(0))
-
-
-def wrong_row(losses: Tensor) -> Tensor:
-    return losses - (losses.sum(0) - losses).roll(1, -1) / (len(losses) - 1)
 
 
 def reinforce(direction: Any, change: Any = leave_one_out, count: int = 4) -> Estimate:
@@ -188,24 +178,9 @@ def sum_and_sample(loss: Any, oracle: Any, scores: Tensor, generator: torch.Gene
     return ((p * top).sum(-1) * loss(top)).unsqueeze(-1) * (top - p) + loss(z).unsqueeze(-1) * (z - p)
 
 
-def norm_clipped(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    found = score_function(leave_one_out)(loss, oracle, scores, generator)
-    return found / found.norm(dim=-1, keepdim=True).clamp(min=0.3) * 0.3
-
-
 def loss_at_the_best(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
     z, best = oracle.sample(scores, 1, generator=generator)[0], oracle.argmax(scores)
     return loss(best).unsqueeze(-1) * (z - probabilities(scores))
-
-
-def with_a_pathwise_term(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-    z = oracle.sample(scores, 1, generator=generator)[0]
-    p = probabilities(scores)
-    leaf = z.clone().requires_grad_()
-    with torch.enable_grad():
-        losses = loss(leaf)
-        (gamma,) = torch.autograd.grad(losses.sum(), leaf)
-    return losses.detach().unsqueeze(-1) * (z - p) + p * (gamma - (p * gamma).sum(-1, keepdim=True))
 
 
 def two_calls(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator, correction: float = 1.0) -> Tensor:
@@ -235,7 +210,6 @@ FAULTS: dict[str, Estimate] = {
     "self-normalised weights": weighted(uniform, lambda w: len(w) * w / w.sum(0)),
     "fitted baseline": fitted_baseline,
     "baseline of least squares": least_squares,
-    "own sample in the mean": score_function(lambda losses: losses - losses.mean(0)),
     "noise used twice": noise_twice,
     "a beam of its own mass": best_two(lambda log_p: log_p.softmax(0)),
     "score of another sample": by_autograd(lambda loss, z, oracle, theta: loss(z[0]).detach() * oracle.log_prob(z[1], theta)),
@@ -252,9 +226,6 @@ FAULTS: dict[str, Estimate] = {
     "ranks": score_function(lambda losses: losses.argsort(0).argsort(0).to(losses)),
     "loss detached": loss_detached,
     "divided by N − 1": score_function(lambda losses: leave_one_out(losses) * 4 / 3),
-    "summed": score_function(lambda losses: 4 * leave_one_out(losses)),
-    "antithetic pair summed": antithetic_sum,
-    "sign": score_function(lambda losses: -leave_one_out(losses)),
     "gradient at the marginals": by_autograd(lambda loss, z, oracle, theta: loss(oracle.marginals(theta))),
     "straight-through without detach": hard_without_detach,
     "without replacement": without_replacement,
@@ -264,7 +235,6 @@ FAULTS: dict[str, Estimate] = {
     "another temperature": by_autograd(lambda loss, z, oracle, theta: (loss(z).detach() * oracle.log_prob(z, theta / 2)).mean(0)),
     "half precision": score_function(lambda losses: leave_one_out(losses.half()).double()),
     "mean over the batch": score_function(lambda losses: leave_one_out(losses) / max(1, losses[0].numel())),
-    "baseline of another row": score_function(wrong_row),
     "inverted ratio": weighted(uniform, lambda w: 1 / w),
     "entropy bonus": with_term(
         lambda scores, oracle: 0.1 * derivative(lambda theta: (theta.softmax(-1) * theta.log_softmax(-1)).sum(-1), scores)
@@ -279,10 +249,8 @@ FAULTS: dict[str, Estimate] = {
     ),
     "advantages of the next sample": score_function(lambda losses: leave_one_out(losses).roll(1, 0)),
     "product of means": by_hand(lambda loss, z, s: loss(z).mean(0).unsqueeze(-1) * s.mean(0), 3),
-    "norm clipped": norm_clipped,
     "mean over the parts": reinforce(lambda z, p, scores: (z - p) / z.shape[-1]),
     "weight decay": with_term(lambda scores, oracle: 0.1 * scores),
-    "smoothed proposal": weighted(lambda scores: 0.7 * probabilities(scores) + 0.3 * uniform(scores), torch.ones_like),
     "logarithms of losses": score_function(lambda losses: leave_one_out((1 + losses.abs()).log())),
     "loss at the best structure": loss_at_the_best,
     "half of the own sample": score_function(lambda losses: losses - 0.5 * losses.mean(0)),
@@ -290,13 +258,10 @@ FAULTS: dict[str, Estimate] = {
     "rounded advantages": score_function(lambda losses: leave_one_out(losses).round(decimals=0)),
     "unit scores": reinforce(lambda z, p, s: (z - p) / (z - p).norm(dim=-1, keepdim=True)),
     "centred by 1/K": reinforce(lambda z, p, s: z - 1 / z.shape[-1], lambda losses: losses),
-    "marginals of other scores": reinforce(lambda z, p, s: z - probabilities(s / 2), lambda losses: losses),
-    "a pathwise term too": with_a_pathwise_term,
     "weights to the power of a half": weighted(uniform, lambda w: w.sqrt()),
     "ratio doubled": weighted(uniform, lambda w: w**2),
     "own sample, by two calls": two_calls,
     "own sample, rows repeated": expanded_rows,
     "a relaxed sample": gumbel_expected,
-    "a frozen generator": frozen,
 }
 """Faults by name."""

@@ -88,50 +88,35 @@ def in_torch(name: str, **methods: Any) -> type[Apart]:
 
 Raising = fault("Raising", derivations=planted)
 
-FAULTS: dict[type[Apart], tuple[str, str]] = {
-    fault("Neighbours", rules=neighbours): ("derivations", "is derived and is no structure"),
-    fault("NeverLast", end=lambda self, b, out, taken: b.add(out.unsqueeze(1))): ("derivations", "has no derivation"),
-    fault("TwoWays", end=lambda self, b, out, taken: b.add(torch.stack([out, taken, out], 1))): (
-        "derivations",
-        "has 2 derivations; expected exactly one",
-    ),
-    fault("PartTwice", rules=first_twice): ("derivations", "takes (1,) twice"),
-    fault("ListedTwice", structures=listed_twice): ("derivations", "1 of them twice"),
-    fault("MoreCounted", count=lambda self, event: Apart.count(self, event) + 1): ("count", "`count` is 14; expected 13"),
-    in_torch("SecondBest", _argmax=lambda self, rows: Apart._argmax(self, torch.where(torch.arange(rows.shape[1]) == 1, -1e9, rows))): (
-        "argmax",
-        "the score of `argmax`",
-    ),
-    in_torch("NoStructure", _argmax=lambda self, rows: (rows > 0) & self.read_mask(tuple(rows.shape[1:]))): ("argmax", "is no structure"),
+FAULTS: tuple[type[Apart], ...] = (
+    fault("Neighbours", rules=neighbours),
+    fault("NeverLast", end=lambda self, b, out, taken: b.add(out.unsqueeze(1))),
+    fault("TwoWays", end=lambda self, b, out, taken: b.add(torch.stack([out, taken, out], 1))),
+    fault("PartTwice", rules=first_twice),
+    fault("ListedTwice", structures=listed_twice),
+    fault("MoreCounted", count=lambda self, event: Apart.count(self, event) + 1),
+    in_torch("SecondBest", _argmax=lambda self, rows: Apart._argmax(self, torch.where(torch.arange(rows.shape[1]) == 1, -1e9, rows))),
+    in_torch("NoStructure", _argmax=lambda self, rows: (rows > 0) & self.read_mask(tuple(rows.shape[1:]))),
     in_torch(
         "PaddingRead",
         read_mask=lambda self, event, device=None: torch.ones(event, dtype=torch.bool, device=device),
         _argmax=lambda self, rows: Apart._argmax(self, rows + rows[:, :1]),
-    ): ("ignored entries", "`read_mask` at (0,) is 1; expected 0"),
-    in_torch("Doubled", _value=lambda self, rows, maximum: Apart._value(self, rows, maximum) + 0.01): ("sums", "expected"),
-    fault("Wider", log_partition=lambda self, *given: Apart.log_partition(self, *given).unsqueeze(-1)): (
-        "sums",
-        "has shape (6, 1)",
     ),
-    fault("Wide", log_partition=lambda self, *given: torch.zeros(len(given[0]), 2)): ("sums", "has shape (6, 2)"),
+    in_torch("Doubled", _value=lambda self, rows, maximum: Apart._value(self, rows, maximum) + 0.01),
+    fault("Wider", log_partition=lambda self, *given: Apart.log_partition(self, *given).unsqueeze(-1)),
+    fault("Wide", log_partition=lambda self, *given: torch.zeros(len(given[0]), 2)),
     in_torch(
         "Hot",
         _reference_marginals=lambda self, rows: (
             Apart._reference_marginals(self, 0.9 * rows)[0],
             Apart._reference_marginals(self, rows)[1],
         ),
-    ): ("sums", "expected"),
-    in_torch("Biased", _sample=lambda self, rows, uniforms: Apart._sample(self, rows, uniforms * 0.97)): ("samples", "degrees of freedom"),
-    in_torch("Unordered", _kbest=lambda self, rows, k: Apart._kbest(self, rows, k).flip(0)): ("k best", "the scores of `kbest`"),
-    in_torch("Repeating", _kbest=lambda self, rows, k: Apart._kbest(self, rows, 1).expand(k, *rows.shape)): (
-        "k best",
-        "names a structure twice",
     ),
-    in_torch("OtherRanks", _rank=lambda self, structures: Apart._rank(self, structures) + 1): ("enumeration", "`rank`"),
-    in_torch("Rounded", _project=lambda self, rows, *given: Apart._project(self, rows.round(decimals=1), *given)): (
-        "projection",
-        "the duality gap",
-    ),
+    in_torch("Biased", _sample=lambda self, rows, uniforms: Apart._sample(self, rows, uniforms * 0.97)),
+    in_torch("Unordered", _kbest=lambda self, rows, k: Apart._kbest(self, rows, k).flip(0)),
+    in_torch("Repeating", _kbest=lambda self, rows, k: Apart._kbest(self, rows, 1).expand(k, *rows.shape)),
+    in_torch("OtherRanks", _rank=lambda self, structures: Apart._rank(self, structures) + 1),
+    in_torch("Rounded", _project=lambda self, rows, *given: Apart._project(self, rows.round(decimals=1), *given)),
     fault(
         "EndForgotten",
         argmax=lambda self, scores, lengths=None: Apart.argmax(
@@ -139,18 +124,21 @@ FAULTS: dict[type[Apart], tuple[str, str]] = {
             scores,
             lengths=None if lengths is None else torch.where(lengths < scores.shape[-1] - 1, (lengths - 1).clamp(min=1), lengths),
         ),
-    ): ("lengths", "expected"),
+    ),
     fault(
         "Single",
         marginals=lambda self, scores, **given: Apart.marginals(self, scores, **given) * (0.5 if scores.dtype == torch.float32 else 1),
-    ): ("float32", "`marginals` in float32"),
+    ),
     fault(
         "Outside",
         relax=lambda self, scores, kind="entropy", **given: Apart.relax(self, scores, kind, **given) * (1 if kind == "entropy" else 1.5),
-    ): ("relaxation", "outside of the hull"),
-    in_torch("LengthsForgotten", _inside=lambda self, event, lengths: torch.ones((*lengths.shape, *event), dtype=torch.bool)): (
-        "lengths",
-        "length",
     ),
-}
-"""Oracles, the law that each breaks, and words of its detail."""
+    in_torch("LengthsForgotten", _inside=lambda self, event, lengths: torch.ones((*lengths.shape, *event), dtype=torch.bool)),
+)
+"""One broken law each; `tests/goldens/audit.json` has them with the detail of each violation."""
+
+LAWS = {
+    "argmax", "count", "derivations", "enumeration", "float32", "ignored entries", "k best", "lengths", "projection", "relaxation",
+    "samples", "sums",
+}  # fmt: skip
+"""All that are broken."""

@@ -1,9 +1,8 @@
-"""Measuring: verdicts, invariances and refusals."""
+"""Measuring bias: verdicts, invariances, refusals, and the findings of the suite."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import replace
 
 import pytest
@@ -15,18 +14,19 @@ from structgrad.estimators import (
     LeaveOneOut,
     PerturbAndMAP,
     Reinforce,
-    RunningMeanBaseline,
     SparseMAP,
-    StraightThrough,
+    StructuredAttention,
     UnorderedSet,
     make_estimator,
 )
-from structgrad.oracles import Categorical, Oracle, Subset
+from structgrad.oracles import Subset
+from structgrad.suites import METRICS
+from structgrad.suites.base import Instance, Problem
 from structgrad.suites.measures.bias import Bias, Sampling, draw_moments, measure
 from structgrad.suites.measures.bias_tests import ALPHA, bias_test
-from structgrad.suites.measures.suite import EFFORTS, Context
+from structgrad.suites.measures.suite import EFFORTS, Context, Effort
 from structgrad.suites.problems import load
-from structgrad.suites.truth import exact_truth
+from structgrad.suites.statistics.intervals import Interval, jackknives
 from structgrad.suites.truth.replay import slots_of
 from tests.suites.cases import ORACLES, ScaledReinforce, quadratic, scores_of, target_of
 
@@ -70,12 +70,6 @@ def test_absence_of_rare_actions_of_a_policy_is_no_bias_and_a_bias_is_found_besi
     assert (found.p_value < ALPHA) == (verdict == "biased")
 
 
-def test_another_seed_or_key_is_another_sample():
-    found = [measured(ImplicitMLE(), replicates=500, **change) for change in ({}, {}, {"seed": 1}, {"key": ("other",)})]
-    assert found[0] == found[1]
-    assert len({one.metrics["gain"].value for one in found}) == 3
-
-
 def replayed(name: str) -> bool:
     """Whether few samples decide an estimate there."""
     estimator, scores = make_estimator(name), torch.zeros(6, dtype=torch.float64)
@@ -96,28 +90,6 @@ def test_replicates_agree_with_the_exact_tier(name):
         assert abs(value - interval.value) <= slack, metric
 
 
-def test_a_stateful_baseline_is_warmed_up_and_frozen():
-    """The running mean has come close to the expected loss when it is measured, so its variance is below that of a mean of 0."""
-    assert measured(RunningMeanBaseline()).metrics["relative_variance"].value < measured(Reinforce()).metrics["relative_variance"].value
-    assert measured(RunningMeanBaseline()).verdict == "unbiased-exact"
-
-
-@pytest.mark.parametrize("peak", [12.0, 16.0, 20.0, 24.0])
-def test_a_baseline_far_from_a_small_loss_is_no_bias_where_the_gradient_all_but_vanishes(peak):
-    """The estimate is (L − b)(z − μ), and 1 − μ of the one structure that is ever drawn has a rounding of its own."""
-    generator = torch.Generator().manual_seed(0)
-    for size in (1e-1, 1e-4, 1e-7):
-        scores, costs = torch.randn(2, 14, dtype=torch.float64, generator=generator)
-        scores[0] += peak
-        for baseline in (1.0, 3.0):
-            found = measure(
-                make_estimator(f"reinforce_constant[value={baseline}]"), Categorical(), lambda z, costs=size * costs: z @ costs, scores
-            )
-            assert found.verdict == "unbiased-exact", (size, baseline)
-    biased = measure(make_estimator("ste"), Categorical(), lambda z, costs=costs: (z @ costs).square(), scores)
-    assert biased.verdict == "biased"
-
-
 @pytest.mark.parametrize(("tests", "most"), [(60, 10), pytest.param(200, 20, marks=pytest.mark.sweep)])
 def test_false_alarms_are_as_rare_as_the_level_says(tests, most):
     """A right estimator at level 0.05 has 3 hits expected in 60. 10 of 60 have probability 0.001, and 20 of 200 have 0.002."""
@@ -130,34 +102,9 @@ def test_false_alarms_are_as_rare_as_the_level_says(tests, most):
     assert 1 <= hits < most
 
 
-class ArgmaxOnly(Oracle):
-    name, event_ndim = "argmax_only", 1
-
-    @classmethod
-    def event_shape(cls, **sizes):
-        return (sizes["length"],)
-
-    def count(self, event_shape):
-        return event_shape[0]
-
-    def _check_event(self, call, event_shape):
-        pass
-
-    def _argmax(self, rows):
-        return torch.nn.functional.one_hot(rows.argmax(-1), rows.shape[-1])
-
-
 @pytest.mark.parametrize(
     ("refused", "message"),
     [
-        (
-            lambda: measure(Reinforce(), ArgmaxOnly(), quadratic("categorical"), scores_of("categorical")),
-            "does not fit: reinforce needs SamplingOracle, which the oracle argmax_only does not offer",
-        ),
-        (
-            lambda: measure(PerturbAndMAP(), ArgmaxOnly(), quadratic("categorical"), scores_of("categorical")),
-            "argmax_only, which cannot be enumerated; pass the exact gradient as truth=",
-        ),
         (
             lambda: measured(ImplicitMLE(), tier="exact"),
             "tier='exact' for imle, which cannot be replayed here; expected tier='auto' or 'mc'",
@@ -170,32 +117,6 @@ class ArgmaxOnly(Oracle):
 def test_refuses_what_cannot_be_measured(refused, message):
     with pytest.raises(ValueError, match=message):
         refused()
-
-
-def test_an_oracle_without_samples_is_measured_against_a_given_truth():
-    truth = exact_truth(quadratic("categorical"), Categorical(), scores_of("categorical"))
-    found = measure(PerturbAndMAP(), ArgmaxOnly(), quadratic("categorical"), scores_of("categorical"), truth=truth)
-    same = measure(PerturbAndMAP(), Categorical(), quadratic("categorical"), scores_of("categorical"), truth=truth)
-    assert "fisher_rho" in same.metrics
-    known = {name: interval for name, interval in same.metrics.items() if "fisher" not in name and name != "null_bias"}
-    assert dataclasses.replace(same, metrics=known) == found
-
-
-def test_what_is_deterministic_is_asked_once() -> None:
-    """However many replicates of it are counted."""
-    oracle, event = ORACLES["subset"]
-    target, asked = target_of("subset"), list[int]()
-
-    def loss(structure: torch.Tensor) -> torch.Tensor:
-        asked.append(structure.numel() // math.prod(event))
-        values: torch.Tensor = target.loss(structure)
-        return values
-
-    moments = draw_moments(StraightThrough(), dataclasses.replace(target, loss=loss), Sampling(replicates=1024, batch_size=128))
-    estimate = StraightThrough().gradient(target.loss, oracle, target.scores, generator=torch.Generator())
-    assert asked == [1]
-    assert moments.total == 1024
-    torch.testing.assert_close(moments.total_mean, (estimate - target.truth.gradient).flatten(), rtol=1e-12, atol=1e-14)
 
 
 def peaked(scale: float = 16.0):
@@ -251,3 +172,67 @@ def test_sets_that_hold_nearly_all_probability_are_never_found_biased():
     assert sum(row.verdict == "unresolved: rare events" for row in rows) >= 2
     rows = [row for row in Bias().findings(found, {"wrong": LongSets()}, context) if row.metric == "relative_bias"]
     assert {row.verdict for row in rows} == {"biased"}
+
+
+EFFORT = Effort(replicates=512, most_replicates=2048)
+
+
+def problem() -> Problem:
+    instances = tuple(Instance(f"item{i}", scores_of("subset", seed=i), quadratic("subset")) for i in range(2))
+    return Problem("subset_test", "init", Subset(2), instances, "built-in")
+
+
+def found(estimator, **settings) -> list:
+    return list(Bias().findings(problem(), {"it": estimator}, Context(effort=EFFORT, **settings)))
+
+
+def test_every_metric_of_every_instance_is_a_finding():
+    findings = found(Reinforce())
+    assert {finding.instance for finding in findings} == {"item0", "item1"}
+    assert len({(finding.instance, finding.metric) for finding in findings}) == len(findings)
+    assert all(finding.metric in METRICS for finding in findings)
+    names = {finding.metric for finding in findings}
+    assert {"truth_norm", "relative_bias", "fisher_rho_16", "null_bias", "sign_agreement", "kurtosis", "snr", "rho_16"} <= names
+    assert {finding.tier for finding in findings} == {"exact"}
+    assert all(finding.replicates is None and finding.interval == "" and finding.low is None for finding in findings)
+    assert not any(finding.batches or finding.setting for finding in findings)
+    assert {finding.metric for finding in findings if finding.verdict} == {"relative_bias"}
+    unnamed = {finding.metric for finding in findings if not finding.reference}
+    assert unnamed == {"snr", "kurtosis", "zero_gradient_rate", "gradient_nonzeros"}
+
+
+def test_the_batches_behind_a_number_give_its_interval_again():
+    findings = [finding for finding in found(ImplicitMLE()) if finding.batches]
+    assert {finding.metric for finding in findings} == {"gain", "relative_bias_squared", "relative_variance", "relative_mse"}
+    for finding in findings:
+        if finding.interval == "jackknife":
+            again = jackknives({"": finding.value}, {"": torch.tensor(finding.batches, dtype=torch.float64)})[""]
+            assert (again.low, again.high) == pytest.approx((finding.low, finding.high), rel=1e-6)
+
+
+@pytest.mark.parametrize(("estimator", "kind"), [(PerturbAndMAP(), "perturbed"), (StructuredAttention(), "relaxed")], ids=lambda e: str(e))
+def test_another_objective_is_compared_with_its_own_gradient_too(estimator, kind):
+    findings = found(estimator, seed=7)
+    own = {finding.metric: finding for finding in findings if finding.reference == kind and finding.instance == "item1"}
+    assert set(own) == {"relative_bias", "relative_bias_squared", "gain", "orthogonal_bias"}
+    assert {finding.metric for finding in findings if finding.reference == "expected"} >= set(own)
+
+
+def test_a_measurement_goes_on_from_its_scratch_folder(tmp_path, monkeypatch):
+    target, sampling = target_of("subset"), Sampling(key=("scratch",))
+    settings = {"truth": target.truth, "sampling": sampling, "effort": EFFORT, "scratch": tmp_path}
+    first = measure(ImplicitMLE(), target.oracle, target.loss, target.scores, **settings)
+    monkeypatch.setattr("structgrad.suites.measures.bias.extend_moments", None)
+    assert measure(ImplicitMLE(), target.oracle, target.loss, target.scores, **settings) == first
+    with pytest.raises(TypeError):
+        measure(ImplicitMLE(lambda_=3.0), target.oracle, target.loss, target.scores, **settings)
+
+
+def test_a_vanishing_gradient_is_flagged_by_its_absolute_metrics():
+    oracle, weights = Subset(2), torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    loss = lambda z: 1e-9 * (z @ weights) + (z[..., 0] - z[..., 1]).square()  # noqa: E731
+    scores = torch.tensor([0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    metrics = measure(Reinforce(), oracle, loss, scores).metrics
+    assert metrics["relative_bias"] == Interval(None)
+    assert metrics["absolute_bias"].value < 1e-12
+    assert metrics["absolute_variance"].value > 0.1

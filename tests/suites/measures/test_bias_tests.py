@@ -10,11 +10,11 @@ import pytest
 import torch
 from scipy import stats
 
-from structgrad.estimators import ConditionalMeanBaseline, Reinforce
-from structgrad.suites.measures.bias_tests import ALPHA, FLAT, bias_bound, bias_test, partial_tests, sequential_test
+from structgrad.estimators import ConditionalMeanBaseline
+from structgrad.suites.measures.bias_tests import ALPHA, bias_test, partial_tests, sequential_test
 from structgrad.suites.measures.suite import Effort
 from structgrad.suites.statistics.moments import Moments
-from tests.suites.studies.laws import ERRORS, instance, law, needed_replicates
+from tests.suites.studies.laws import ERRORS, instance, law
 
 FLAT_SPACE = ("subset10", 0.5)
 
@@ -60,13 +60,6 @@ def test_the_joint_test_is_hotellings_in_a_basis_of_the_directions_that_vary():
     assert partial_tests(of_estimates(sample, raw(sample)), truth)["joint"] == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize(("space", "deviation", "replicates"), [("trees5", 3.0, 100_000), ("categorical10", 5.0, 100_000)])
-def test_the_joint_test_is_left_out_where_structures_are_rare(space, deviation, replicates):
-    truth = instance(space, deviation).truth
-    assert replicates / float(truth.kurtosis[truth.kurtosis.isfinite()].max()) < FLAT
-    assert set(partial_tests(drawn(exact_law(space, deviation), replicates), truth)) == {"along", "parts"}
-
-
 def test_an_error_in_a_direction_that_never_varies_is_found_with_certainty():
     """Estimates lie in the direction space of the hull; the added error orthogonal to it is the same in every estimate."""
     sample, truth = exact_law(*FLAT_SPACE), instance(*FLAT_SPACE).truth
@@ -103,30 +96,18 @@ def test_the_unit_of_the_loss_does_not_matter(scale):
     )
 
 
+NEEDED = {
+    "scale": 609_903, "own sample in the baseline": 237_301, "one part": 251_483, "sign of the smallest part": 24_438,
+    "temperature": 3_648_000, "two structures swapped": 46_918,
+}  # fmt: skip
+"""Replicates at which the best of the tests finds an error δ with power .9: ``(z_{1−α/2} + z_.9)² σ²/δ²``, or by the noncentral χ²."""
+
+
 @pytest.mark.parametrize("name", ERRORS)
 def test_every_known_error_is_found_with_twice_the_predicted_replicates(name):
     wrong, truth = ERRORS[name](exact_law(*FLAT_SPACE)), instance(*FLAT_SPACE).truth
-    needed = needed_replicates(wrong, truth)
-    found = [bias_test(drawn(wrong, 2 * needed, seed, batches=1), truth) < ALPHA for seed in range(10)]
+    found = [bias_test(drawn(wrong, 2 * NEEDED[name], seed, batches=1), truth) < ALPHA for seed in range(10)]
     assert sum(found) >= 9
-
-
-def test_upper_bounds_hold_the_bias_and_shrink_with_replicates():
-    sample = exact_law(*FLAT_SPACE)
-    shifted = sample.changed(sample.estimates * 1.1)
-    few, many = drawn(shifted, 10_240), drawn(shifted, 1_024_000)
-    assert 0.1 < bias_bound(many) < bias_bound(few)
-    assert bias_bound(few, error=0.01) > bias_bound(few)
-
-
-def test_moments_from_a_table_are_those_of_the_estimates():
-    sample = law(Reinforce(), "trees5", 0.5)
-    index = sample.draw(3200, np.random.default_rng(0))
-    counts = np.stack([np.bincount(block, minlength=len(sample.probabilities)) for block in index.reshape(32, 100)]).astype(float)
-    direct, table = of_estimates(sample, sample.estimates[torch.from_numpy(index)]), sample.moments_of(counts)
-    for field in dataclasses.fields(Moments):
-        one, two = getattr(direct, field.name), getattr(table, field.name)
-        torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(two), rtol=1e-9, atol=1e-9)
 
 
 # The sequential test: doubling looks, and a confirmation on fresh seeds.

@@ -10,8 +10,7 @@ import pytest
 from structgrad.estimators import make_estimator
 from structgrad.suites.learning.arrays import study
 from structgrad.suites.measures import learning, parameter_bias
-from structgrad.suites.measures.cost.wall_clock import StepTime
-from structgrad.suites.measures.learning import LearningSuite, to_target
+from structgrad.suites.measures.learning import LearningSuite
 from structgrad.suites.measures.suite import EFFORTS, Context
 from structgrad.suites.problems import load
 from structgrad.suites.running.planning.grid import grid
@@ -68,14 +67,6 @@ def test_choices_are_made_on_other_seeds_and_another_split(monkeypatch):
     assert seen == [("validation", {FIRST_TUNING_SEED}, 6), ("test", {0, 1}, 12)]
 
 
-def test_a_target_that_is_not_reached_is_censored():
-    curve = ((0, 0.5), (10, 0.7), (20, 0.9), (30, 0.8))
-    assert to_target(curve, 0.7, 30).value == 10
-    missed = to_target(curve, 0.95, 30)
-    assert (missed.value, missed.low, missed.high, missed.status, missed.sampling) == (None, 30.0, None, "ok", "budget")
-    assert missed.reason == "the accuracy of 0.95, 0.95 of the ceiling, was not reached within 30 steps"
-
-
 LEARNT = NAME.replace("task:", "learnt:")
 ALONG = Plan(
     suites=("references", "learning", "bias", "parameter_bias"),
@@ -127,39 +118,11 @@ def test_references_have_cells_of_their_own_which_come_first(tmp_path, monkeypat
     assert {row.status for row in again} == {"ok"}
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [("relaxed_top_k", "relaxed_top_k needs"), ("crf", "crf needs true structures, and the loss cross_entropy holds none")],
-)
-def test_an_estimator_that_does_not_fit_is_skipped(name, reason):
-    work = grid(replace(PLAN, estimators=(name, "ste")))
-    assert [cell.estimators for cell in work.cells] == [("ste",)]
-    assert [(row.status, row.reason.startswith(reason)) for row in work.skips] == [("skipped", True)]
-
-
 def test_sizes_and_version_of_a_task_are_part_of_its_cells(monkeypatch):
     one, other = (grid(replace(PLAN, problems=(name,))).cells for name in (NAME, NAME.replace("steps=20", "steps=30")))
     monkeypatch.setattr(type(make_task("clusters")), "version", 77)
     newer = grid(PLAN).cells
     assert len({cell.identity for cells in (one, other, newer) for cell in cells}) == 6
-
-
-def test_tasks_are_measured_by_the_suites_that_train_alone():
-    with pytest.raises(ValueError, match="the suite learning measures tasks, and the plan has none; name one, such as --problem task:clu"):
-        grid(replace(PLAN, problems=("subset_regimes",)))
-    with pytest.raises(ValueError, match="the suite bias measures problems with scores, and the plan has none; name one, such as --pr"):
-        grid(replace(PLAN, suites=("bias",)))
-    everything = grid(replace(PLAN, suites=(), problems=(NAME, "subset_regimes"), stages=("training", "init"), estimators=("ste",)))
-    assert {(cell.suite, cell.problem) for cell in everything.cells if "learning" in (cell.suite, cell.problem)} == {("learning", NAME)}
-    assert {cell.problem for cell in everything.cells} == {NAME, "subset_regimes"}
-
-
-def test_models_are_trained_on_the_cpu():
-    problem = load(NAME, "training", instances=1, data=None)
-    for suite in (LearningSuite(), StepTime()):
-        assert suite.limitation(problem, problem.instances[0], QUICK) is None
-        reason = suite.limitation(problem, problem.instances[0], replace(QUICK, device="cuda"))
-        assert reason == "models are trained on the CPU, and the plan has the device cuda"
 
 
 def test_a_cell_goes_on_from_what_it_has_trained(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from tests.suites import broken_estimators
 from tests.suites.cases import target_of
 from tests.suites.running_cases import FEW, HERE, broken
 from tests.suites.running_cases import SMALL as SMALL_RUN
-from tests.suites.tasks.test_training import SMALL
+from tests.suites.tasks.test_tasks import SMALL
 
 BROKEN = ("Nan", "Infinite", "RarelyNan", "FixedNan")
 SUITES = ("bias", "sparsity", "descent")

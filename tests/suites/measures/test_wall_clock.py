@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from structgrad.estimators import ImplicitMLE, Reinforce, StraightThrough, make_estimator
+from structgrad.estimators import Reinforce, StraightThrough, make_estimator
 from structgrad.oracles import Subset
 from structgrad.suites.measures.cost import wall_clock
-from structgrad.suites.measures.cost.timer import BATCH, MIN_ROUNDS, PATIENCE, WARM_UP, interleave, time_once, timing_batch
+from structgrad.suites.measures.cost.timer import MIN_ROUNDS, PATIENCE, WARM_UP, interleave, timing_batch
 from structgrad.suites.measures.cost.wall_clock import WallClock, measure_times
 from tests.suites.planted import CONTEXT, Failing, Sleeping, problem, take_no_time_to_sleep
 
@@ -32,26 +32,6 @@ def test_times_are_positive_and_complete_and_ratios_need_the_reference():
         assert entry.backward.value > 0
     assert times["reinforce"].ratio.value == 1
     assert measure_times({"ste": StraightThrough()}, Subset(2), loss, scores(), rounds=5)["ste"].ratio.value is None
-
-
-def test_loading_in_the_first_call_makes_no_estimator_slow(monkeypatch):
-    """The first estimator of a process loads the code of all, here in ten seconds."""
-    step, seconds = wall_clock.time_once, iter([10.0])
-
-    def cold(*given):
-        forward, backward = step(*given)
-        return forward + next(seconds, 0.0), backward
-
-    monkeypatch.setattr(wall_clock, "time_once", cold)
-    times = measure_times({"reinforce": Reinforce(), "ste": StraightThrough()}, Subset(2), loss, scores(), rounds=7, budget=0.5)
-    assert times["reinforce"].forward.low is not None
-    assert times["reinforce"].rows == times["ste"].rows > BATCH
-
-
-def test_rows_of_a_launch_are_as_many_for_all_but_the_far_slower(monkeypatch):
-    monkeypatch.setattr(wall_clock, "time_once", lambda estimator, *given: (PLANTED[estimator.name], 0.0))
-    times = measure_times({name: make_estimator(name) for name in PLANTED}, Subset(2), loss, scores(), rounds=7, budget=60)
-    assert {name: entry.rows for name, entry in times.items()} == {"reinforce": 256, "ste": 256, "rloo": 256, "exact": 32, "identity": 256}
 
 
 PLANTED = {"reinforce": 1e-3, "ste": 1e-4, "rloo": 7e-3, "exact": 2e-2, "identity": 1e-3}
@@ -131,29 +111,6 @@ def test_over_its_budget_a_contender_makes_the_fewest_rounds():
     found = interleave(calls, rounds=20, budget=1.0, spent=spent)
     assert [order.count(name) for name in "abc"] == [WARM_UP + MIN_ROUNDS, 1, WARM_UP + 20]
     assert [len(found.seconds[name]) for name in "abc"] == [MIN_ROUNDS, 1, 20]
-
-
-def test_a_layer_is_timed_as_a_layer():
-    """The surrogate of a layer runs its backward inside: timed as in training, forward and backward are apart."""
-    calls = []
-
-    class Counted(Subset):
-        def _best(self, rows):
-            calls.append("argmax")
-            return super()._best(rows)
-
-    forward, backward = time_once(ImplicitMLE(), Counted(2), loss, scores())
-    assert calls == ["argmax", "argmax"]
-    assert min(forward, backward) > 0
-
-
-def test_the_clock_waits_for_the_device(monkeypatch):
-    waited = []
-    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    cuda = torch.device("cuda")
-    assert wall_clock.clock(torch.device("cpu")) < wall_clock.clock(cuda) < wall_clock.clock()
-    assert waited == [cuda, None]
 
 
 def found(estimators):

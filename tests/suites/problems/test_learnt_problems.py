@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from structgrad.estimators import ExactMarginalisation, LeaveOneOut, make_estimator
-from structgrad.suites.measures.cost.wall_clock import StepTime
-from structgrad.suites.measures.parameter_bias import ParameterBias
+from structgrad.estimators import ExactMarginalisation, make_estimator
+from structgrad.suites.measures.parameter_bias import METRIC, ParameterBias
 from structgrad.suites.measures.suite import EFFORTS, Context
 from structgrad.suites.problems import load
 from structgrad.suites.running import derived
-from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.runner import run
 from structgrad.suites.tasks import make_task, references
@@ -46,28 +44,6 @@ def test_stages_are_those_of_the_exact_run():
     assert not torch.equal(stages["early"].instances[0].scores, stages["final"].instances[0].scores)
 
 
-def test_a_plan_trains_nothing_if_cells_of_references_do(monkeypatch):
-    trained = []
-
-    def trains(task, *more, **named):
-        trained.append(task)
-        raise KeyError(task.name)
-
-    monkeypatch.setattr(references, "Training", trains)
-    fresh = LEARNT.replace("steps=20", "steps=21")
-    cells = grid(Plan(suites=("bias", "references"), problems=(fresh,), estimators=("ste",), instances=2)).cells
-    assert {cell.suite for cell in cells} == {"bias", "references"}
-    assert not trained
-    versions = [
-        {cell.identity for cell in grid(Plan(suites=("references",), problems=(name,), estimators=("ste",), instances=2)).cells}
-        for name in (fresh, f"{fresh}@ste")
-    ]
-    assert not versions[0] & versions[1]
-    with pytest.raises(KeyError):
-        grid(Plan(suites=("bias",), problems=(fresh,), estimators=("ste",), instances=2))
-    assert len(trained) == 1
-
-
 @pytest.fixture(scope="module")
 def felt(_own_cache: object) -> dict:
     names = ("exact", "rloo[num_samples=4]", "ste")
@@ -93,23 +69,13 @@ def test_the_exact_gradient_is_that_of_autograd_through_the_encoder(monkeypatch,
     assert felt["exact", "seed=1", "parameter_bias"].value == pytest.approx(0, abs=1e-9)
 
 
-def test_a_sampled_reference_is_taken_off_the_bias(monkeypatch, felt):
-    problem = load(LEARNT, "early", instances=1, data=None)
-    references.learnt_model(TASK, LeaveOneOut(num_samples=16), 0, "early")
-    monkeypatch.setattr(references, "LONGEST_LIST", 2)
-    found = list(ParameterBias().findings(problem, {"exact": make_estimator("exact")}, QUICK))
-    bias = next(f for f in found if f.metric == "parameter_bias")
-    assert (bias.tier, bias.low) == ("mc", 0.0)
-    assert bias.high > 0
-
-
-def test_a_step_is_timed_side_by_side():
-    problem = load(NAME, "training", instances=1, data=None)
-    contenders = {name: make_estimator(name) for name in ("ste", "rloo")}
-    short = Context(effort=replace(EFFORTS["quick"], seconds=60.0, rounds=7))
-    found = list(StepTime().findings(problem, contenders, short))
-    assert [(f.estimator, f.metric, f.instance) for f in found] == [("ste", "step_time", ""), ("rloo", "step_time", "")]
-    assert all(0 < f.low <= f.value <= f.high for f in found)
+def test_a_batch_has_every_metric_of_every_seed(felt):
+    assert {key[1:] for key in felt} == {(f"seed={seed}", metric) for seed in (0, 1) for metric in METRIC.values()}
+    sampled = felt["rloo[num_samples=4]", "seed=0", "parameter_bias"]
+    assert (sampled.low, sampled.tier, sampled.replicates, sampled.reference) == (0.0, "mc", 64, "expected")
+    assert felt["exact", "seed=0", "parameter_gain"].tier == "exact"
+    variance = felt["rloo[num_samples=4]", "seed=0", "parameter_variance"]
+    assert variance.low < variance.value < variance.high
 
 
 def test_seconds_to_a_target_are_steps_times_their_cost(tmp_path: Path):

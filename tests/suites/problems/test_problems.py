@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import ORACLES, ShiftReduce, Subset
+from structgrad.oracles import ORACLES, ShiftReduce
 from structgrad.suites.base import Problem
 from structgrad.suites.problems import (
     BUILT_IN_PROBLEMS,
@@ -21,12 +21,10 @@ from structgrad.suites.problems import (
     STAGES,
     available,
     default_data,
-    from_file,
     load,
     stages_of,
     with_loss,
 )
-from structgrad.suites.problems.score_files import ScoreFile
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = next(
@@ -149,23 +147,6 @@ def test_instances_depend_neither_on_their_number_nor_losses_on_the_stage(name: 
 # Names, folders and their messages.
 
 
-def test_a_real_file_with_other_arrays_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "categorical_fsdd.npz", scores=np.zeros(3))
-    message = r"categorical_fsdd\.npz: holds no array 'id'; expected the score file of categorical_fsdd, not another one of that name"
-    with pytest.raises(ValueError, match=message):
-        load("categorical_fsdd", "init", instances=1, data=str(tmp_path))
-    np.savez(tmp_path / "dtw_speech.npz", small_id=np.zeros(3), small_cost=np.zeros((3, 2, 2)))
-    with pytest.raises(ValueError, match=r"dtw_speech\.npz: holds no array 'small_length'"):
-        load("dtw_speech", "gamma=1", instances=1, data=str(tmp_path))
-
-
-def test_the_suite_is_what_the_folder_holds(tmp_path: Path) -> None:
-    assert available(None) == available(str(tmp_path)) == tuple(BUILT_IN_PROBLEMS)
-    (tmp_path / "tagging_coarse5.npz").touch()
-    (tmp_path / "dependency_en_ewt.npz").touch()
-    assert available(str(tmp_path)) == ("tagging_coarse5", "dependency_en_ewt", "dependency_en_ewt_projective")
-
-
 def test_default_folders_are_tried_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = tmp_path / "work"
     work.mkdir()
@@ -205,23 +186,6 @@ def test_exact_statistics_of_the_whole_sets(name: str) -> None:
 
 
 # A user's own file.
-
-
-def saved(folder: Path, name: str = "mine", **arrays: np.ndarray) -> str:
-    np.savez(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
-    return str(folder / f"{name}.npz")
-
-
-def test_a_sample_that_is_always_the_same_replaces_gold_and_losses_can_be_chosen(tmp_path: Path) -> None:
-    path = saved(tmp_path, "of@f1", scores=np.random.default_rng(0).standard_normal((6, 3)))
-    first, second = (from_file(ScoreFile(path, "subset[k=2]", loss="hamming", instances=size)) for size in (6, 2))
-    z = Subset(2).enumerate((3,), dtype=torch.float64)
-    losses = {instance.name: instance.loss(z).tolist() for instance in first.instances}
-    assert all(instance.loss(z).tolist() == losses[instance.name] for instance in second.instances)
-    assert all(sorted(values) == [0, 1, 1] for values in losses.values())
-    assert len({tuple(values) for values in losses.values()}) > 1
-    other = from_file(ScoreFile(path, "subset[k=2]"), "mlp")
-    assert (first.name, other.name, other.instances[0].loss.name) == ("of-f1", "of-f1@mlp", "mlp")
 
 
 # Structures named by their sizes.

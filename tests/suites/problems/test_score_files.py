@@ -1,7 +1,10 @@
+"""Score files: reading, fields, items of several sizes, and warnings about padding."""
+
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from structgrad.oracles import SpanningTree
+from structgrad.oracles import make_oracle
 from structgrad.suites.problems.score_files import ScoreFile, ScoreTables, read_arrays
+from tests.helpers import seeded
 
 RANDOM = np.random.default_rng(0)
 ARRAYS: dict[str, Any] = {"scores": RANDOM.standard_normal((3, 4)), "lengths": np.array([2, 3, 4]), "words": np.array(["a", "bc", "d"])}
@@ -22,14 +26,6 @@ def saved(folder: Path, **arrays: Any) -> Path:
 
 
 # Reading.
-
-
-def test_npz_comes_back_as_it_was(tmp_path: Path) -> None:
-    read = read_arrays(saved(tmp_path, **ARRAYS))
-    assert list(read) == list(ARRAYS)
-    for key, array in ARRAYS.items():
-        np.testing.assert_array_equal(read[key], array)
-        assert read[key].dtype == array.dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64])
@@ -119,8 +115,66 @@ def test_chain_scores_are_sums_of_potentials(tmp_path: Path, meaning: Any) -> No
         assert float((gold * scores).sum()) == pytest.approx(sign * expected)
 
 
-def test_gold_of_trees_may_be_heads(tmp_path: Path) -> None:
-    heads = torch.tensor([[0, 1, 1], [2, 0, 2]])
-    path = saved(tmp_path, scores=RANDOM.standard_normal((2, 4, 4)), heads=heads.numpy())
-    tables = ScoreTables(ScoreFile(str(path), "spanning_tree", gold="heads"))
-    assert torch.equal(torch.stack([tables.gold(0), tables.gold(1)]), SpanningTree.structure(heads, torch.float64))
+@dataclass(frozen=True)
+class Case:
+    """An oracle, the shape that a file stores, lengths of its items, and the shapes that the items have there."""
+
+    structure: str
+    stored: tuple[int, ...]
+    lengths: tuple[Any, ...]
+    items: tuple[tuple[int, ...], ...]
+
+    def __str__(self) -> str:
+        return self.structure
+
+
+CASES = [
+    Case("categorical", (6,), (6, 2), ((6,), (2,))),
+    Case("subset[k=2]", (6,), (6, 3), ((6,), (3,))),
+    Case("categories", (5, 3), (5, 2), ((5, 3), (2, 3))),
+    Case("linear_chain", (5, 3, 3), (5, 2), ((5, 3, 3), (2, 3, 3))),
+    Case("spanning_tree", (6, 6), (5, 2), ((6, 6), (3, 3))),
+    Case("projective_tree", (6, 6), (5, 2), ((6, 6), (3, 3))),
+    Case("constituency", (6, 6), (6, 3), ((6, 6), (3, 3))),
+    Case("shift_reduce", (6, 6, 2), (5, 3), ((6, 6, 2), (4, 4, 2))),
+    Case("alignment", (6, 5), ((6, 5), (2, 4)), ((6, 5), (2, 4))),
+    Case("assignment", (5, 5), (5, 2), ((5, 5), (2, 2))),
+]
+ragged = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def table(path: Path, case: Case, values: np.ndarray, **more: Any) -> ScoreFile:
+    np.savez(path, scores=values, **more)
+    named = {"gold": "gold" if "gold" in more else None, "lengths": "words" if "words" in more else None}
+    return ScoreFile(str(path), case.structure, **named)
+
+
+def together(folder: Path, case: Case, values: np.ndarray, **more: Any) -> ScoreFile:
+    return table(folder / "together.npz", case, values, words=np.array(case.lengths), **more)
+
+
+def padded(case: Case, seed: int = 0, filling: float = np.nan) -> np.ndarray:
+    """Scores of two items; the padding holds numbers that are no scores."""
+    values = np.full((2, *case.stored), filling)
+    for item, shape in enumerate(case.items):
+        values[(item, *map(slice, shape))] = np.random.default_rng(seed + item).normal(size=shape)
+    return values
+
+
+@ragged
+def test_scores_and_gold_are_those_of_a_file_with_the_item_alone(case: Case, tmp_path: Path) -> None:
+    values, oracle = padded(case), make_oracle(case.structure)
+    gold, expected = np.full_like(values, 7.0), []
+    for item, shape in enumerate(case.items):
+        cut = (slice(item, item + 1), *map(slice, shape))
+        scores = ScoreTables(table(tmp_path / f"alone{item}.npz", case, values[cut])).scores(0)
+        assert scores.isfinite().any()
+        expected.append((scores, oracle.sample(scores, generator=seeded(item))))
+        gold[(item, *map(slice, shape))] = expected[-1][1]
+    tables = ScoreTables(together(tmp_path, case, values, gold=gold))
+    for item, (scores, structure) in enumerate(expected):
+        assert torch.equal(tables.scores(item), scores)
+        assert torch.equal(tables.gold(item), structure)
+
+
+# What looks like padding.

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from structgrad.suites.running import remote
@@ -93,23 +92,6 @@ def test_a_copy_that_fails_is_a_warning_and_tried_again(tmp_path, monkeypatch, e
     assert comparable(rows) == expected
     on_machine("b", tmp_path, monkeypatch)
     assert comparable(collect(url)) == expected
-
-
-def test_a_server_that_is_away_at_the_end_ends_the_run_with_a_sentence_and_the_folder_keeps_its_cells(tmp_path, monkeypatch, expected):
-    url = f"memory://{tmp_path}/run"
-    begin(url, 2)
-
-    def away(*rest: object, **named: object) -> None:
-        raise ConnectionResetError("the server is away")
-
-    kind = fsspec.implementations.memory.MemoryFileSystem
-    with monkeypatch.context() as patched:
-        patched.setattr(remote, "COPY_SECONDS", 1e9)
-        with pytest.raises(
-            RemoteError, match=rf"^cannot write {url} \(the server is away\); expected a place that may be read and written$"
-        ):
-            run(PLAN, url, machine=HERE, progress=lambda snapshot: snapshot.finished < 5 or patched.setattr(kind, "pipe_file", away))
-    check_continues(url, 8, expected)
 
 
 def test_a_damaged_copy_is_one_sentence(tmp_path, url):

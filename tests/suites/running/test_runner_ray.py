@@ -91,28 +91,6 @@ run(simulated_plan(80), folder / "ray", machine=Machine(jobs=1, engine="ray", ti
     assert comparable(run(plan, tmp_path / "ray", machine=HERE)) == comparable(run(plan, tmp_path / "here", machine=HERE))
 
 
-@needs_ray
-@pytest.mark.parametrize("lost", ["head", "driver"])
-def test_a_run_whose_head_or_driver_is_lost_continues(tmp_path: Path, lost: str) -> None:
-    script = """
-cluster = Cluster(initialize_head=True, head_node_args=head)
-
-def disturb(snapshot):
-    if snapshot.finished >= 20 and cluster.head_node is not None:
-        node, cluster.head_node = cluster.head_node, None
-        node.kill_all_processes(check_alive=False, allow_graceful=False)
-        if sys.argv[2] == "driver":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-run(simulated_plan(80), folder / "run", machine=Machine(jobs=1, engine="ray", address=cluster.address, timeout=60.0), progress=disturb)
-"""
-    done = ended(script, tmp_path, lost)
-    seen = []
-    there = run(simulated_plan(80), tmp_path / "run", machine=HERE, progress=seen.append)
-    assert seen[0].finished >= 20, done.stderr[-3000:]
-    assert comparable(there) == comparable(run(simulated_plan(80), tmp_path / "here", machine=HERE))
-
-
 # Room.
 
 
@@ -137,6 +115,7 @@ def made(machine: Machine, **changes) -> engine.RayEngine:
 
 
 RAY = Machine(engine="ray", address="auto")
+GPUS = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}]
 
 
 @pytest.mark.parametrize(
@@ -145,12 +124,7 @@ RAY = Machine(engine="ray", address="auto")
         ([{"CPU": 3.0}, {"CPU": 5.0}, {"memory": 1.0}], (RAY, {"threads": 2}), 3, {"num_cpus": 2, "num_gpus": 0}),
         ([{"CPU": 8.0, "memory": 5.0 * 2**30}], (dataclasses.replace(RAY, memory=1.5), {}), 3, {"memory": 1.5 * 2**30}),
         *(
-            (
-                [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}],
-                (dataclasses.replace(RAY, gpus=gpus), {"device": "cuda"}),
-                places,
-                {"num_gpus": gpus or 1},
-            )
+            (GPUS, (dataclasses.replace(RAY, gpus=gpus), {"device": "cuda"}), places, {"num_gpus": gpus or 1})
             for gpus, places in [(None, 3), (0.4, 6), (0.1, 16)]
         ),
     ],
@@ -178,11 +152,3 @@ def test_a_cluster_without_room_is_refused(cluster, nodes, machine, changes, mes
     cluster(*nodes)
     with pytest.raises(ValueError, match=f"^the engine ray got {message}"):
         made(machine, **changes)
-
-
-def test_without_an_address_a_cluster_is_started(cluster) -> None:
-    asked = cluster({"CPU": 4.0})
-    made(Machine(jobs=2, engine="ray"), threads=2)
-    assert (asked.reached["address"], asked.reached["num_cpus"]) == ("local", 4)
-    made(Machine(engine="ray", address="here:1"))
-    assert asked.reached["address"] == "here:1"

@@ -12,7 +12,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -81,23 +80,6 @@ def test_anything_but_rows_is_refused(text: str) -> None:
         decode(text)
 
 
-def test_shards_become_one_run(tmp_path: Path) -> None:
-    for name in ("one", "two", "whole", "other"):
-        (tmp_path / name).mkdir()
-    keep(tmp_path / "one", {"a": [FAILED]}, Grid(CELLS[:1], (SKIP,), places=(0,)))
-    keep(tmp_path / "two", {"a": [ROW], "c": [ODD]}, Grid(CELLS[1:], (SKIP,), places=(1, 2)))
-    for _ in range(2):
-        with Store(tmp_path / "whole", write=True) as found:
-            found.freeze(Grid((), ()))
-            found.take(tmp_path / "one", plan=True)
-            found.take(tmp_path / "two", plan=True)
-            assert found.planned() == Grid(CELLS, (SKIP,), places=(0, 1, 2))
-            assert list(found.rows()) == [ROW, dataclasses.replace(ODD, cell="c"), SKIP]
-    keep(tmp_path / "other", {}, Grid(CELLS[:1], (), places=(2,)))
-    with Store(tmp_path / "whole", write=True) as found, pytest.raises(ValueError, match="has another plan than the shards before it"):
-        found.take(tmp_path / "other", plan=True)
-
-
 def test_a_run_is_read_and_copied_while_it_is_written(tmp_path: Path) -> None:
     with Store(tmp_path, write=True) as found:
         found.freeze(Grid(CELLS, ()))
@@ -107,29 +89,6 @@ def test_a_run_is_read_and_copied_while_it_is_written(tmp_path: Path) -> None:
         (tmp_path / "copy").mkdir()
         (tmp_path / "copy" / store.FILE).write_bytes(found.copied())
     assert kept(tmp_path / "copy") == {"a": 0.5}
-
-
-def test_a_reader_that_comes_while_a_run_begins_sees_no_other_version(tmp_path: Path) -> None:
-    folders = [tmp_path / str(number) for number in range(20)]
-    for folder in folders:
-        folder.mkdir()
-
-    def begin() -> None:
-        for folder in folders:
-            with Store(folder, write=True):
-                pass
-
-    writer, seen = threading.Thread(target=begin), 0
-    writer.start()
-    for folder in folders:
-        while True:
-            try:
-                with Store(folder):
-                    break
-            except FileNotFoundError:
-                seen += 1
-    writer.join()
-    assert seen > 0
 
 
 def test_a_second_process_does_not_write(tmp_path: Path) -> None:
@@ -173,16 +132,6 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, length: int, more: int) 
     path.write_bytes(path.read_bytes()[:length] + random.Random(0).randbytes(more))
     with pytest.raises(ValueError, match=r"cells.sqlite (cannot be read|has the schema version)"), Store(tmp_path) as found:
         found.planned(), found.known(), list(found.rows())
-
-
-def test_a_run_that_cannot_be_written_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with Store(tmp_path, write=True) as found:
-        found.freeze(Grid(CELLS, ()))
-        found.base.execute("PRAGMA max_page_count=8")
-        text = encode([dataclasses.replace(ODD, cell="b", traceback=random.Random(0).randbytes(40_000).hex())], 0.5)
-        with pytest.raises(OSError, match="database or disk is full"):
-            found.keep("b", text)
-        assert found.known() == {}
 
 
 def test_a_folder_is_on_the_file_system_of_its_own_mount(tmp_path: Path) -> None:
@@ -254,7 +203,7 @@ def test_a_run_that_is_killed_a_hundred_times_loses_nothing(tmp_path: Path, monk
     plan = simulated_plan(120)
     work = grid(plan)
     (tmp_path / "run").mkdir()
-    kills, _ = lives(tmp_path / "run", plan, work, 60, random.Random(7))
-    assert kills >= 60
+    kills, _ = lives(tmp_path / "run", plan, work, 50, random.Random(7))
+    assert kills >= 50
     rows = runner.run(plan, tmp_path / "run", machine=HERE)
     assert comparable(rows) == comparable(runner.run(plan, tmp_path / "whole", machine=HERE))

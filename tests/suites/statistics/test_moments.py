@@ -1,11 +1,25 @@
-"""Streaming moments against numpy, and as an algebra: any order, any partition."""
+"""Streaming moments against numpy, intervals and metrics: formulas, coverage, and references with noise of their own."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import pytest
 import torch
+from scipy import stats
+from torch import Tensor
 
-from structgrad.suites.statistics.metrics import single, summarise
+from structgrad.suites.statistics.intervals import UNRESOLVED, Interval, clustered_wilson, jackknives, wilson
+from structgrad.suites.statistics.metrics import (
+    Geometry,
+    Summary,
+    estimated_against,
+    estimated_metrics,
+    exact_metrics,
+    single,
+    summarise,
+)
 from structgrad.suites.statistics.moments import BATCHES, FULL_COVARIANCE, Moments
 
 ARRAYS = ("count", "mean", "square", "along", "zero", "nonzero", "signs", "descents", "cosines", "quartics", "informed", "total_mean")
@@ -54,26 +68,6 @@ def test_merging_in_any_order_is_the_same_as_streaming(size):
 
 
 @pytest.mark.parametrize("size", [3, FULL_COVARIANCE + 1])
-def test_single_estimates_are_counted_one_by_one(size):
-    gradient = torch.linspace(-1, 2, size, dtype=torch.float64)
-    information = torch.diag(torch.linspace(0.5, 2, size, dtype=torch.float64)) + 0.1
-    moments, estimates = Moments.empty(gradient, information), drawn(500, size)
-    for block in estimates.split(64):
-        moments.add(block, 0)
-    inner, norms = estimates @ gradient, estimates.norm(dim=-1)
-    expected = {
-        "signs": estimates.sign().sum(0),
-        "nonzero": (estimates != 0).double().sum(0),
-        "descents": (inner > 0).double().sum(),
-        "cosines": torch.where(norms > 0, inner / (norms * gradient.norm()), 0).sum(),
-        "quartics": norms.pow(4).sum(),
-        "informed": ((estimates @ information) * estimates).sum(),
-    }
-    for field, value in expected.items():
-        torch.testing.assert_close(getattr(moments, field)[0], value, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("size", [3, FULL_COVARIANCE + 1])
 def test_a_state_goes_on_as_if_nothing_had_happened(size):
     gradient, blocks = torch.ones(size, dtype=torch.float64), list(drawn(320, size).split(16))
     whole = streamed(gradient, blocks)
@@ -84,11 +78,6 @@ def test_a_state_goes_on_as_if_nothing_had_happened(size):
         assert torch.equal(getattr(whole, field), getattr(restored, field)), field
     assert restored.total == 320
     assert (whole.comoment is None) == (restored.comoment is None)
-
-
-def test_a_state_is_not_used_for_another_gradient():
-    with pytest.raises(ValueError, match="against another gradient; expected the same exact gradient"):
-        Moments.from_state(streamed(torch.ones(3), [drawn(10, 3)]).state(), torch.zeros(3))
 
 
 @pytest.mark.parametrize("size", [1, 7, FULL_COVARIANCE + 1])
@@ -129,3 +118,125 @@ def test_exact_moments_are_weighted_sums(size: int) -> None:
     torch.testing.assert_close(summary.estimates.informed, shares @ ((outcomes @ information) * outcomes).sum(1))
     torch.testing.assert_close(summary.zero, shares @ (outcomes == 0).all(1).double())
     assert float(single(outcomes[1], gradient).trace) < 1e-9
+
+
+RUNS = 120
+
+
+def noisy_moments(size: int, seed: int, mean: Tensor, rows: int = 2048) -> Moments:
+    """Moments of skewed noise of different sizes around a mean, against the gradient (1, 0, 0, ...)."""
+    noise = torch.empty(rows, size, dtype=torch.float64).exponential_(generator=torch.Generator().manual_seed(seed)) - 1
+    moments = Moments.empty(torch.eye(size, dtype=torch.float64)[0])
+    for i, block in enumerate((mean + noise * torch.linspace(0.5, 2, size, dtype=torch.float64)).split(64)):
+        moments.add(block, i % BATCHES)
+    return moments
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 50), (3, 50), (25, 50), (50, 50), (1, 4096)])
+def test_wilson_equals_scipy(hits, n):
+    expected = stats.binomtest(hits, n).proportion_ci(method="wilson")
+    found = wilson(hits / n, n)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert found.method == "wilson"
+
+
+def jackknife(value: float, without: Tensor) -> Interval:
+    return jackknives({"": value}, {"": without})[""]
+
+
+def test_there_is_no_interval_without_values():
+    undefined = torch.full((BATCHES,), math.nan)
+    assert jackknife(math.nan, undefined) == Interval(None)
+    assert jackknife(1.0, undefined) == Interval(1.0)
+    assert clustered_wilson(jackknife(math.nan, undefined), 64) == Interval(None)
+    assert wilson(math.nan, 10) == Interval(None)
+
+
+@pytest.mark.parametrize(("runs", "least"), [(40, 0.85), pytest.param(RUNS, 0.90, marks=pytest.mark.sweep)])
+def test_a_null_bias_is_covered(runs, least):
+    """A bias of 0.4 in two of six directions; without it the interval begins at 0."""
+    size = 6
+    null = torch.eye(size, dtype=torch.float64)[:, 4:]
+    metric = Geometry(torch.eye(size, dtype=torch.float64), 1.0, null)
+    mean = torch.tensor([1.0, 0.3, 0, 0, 0.4, 0], dtype=torch.float64)
+    hits = 0
+    for seed in range(runs):
+        found = estimated_metrics(noisy_moments(size, seed, mean), metric)["null_bias"]
+        assert found.method == "profile"
+        hits += found.low <= 0.4 <= found.high
+    assert least <= hits / runs <= 0.99
+    assert estimated_metrics(noisy_moments(size, 0, torch.eye(size, dtype=torch.float64)[0]), metric)["null_bias"].low == 0
+
+
+@dataclass
+class NoisyReference:
+    gradient: Tensor
+    noise: float
+
+
+@pytest.mark.parametrize("runs", [40, pytest.param(RUNS, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("bias", [0.0, 0.4])
+def test_bias_against_a_noisy_reference_is_covered(bias, runs):
+    """The reference's own noise is as large as that of the mean; intervals that ignore it miss. Intervals are conservative here."""
+    size, rows = 6, 2048
+    scale = 1.5 / math.sqrt(rows)
+    objective = torch.tensor([0.5, 1.0, 0, 0, -1, 0], dtype=torch.float64)
+    mean = objective + bias * torch.eye(size, dtype=torch.float64)[3]
+    norm = float(objective.norm())
+    true = {"relative_bias": bias / norm, "gain": 1.0, "orthogonal_bias": bias / norm, "relative_bias_squared": (bias / norm) ** 2}
+    hits, blind = dict.fromkeys(true, 0), 0
+    for seed in range(runs):
+        error = scale * torch.randn(size, generator=torch.Generator().manual_seed(10_000 + seed), dtype=torch.float64)
+        moments = noisy_moments(size, seed, mean, rows)
+        found = estimated_against(moments, NoisyReference(objective + error, size * scale**2))
+        for name, value in true.items():
+            hits[name] += found[name].low <= value <= found[name].high
+        assert max(found["relative_bias_squared"].value, 0) == pytest.approx(found["relative_bias"].value ** 2)
+        deaf = estimated_against(moments, NoisyReference(objective + error, 0.0))["relative_bias"]
+        blind += deaf.low <= true["relative_bias"] <= deaf.high
+    assert all(count >= 0.93 * runs for count in hits.values()), hits
+    assert blind < 0.93 * runs or bias > 0
+
+
+def test_a_reference_that_is_all_noise_compares_with_nothing():
+    moments = noisy_moments(3, 0, torch.ones(3, dtype=torch.float64))
+    found = estimated_against(moments, NoisyReference(torch.full((3,), 1e-3, dtype=torch.float64), 1.0))
+    assert all(interval.value is None for interval in found.values())
+
+
+def summary(error: list[float], trace: float, replicates: float = math.inf) -> Summary:
+    gradient = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    scalars = [torch.tensor(value, dtype=torch.float64) for value in (trace, replicates, 0.25, 1.5)]
+    return Summary(gradient, torch.tensor(error, dtype=torch.float64), *scalars)
+
+
+def test_an_exact_mean_twice_as_long():
+    metrics = exact_metrics(summary([3.0, 4.0], 50.0))
+    expected = {
+        "relative_bias": 1.0,
+        "relative_bias_squared": 1.0,
+        "relative_variance": 2.0,
+        "relative_mse": 3.0,
+        "gain": 2.0,
+        "cosine": 1.0,
+        "snr": 2.0,
+        "rho": 50 / (5 * math.sqrt(100 + 50)),
+        "rho_16": 50 / (5 * math.sqrt(100 + 50 / 16)),
+        "orthogonal_bias": 0.0,
+        "zero_gradient_rate": 0.25,
+        "gradient_nonzeros": 1.5,
+    }
+    assert {name: interval.value for name, interval in metrics.items()} == pytest.approx(expected)
+    assert all(interval.low is None and interval.high is None for interval in metrics.values())
+
+
+def test_constant_estimates_have_intervals_of_width_zero():
+    moments = Moments.empty(torch.tensor([1.0, 0.0]))
+    for batch in range(BATCHES):
+        moments.add(torch.tensor([[2.0, 0.0]], dtype=torch.float64).expand(4, 2), batch)
+    metrics = estimated_metrics(moments, resolved=True)
+    assert metrics["gain"].value == metrics["gain"].low == metrics["gain"].high == 2
+    assert metrics["relative_bias"].low == metrics["relative_bias"].high == 1
+    # Where it is not known that they are constant, what varies may be rare.
+    rare = estimated_metrics(moments)
+    assert {name for name, interval in rare.items() if interval is not UNRESOLVED} == {"zero_gradient_rate", "descent_probability"}

@@ -1,4 +1,4 @@
-"""Selection of the best: error rates by simulation. Budgets: compared with averages that are drawn."""
+"""Selection of the best and adjusted p-values: error rates by simulation; budgets: compared with averages that are drawn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from structgrad.suites.statistics.budgets import Worth
-from structgrad.suites.statistics.selection import best
+from structgrad.suites.statistics.selection import best, holm
 
 
 def miss_rate(instances: int, *, gap: float, seed: int = 0, runs: int = 300) -> tuple[float, float]:
@@ -32,13 +32,6 @@ def test_pairing_by_instance_tells_estimators_apart_that_differ_less_than_instan
     missed, tied = miss_rate(30, gap=1.5)
     assert missed == 0
     assert tied < 0.05
-
-
-def test_the_interval_of_the_winner_is_over_instances() -> None:
-    scores = np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
-    found = best(scores)
-    assert found.score.value == 2
-    assert (found.score.low, found.score.high) == pytest.approx((2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5), abs=1e-3)
 
 
 def test_too_few_instances_tie_all_and_have_no_interval() -> None:
@@ -74,3 +67,24 @@ def test_rho_and_error_of_a_budget_are_those_of_averages() -> None:
     assert worth.rho(np.array([4.0]))[0] == pytest.approx(rho, rel=0.01)
     assert worth.squared_error(np.array([4.0]))[0] == pytest.approx(error, rel=0.01)
     assert Worth(*(np.array([value]) for value in (1.0, 0.0, 0.0))).rho(np.array([1.0])) == np.array([0.0])
+
+
+def p_values(size=20, seed=0):
+    drawn = np.random.default_rng(seed).random(size) ** 3
+    return {f"cell {number}": float(p) for number, p in enumerate(drawn)}
+
+
+def test_holm_is_closed_testing_with_bonferroni():
+    """A hypothesis is rejected if every set that holds it is: with Bonferroni, the worst set holds it and all that are no smaller."""
+    given = p_values(6)
+    for key, adjusted in holm(given).items():
+        sets = [[other for bit, other in enumerate(given) if mask >> bit & 1] for mask in range(1, 2**6)]
+        closed = max(min(1.0, len(chosen) * min(given[other] for other in chosen)) for chosen in sets if key in chosen)
+        assert adjusted == pytest.approx(closed)
+
+
+def test_the_order_of_cells_is_kept_and_changes_nothing():
+    given = p_values()
+    assert list(holm(given)) == list(given)
+    assert holm(dict(reversed(given.items()))) == holm(given)
+    assert holm({}) == {}

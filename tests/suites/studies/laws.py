@@ -7,25 +7,19 @@ of samples; a sample of N replicates is then a multinomial draw of counts.
 from __future__ import annotations
 
 import functools
-import itertools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from scipy import optimize, stats
 from torch import Tensor
 
 from structgrad.estimators.base import Estimator
-from structgrad.estimators.without_replacement import SetEstimator
 from structgrad.oracles import Assignment, Categorical, EnumerableOracle, SpanningTree, Subset
-from structgrad.oracles.capabilities import DrawnSet
-from structgrad.suites.measures.bias_tests import ALPHA, FILTER, FLAT
 from structgrad.suites.problems import make_loss
 from structgrad.suites.statistics.moments import BATCHES, Moments
-from structgrad.suites.truth import Target, Truth, exact_truth
+from structgrad.suites.truth import Target, exact_truth
 from structgrad.suites.truth.enumeration import geometry
 from structgrad.suites.truth.replay import scripted, slots_of, structures_and_probabilities
 
@@ -68,23 +62,6 @@ class EstimateLaw:
             probabilities / probabilities.sum(),
             None if information is None else information.information,
         )
-
-    @classmethod
-    def of_sets(cls, estimator: SetEstimator, target: Target) -> EstimateLaw:
-        """The law of an estimator of k categories that are drawn without replacement, on all sets."""
-        k, log_probs = estimator.num_samples, target.scores.log_softmax(0)
-        sets = torch.combinations(torch.arange(len(log_probs)), k)
-        chosen = log_probs[sets]
-        members = torch.zeros(len(sets), len(log_probs), dtype=torch.bool).scatter(1, sets, value=True)
-        rest = torch.where(members, -math.inf, log_probs).logsumexp(-1)
-        orders = torch.tensor(list(itertools.permutations(range(k))))
-        mass = chosen.exp()[:, orders]
-        left = mass.flip(-1).cumsum(-1).flip(-1) + rest.exp()[:, None, None]
-        probabilities = (mass / left).prod(-1).sum(-1).numpy()
-        rows = target.scores.expand(len(sets), -1).clone().requires_grad_()
-        drawn = DrawnSet(torch.eye(len(log_probs), dtype=torch.float64)[sets.T], chosen, rest, torch.full_like(rest, math.nan))
-        (estimates,) = torch.autograd.grad(estimator.from_set(target.loss, target.oracle, rows, drawn).sum(), rows)
-        return cls(target.truth.gradient.flatten(), estimates, probabilities / probabilities.sum())
 
     def changed(self, estimates: Tensor | None = None, probabilities: np.ndarray | None = None) -> EstimateLaw:
         """Copy the law with other estimates or other probabilities, as a planted error."""
@@ -222,34 +199,3 @@ ERRORS: dict[str, Callable[[EstimateLaw], EstimateLaw]] = {
     "two structures swapped": _swapped,
 }
 """Errors of about 1 %, planted in the law of an unbiased estimator."""
-
-NOTHING = 1e-9
-"""A bias below this share of the standard deviation is none."""
-
-
-def needed_replicates(law: EstimateLaw, truth: Truth) -> int:
-    """Replicates at which one of the three tests, which share the level, applies and finds the law's bias with power 0.9.
-
-    A t-test finds an error δ at ``N = (z_{1−α/2} + z_power)² σ²/δ²``; the joint one by the noncentrality of its χ² distribution.
-    """
-
-    def of_t_test(ratio: float, tests: int) -> float:
-        return (float(stats.norm.isf(ALPHA / 2 / tests) + stats.norm.ppf(0.9)) / max(ratio, NOTHING)) ** 2
-
-    along = abs(float(law.bias @ law.direction)) / float((law.direction @ law.covariance @ law.direction).sqrt())
-    spread = law.covariance.diagonal().sqrt()
-    varying = spread > 1e-9 * spread.max()
-    ratios, kurtosis = (law.bias[varying] / spread[varying]).abs(), truth.kurtosis.flatten()[varying]
-    best = int(ratios.argmax())
-    values, vectors = torch.linalg.eigh(law.covariance)
-    kept = values > 1e-10 * values[-1]
-    distance = float(((vectors.mT @ law.bias)[kept].square() / values[kept]).sum())
-    rank = int(kept.sum())
-    critical = float(stats.chi2.isf(ALPHA / 3, rank))
-    noncentrality = float(optimize.brentq(lambda shift: stats.ncx2.sf(critical, rank, shift) - 0.9, 1e-3, 1e4))
-    needed = (
-        max(of_t_test(along, 3), FILTER * truth.kurtosis_along),
-        max(of_t_test(float(ratios[best]), 3 * len(ratios)), FILTER * float(kurtosis[best])),
-        max(noncentrality / max(distance, NOTHING**2), FLAT * float(kurtosis.max())),
-    )
-    return math.ceil(min(needed))

@@ -69,13 +69,3 @@ def test_a_stack_equals_the_chart(same: bool) -> None:
         assert torch.allclose(logits[fitting], expected, rtol=1e-12)
         grads.append(torch.autograd.grad((weights * logits).sum(), list(model.parameters())))
     assert all(torch.allclose(one, other, rtol=1e-10) for one, other in zip(*grads, strict=True))
-
-
-def test_the_gradient_of_an_action_that_was_not_taken() -> None:
-    """A reduction in place of a shift: the later actions continue from the other stack."""
-    model = decoder(StackDecoder)
-    z = ShiftReduce.structure(torch.tensor([0, 0, 0, 1, 1, 0, 1, 0, 1]), dtype=torch.float64).unsqueeze(0).requires_grad_()
-    (gradient,) = torch.autograd.grad(model(TOKENS[:1], LENGTHS[:1], z)[0, 0], z)
-    assert gradient[0, 2, 2, 1] != 0
-    assert gradient[0, 3, 1, 0] != 0
-    assert gradient[0, 5, 5, 0] == 0

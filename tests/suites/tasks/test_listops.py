@@ -16,7 +16,6 @@ from structgrad.suites.tasks.language.listops import (
     ListOps,
     ListOpsGenerated,
     ListOpsParser,
-    bracket_recall,
     encoded,
     generate,
     parsed,
@@ -92,17 +91,6 @@ def test_values_and_trees_of_real_lines() -> None:
                 place += 1
         found, spans = parsed([token for token in bracketing.split() if token not in "()"])
         assert (found, sorted(spans)) == (int(value), sorted(known))
-
-
-def test_recall_counts_the_spans_of_the_line_alone() -> None:
-    true = torch.eye(5)
-    true[0] = 1
-    true[2, 3] = 1
-    found = torch.eye(5)
-    found[0, 3] = found[0, 4] = found[2, 3] = found[1, 3] = 1
-    # Of five tokens (0, 1), (0, 2), (0, 3) and (2, 3) count, of four the whole is (0, 3), of two nothing is left.
-    recall = bracket_recall(found.expand(3, -1, -1), true.expand(3, -1, -1), torch.tensor([5, 4, 2]))
-    assert recall.tolist() == pytest.approx([2 / 4, 1 / 3, 1])
 
 
 def test_a_frozen_decoder_is_the_same_for_all_seeds_and_is_not_trained() -> None:

@@ -58,22 +58,6 @@ def test_splits_share_no_item_and_are_the_same_again():
     assert splits[0] == splits[1]
 
 
-def test_several_inputs_reach_both_modules():
-    class Two(nn.Module):
-        def forward(self, x, w, z):
-            return torch.stack([(x * z).sum(-1), (w * z).sum(-1)], -1)
-
-    class Sum(nn.Module):
-        def forward(self, x, w):
-            return x + w
-
-    data = [((x, 2 * x), y) for x, y in zip(X, Y, strict=True)]
-    task = ModuleTask(Sum, Two, Subset(2), data)
-    batch = task.batch("test", torch.arange(3))
-    assert torch.equal(task.scores(task.model(0), batch), 3 * batch.inputs[0])
-    assert task.loss(task.model(0), batch)(GOLD[:3].expand(5, 3, 4)).shape == (5, 3)
-
-
 def test_items_of_different_lengths_are_padded():
     draws = torch.Generator().manual_seed(0)
     items = [torch.randn(3 + number % 3, 4, generator=draws) for number in range(50)]

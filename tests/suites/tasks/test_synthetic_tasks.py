@@ -65,21 +65,6 @@ def test_labels_depend_on_the_features_of_their_side_of_the_switch() -> None:
     assert float((y == (x[:, 4] > 0))[~positive].float().mean()) > 0.9
 
 
-def test_precision_is_the_share_of_relevant_features() -> None:
-    batch = SWITCH.batch("train", torch.arange(3))
-    found = SWITCH.judge(SWITCH.model(0), batch, torch.stack([batch.true()[0], 1 - batch.true()[1], torch.ones(10)]))
-    assert found["structure_accuracy"].tolist() == [1, 0, 1]
-
-
-def test_the_decoder_sees_the_chosen_features_alone() -> None:
-    batch, model = SWITCH.batch("train", torch.arange(4)), SWITCH.model(0)
-    structures = torch.stack([batch.true(), 1 - batch.true(), torch.full((4, 10), 0.5)])
-    hidden = batch._replace(inputs=(batch.inputs[0] * batch.true(),))
-    losses, after = SWITCH.loss(model, batch)(structures), SWITCH.loss(model, hidden)(structures)
-    assert torch.equal(losses[0], after[0])
-    assert not torch.equal(losses[1], after[1])
-
-
 def test_the_divergence_from_the_uniform_code() -> None:
     divergence = VAE.regulariser(VAE.model(0), VAE.batch("train", torch.arange(2)))
     scores = torch.tensor([[[0.0, 0.0, 0.0], [50.0, 0.0, 0.0]], [[math.log(2), 0.0, -50.0], [1.0, 1.0, 1.0]]])

@@ -1,15 +1,19 @@
-"""Properties of every task: contract, names, random numbers, missing data, and floors below ceilings."""
+"""Every task keeps the contract and has floors below ceilings; runs of training are paired, resumed and batched."""
 
 from __future__ import annotations
 
 import functools
 import re
+import signal
+import subprocess
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from structgrad.estimators import make_estimator
 from structgrad.suites.tasks import TASKS, Task, make_task
 from structgrad.suites.tasks.check import check_task
 from structgrad.suites.tasks.clusters import Clusters
@@ -19,7 +23,7 @@ from structgrad.suites.tasks.language.matching import Matching
 from structgrad.suites.tasks.language.ner import NamedEntities
 from structgrad.suites.tasks.language.treebank import Parsing, Pipeline
 from structgrad.suites.tasks.speech import AutoEncoder, SpokenDigits
-from structgrad.suites.tasks.training import train
+from structgrad.suites.tasks.training import BatchOrder, Job, Training, train, train_all
 from structgrad.suites.trust import TASK_FOLDERS
 
 LINES = {"shortest": 7, "longest": 8, "train": 300, "heldout": 60, "dimension": 12, "hidden": 16}
@@ -88,20 +92,6 @@ def test_names_and_options(name: str) -> None:
         make_task(f"{name}[rates=()]")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("clusterz", "got the unknown task 'clusterz'; did you mean clusters"),
-        ("clusters[start=warm]", "`clusters` got start=warm; expected 'fresh' or 'pretrained'"),
-        ("clusters[clusters=0]", "`clusters` got clusters=0; expected an integer >= 1"),
-        ("math:pi", "got 'math:pi', a float; expected a task"),
-    ],
-)
-def test_wrong_names_and_options_are_refused(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        make_task(name)
-
-
 @pytest.mark.parametrize("name", [*READING, "vae", "listops", "listops_parser", "listops_frozen"])
 def test_missing_data(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The sentence has the first missing file, the searched folders, the variable, and generated data if the task has them."""
@@ -141,3 +131,142 @@ def test_real_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip(reason)
     assert tuple(map(task.size, ("train", "validation", "test"))) == SIZES[name]
     assert train(task, "ste", rate=0.003, seed=0, steps=1).decoder is not None
+
+
+SMALL_SIZES = {"clusters": 3, "features": 4, "train": 200, "heldout": 100, "steps": 20}
+SMALL = Clusters(**SMALL_SIZES)
+
+KILLED = """
+import os, signal
+from dataclasses import dataclass
+from pathlib import Path
+from structgrad.estimators import make_estimator
+from structgrad.suites.tasks import training
+from structgrad.suites.tasks.clusters import Clusters
+from structgrad.suites.tasks.training import Job, train_all
+
+batch, calls = Clusters.batch, []
+
+def deadly(self, split, items):
+    calls.extend([split] if split == "train" else [])
+    if len(calls) == 13:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batch(self, split, items)
+
+Clusters.batch, training.CHECKPOINT_SECONDS = deadly, 0.0
+small = Clusters(clusters=3, features=4, train=200, heldout=100, steps=20)
+train_all(small, make_estimator({name!r}), [Job(0, 0.05), Job(1, 0.05)], scratch=Path({folder!r}))
+"""
+
+
+def test_a_killed_run_continues_to_the_same_bits(tmp_path):
+    jobs = [Job(0, 0.05), Job(1, 0.05)]
+    whole = train_all(SMALL, "rloo", jobs)
+    program = KILLED.format(name="rloo", folder=str(tmp_path))
+    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    training_of = Training(SMALL, make_estimator("rloo"), jobs)
+    training_of.run(until=0, scratch=tmp_path)
+    assert training_of.step == 6  # two batches a step
+    resumed = train_all(SMALL, "rloo", jobs, scratch=tmp_path)
+    assert [found.curve for found in resumed] == [found.curve for found in whole]
+    assert [found.metrics for found in resumed] == [found.metrics for found in whole]
+    for one, other in zip(resumed, whole, strict=True):
+        assert all(map(torch.equal, one.model.parameters(), other.model.parameters()))
+
+
+@dataclass(frozen=True)
+class Folded(Clusters):
+    """Clusters whose items are numbered from the other end for every second seed."""
+
+    fold: int = 0
+
+    def at(self, seed):
+        return replace(self, fold=seed)
+
+    def batch(self, split, items):
+        return super().batch(split, self.size(split) - 1 - items if self.fold % 2 else items)
+
+
+def parameters_agree(one, other):
+    for left, right in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("task", "name"), [(SMALL, "structured_attention"), (SMALL, "ste"), (SMALL, "exact"), (Folded(**SMALL_SIZES), "structured_attention")]
+)
+def test_seeds_in_one_batch_learn_as_alone(task, name):
+    """Each by its own data, rate and weights."""
+    jobs = [Job(0, 0.02), Job(1, 0.02), Job(1, 0.05)]
+    for job, found in zip(jobs, train_all(task, name, jobs), strict=True):
+        [alone] = train_all(task, name, [job])
+        assert found.job == job
+        parameters_agree(found, alone)
+
+
+@dataclass(frozen=True)
+class Clipped(Clusters):
+    """Clusters that clip between the lengths of the two first gradients."""
+
+    clip: float = 0.225
+
+
+def test_clipping_is_of_each_seed_alone():
+    """Side by side, the long gradient of one seed shortens no other."""
+    task = Clipped(**SMALL_SIZES)
+    jobs = [Job(0, 0.02), Job(1, 0.02)]
+    side = Training(task, make_estimator("structured_attention"), jobs)
+    side.run(until=1)
+    expected, found = [], [torch.stack([part.grad.norm() for part in run.model.parameters()]).norm() for run in side.runs]
+    for job in jobs:
+        alone = Training(task, make_estimator("structured_attention"), [job])
+        alone.run(until=1)
+        expected.append(torch.stack([part.grad.norm() for part in alone.runs[0].model.parameters()]).norm())
+    torch.testing.assert_close(torch.stack(found), torch.stack(expected))
+    assert max(found) == pytest.approx(task.clip, rel=1e-4)
+    assert min(found) < 0.99 * task.clip
+
+
+def test_every_item_comes_at_most_once_in_an_epoch():
+    draw = BatchOrder(replace(SMALL, train=400), 0)
+    epoch = torch.cat([draw() for _ in range(3)])
+    assert len(epoch.unique()) == 3 * 128
+
+
+def test_a_run_that_diverges_ends_and_leaves_others_alone():
+    found = train_all(SMALL, "structured_attention", [Job(0, 0.05), Job(1, 1e30)])
+    [alone] = train_all(SMALL, "structured_attention", [Job(1, 1e30)])
+    [sane] = train_all(SMALL, "structured_attention", [Job(0, 0.05)])
+    assert (found[0].diverged, found[1].diverged, alone.diverged) == (None, 1, 1)
+    assert len(found[1].curve) == len(alone.curve) == 21
+    assert len({accuracy for step, accuracy in alone.curve if step > 1}) == 1
+    assert found[0].curve[-1][1] == pytest.approx(sane.curve[-1][1], abs=0.05)
+
+
+FIRST = SMALL.model(0).encoder.weight[0, 0].detach()
+
+
+@dataclass(frozen=True)
+class Overflowing(Clusters):
+    """Clusters whose loss has no finite gradient in the first seed."""
+
+    def loss(self, model, batch):
+        plain = super().loss(model, batch)
+        first = model.encoder.weight.detach()[0, 0] == FIRST
+        return replace(plain, call=lambda z: plain(z) * torch.where(first, torch.inf, 1.0))
+
+
+def test_a_gradient_that_is_not_finite_ends_its_run_alone():
+    task = Overflowing(**SMALL_SIZES)
+    lost, sane = train_all(task, "structured_attention", [Job(0, 0.05), Job(1, 0.05)])
+    assert (lost.diverged, sane.diverged) == (0, None)
+    [alone] = train_all(task, "structured_attention", [Job(1, 0.05)])
+    parameters_agree(sane, alone)
+
+
+def test_estimators_with_state_share_none_across_seeds():
+    jobs = [Job(0, 0.05), Job(1, 0.05)]
+    for name in ("reinforce_running_mean", "reinforce_normalised", "aimle"):
+        first, second = train_all(SMALL, name, jobs, steps=3), [train_all(SMALL, name, [job], steps=3)[0] for job in jobs]
+        assert all(torch.equal(one.model.encoder.weight, other.model.encoder.weight) for one, other in zip(first, second, strict=True))

@@ -1,37 +1,21 @@
-"""The exact gradient of policies, at the cap, at rare structures, and on a device."""
+"""The exact gradient against 50 digits, of policies, at the cap, at rare structures, and on a device; the Fisher metric."""
 
 from __future__ import annotations
 
 import math
 import re
+import statistics
+from functools import cache
+from typing import Any
 
+import mpmath
 import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import Categorical, LinearChain, ShiftReduce, SpanningTree, Subset, make_oracle
+from structgrad.oracles import Alignment, Assignment, Categorical, Constituency, LinearChain, ShiftReduce, SpanningTree, Subset, make_oracle
 from structgrad.suites.truth import exact_truth
-from tests.suites.cases import scores_of
-
-
-def test_kurtosis_of_a_policy_is_that_of_its_own_scores():
-    """The score is nearly always 0 at a state with one nearly certain action, though the part is nearly always there."""
-    oracle, scores = ShiftReduce("local"), torch.randn(5, 5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    scores[2, 2] = torch.tensor([-9.0, 3.0])
-    weights = torch.randn(5, 5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-
-    def loss(z: torch.Tensor) -> torch.Tensor:
-        return (z * weights).sum((-3, -2, -1)).square()
-
-    truth = exact_truth(loss, oracle, scores)
-    structures = oracle.enumerate((5, 5, 2), dtype=torch.float64)
-    p = oracle.log_prob(structures, scores).exp()
-    own = torch.func.jacrev(lambda theta: oracle.log_prob(structures, theta))(scores)
-    estimates = (loss(structures) - truth.value).reshape(-1, 1, 1, 1) * own - truth.gradient
-    moments = [torch.einsum("c,cijk->ijk", p, estimates**power) for power in (2, 4)]
-    expected = torch.where(moments[0] > 1e-20, moments[1] / moments[0] ** 2, math.inf)
-    torch.testing.assert_close(truth.kurtosis, expected, rtol=1e-6, atol=0)
-    assert float(truth.kurtosis[2, 2, 1]) > 1e4 * float(expected.min())
+from structgrad.suites.truth.enumeration import fisher_information, geometry
 
 
 def test_refuses_a_space_beyond_the_cap():
@@ -42,33 +26,10 @@ def test_refuses_a_space_beyond_the_cap():
     assert re.search(r"structures a second they take .*; choose smaller sizes, raise cap=, or a loss whose", str(caught.value))
 
 
-@pytest.mark.parametrize(
-    ("oracle", "event", "number"),
-    [(LinearChain(), (27, 5, 5), r"7\.45e\+18"), (SpanningTree(), (1001, 1001), r"1\.00e\+2997")],
-    ids=["int64", "beyond floats"],
-)
-def test_refuses_a_space_that_ranks_cannot_count(oracle, event, number):
-    expected = rf"^`exact_truth` got a space of {number} structures; expected at most 4\.61e\+18, .* years; choose smaller sizes, or a loss"
-    with pytest.raises(ValueError, match=expected):
-        exact_truth(lambda z: z.flatten(1).sum(-1), oracle, torch.zeros(event), cap=10**4000)
-
-
-def test_the_loss_is_evaluated_once():
-    calls = []
-
-    def loss(z):
-        calls.append(len(z))
-        return z.sum(-1)
-
-    exact_truth(loss, Subset(2), scores_of("subset"), chunk=5)
-    looks = [8, 8, 8, 1]  # whether it can be measured
-    assert calls == [*looks, 5, 5, 5]
-
-
 DEVICE_CASES = {"subset[k=3]": (7,), "linear_chain": (4, 2, 2), "spanning_tree": (4, 4), "assignment": (4, 4)}
 
 
-def loss_of(weights: Tensor):  # type: ignore[no-untyped-def]
+def squared_loss(weights: Tensor):  # type: ignore[no-untyped-def]
     return lambda z: (z.flatten(-weights.ndim) @ weights.flatten()).square()
 
 
@@ -76,8 +37,8 @@ def loss_of(weights: Tensor):  # type: ignore[no-untyped-def]
 def test_a_device_gives_the_gradient_of_the_cpu(case: str, device: torch.device) -> None:
     oracle, scores = make_oracle(case), torch.randn(DEVICE_CASES[case], dtype=torch.float64)
     weights = torch.randn(DEVICE_CASES[case], dtype=torch.float64)
-    here = exact_truth(loss_of(weights), oracle, scores)
-    there = exact_truth(loss_of(weights.to(device)), oracle, scores.to(device), chunk=5)
+    here = exact_truth(squared_loss(weights), oracle, scores)
+    there = exact_truth(squared_loss(weights.to(device)), oracle, scores.to(device), chunk=5)
     assert there.gradient.device.type == device.type
     assert float((there.gradient.cpu() - here.gradient).norm()) <= here.error + there.error + 1e-14 * float(here.gradient.norm())
     torch.testing.assert_close(there.kurtosis.cpu(), here.kurtosis, rtol=1e-9, atol=0)
@@ -96,3 +57,124 @@ def test_forty_million_structures() -> None:
     (expected,) = torch.autograd.grad(oracle.marginals(leaf) @ weights, leaf)
     torch.testing.assert_close(truth.gradient, expected, rtol=1e-10, atol=1e-12)
     assert torch.cuda.max_memory_allocated() < 20 * 2**30
+
+
+SPACES: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "linear_chain": (LinearChain(), (4, 3, 3)),
+    "constituency": (Constituency(), (7, 7)),
+    "assignment": (Assignment(), (5, 5)),
+    "spanning_tree": (SpanningTree(single_root=False), (5, 5)),
+    "alignment": (Alignment(), (4, 4)),
+    "subset": (Subset(4), (9,)),
+}
+REGIMES = (0.05, 0.1, 1.0, 10.0, 50.0, "masked", "ties")
+OFFSETS = (0.0, 1e6)
+CASES = [(name, regime, offset) for name in SPACES for regime in REGIMES for offset in OFFSETS]
+cases = pytest.mark.parametrize(("name", "regime", "offset"), CASES)
+
+
+def scores_in(name: str, regime: float | str) -> Tensor:
+    oracle, event = SPACES[name]
+    generator = torch.Generator().manual_seed(len(name))
+    scores = torch.randn(event, generator=generator, dtype=torch.float64)
+    if isinstance(regime, float):
+        return regime * scores
+    if regime == "ties":
+        return scores.round()
+    # The structures of every sixth rank stay feasible.
+    listed = oracle.enumerate(event, dtype=torch.bool)
+    return scores.masked_fill(~listed[::6].any(0) | (torch.rand(event, generator=generator) < 0.1) & ~listed[7], -math.inf)
+
+
+def loss_of(name: str, offset: float) -> Any:
+    """A curved loss whose values float64 holds exactly, also with the offset."""
+    matrix = torch.randn(3, math.prod(SPACES[name][1]), generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+
+    def loss(z: Tensor) -> Tensor:
+        return ((z.reshape(len(z), -1) @ matrix.T).square().sum(-1) * 1024).round() / 1024 + offset
+
+    return loss
+
+
+@cache
+def fifty_digits(name: str, regime: float | str) -> list[Any]:
+    """The gradient by enumeration in 50 digits; an offset does not change it."""
+    mpmath.mp.dps = 50
+    oracle, event = SPACES[name]
+    scores, structures = scores_in(name, regime).flatten(), oracle.enumerate(event, dtype=torch.float64)
+    losses, listed = loss_of(name, 0.0)(structures), structures.flatten(1).bool()
+    kept = [row for row in range(len(listed)) if bool((scores[listed[row]] > -math.inf).all())]
+    weights = [mpmath.exp(mpmath.fsum(map(mpmath.mpf, scores[listed[row]].tolist()))) for row in kept]
+    total = mpmath.fsum(weights)
+    value = mpmath.fsum(w * mpmath.mpf(float(losses[row])) for w, row in zip(weights, kept, strict=True)) / total
+    centred = [w / total * (mpmath.mpf(float(losses[row])) - value) for w, row in zip(weights, kept, strict=True)]
+    parts = listed[kept].T.tolist()
+    return [mpmath.fsum(c for c, used in zip(centred, part, strict=True) if used) for part in parts]
+
+
+@cache
+def errors_of(name: str, regime: float | str, offset: float) -> tuple[float, float, float]:
+    """The error of the gradient, its bound, and the norm of the gradient."""
+    exact = fifty_digits(name, regime)
+    truth = exact_truth(loss_of(name, offset), SPACES[name][0], scores_in(name, regime), kurtosis=False)
+    found = truth.gradient.flatten().tolist()
+    error = mpmath.sqrt(mpmath.fsum((mpmath.mpf(f) - e) ** 2 for f, e in zip(found, exact, strict=True)))
+    return float(error), truth.error, float(mpmath.sqrt(mpmath.fsum(e**2 for e in exact)))
+
+
+@cases
+def test_the_gradient_is_right_to_thirteen_digits_and_within_its_bound(name: str, regime: float | str, offset: float) -> None:
+    error, bound, norm = errors_of(name, regime, offset)
+    assert norm > 0
+    assert error <= min(1e-13 * norm, bound)
+
+
+def test_the_bound_is_not_vacuous() -> None:
+    found = [errors_of(*case) for case in CASES]
+    assert statistics.median(bound / error for error, bound, _ in found if error > 0) < 1e4
+    assert max(bound / norm for _, bound, norm in found) < 1e-9
+
+
+LAWS = {
+    "subset": (Subset(2), (5,)),
+    "linear_chain": (LinearChain(), (3, 2, 2)),
+    "spanning_tree": (SpanningTree(), (4, 4)),
+    "shift_reduce": (ShiftReduce("local"), (4, 4, 2)),
+    "shift_reduce_global": (ShiftReduce("global"), (4, 4, 2)),
+}
+
+
+def normal_scores(shape: tuple[int, ...], scale: float = 1.0) -> torch.Tensor:
+    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+
+def listed(name: str, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities [c] and scores of the log-probabilities [c, d] of all structures."""
+    oracle = LAWS[name][0]
+    structures = oracle.enumerate(tuple(scores.shape), dtype=torch.float64)
+    leaf = scores.expand(len(structures), *scores.shape).clone().requires_grad_()
+    log_prob = oracle.log_prob(structures, leaf)
+    (score,) = torch.autograd.grad(log_prob.sum(), leaf)
+    return log_prob.detach().exp(), score.flatten(1)
+
+
+@pytest.mark.parametrize("name", list(LAWS))
+def test_equals_the_expected_square_of_the_score(name):
+    """``F = E ∇log p ∇log pᵀ``, for policies that are normalised locally too."""
+    scores = normal_scores(LAWS[name][1])
+    p, score = listed(name, scores)
+    torch.testing.assert_close(fisher_information(LAWS[name][0], scores), (score * p.unsqueeze(-1)).T @ score, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0])
+@pytest.mark.parametrize("name", list(LAWS))
+def test_null_directions_change_no_probability_and_the_others_do(name, scale):
+    oracle, shape = LAWS[name]
+    scores = normal_scores(shape, scale)
+    truth = exact_truth(lambda z: z.flatten(-len(shape))[..., 1:].cumsum(-1).square().sum(-1), oracle, scores)
+    found = geometry(oracle, scores, truth)
+    _, score = listed(name, scores)
+    assert (score @ found.null).abs().max() < 1e-9
+    centred = score - score.mean(0)
+    assert found.null.shape[1] == scores.numel() - torch.linalg.matrix_rank(centred, rtol=1e-9)
+    assert (truth.gradient.flatten() @ found.null).norm() < 1e-10 * truth.gradient.norm()

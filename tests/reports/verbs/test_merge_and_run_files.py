@@ -1,24 +1,21 @@
-"""Shards of a plan, measured apart, and joined into the run that the whole plan would have been."""
+"""Shards that are joined into the run of the whole plan; messages about files of scores before any measurement."""
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from structgrad.reports import results
 from structgrad.suites.running.store import FILE
-from tests.reports.calling import FEW, SMALL, call, refused, without_page
+from tests.reports.calling import FEW, SMALL, call, refused
 from tests.suites.running_cases import cells_of, kept
 
 NAMES = ("rloo", "ste", "reinforce")
-
-
-@pytest.fixture(autouse=True)
-def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_page(monkeypatch)
 
 
 def words(folder: Path, *more: str) -> list[str]:
@@ -80,3 +77,54 @@ def test_a_part_that_is_none_is_refused(tmp_path: Path) -> None:
     for text in ("3", "0/3", "4/3", "a/b", "1/0", "-1/3", "1/2/3"):
         said = f"--shard got {text!r}; expected a part of a whole such as 3/40, counted from 1"
         assert said in refused(*words(tmp_path, f"--shard={text}"))
+
+
+TREES = ["--oracle", "spanning_tree", "--loss", "own"]
+
+
+def saved(path: Path, **arrays: np.ndarray) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def ragged(path: Path) -> Path:
+    """Trees of 6, 4 and 3 words, padded with 0."""
+    values, words = np.zeros((3, 7, 7)), np.array([6, 4, 3])
+    for item, count in enumerate(words):
+        values[item, : count + 1, : count + 1] = np.random.default_rng(item).normal(size=(count + 1, count + 1))
+    return saved(path, scores=values, words=words)
+
+
+@pytest.mark.filterwarnings("default::structgrad.suites.problems.score_files.PaddingWarning")
+def test_padding_is_warned_of_in_one_line(tmp_path: Path) -> None:
+    words = ["run", "bias", "-e", "reinforce", "--dry-run", "--file", ragged(tmp_path / "trees.npz"), *TREES]
+    result = call(*words)
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"warning: {tmp_path}/trees.npz: 2 of 3 items, such as 1, end in parts of one value: ")
+    assert "--field lengths=NAME" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert call(*words, "--field", "lengths=words").stderr == ""
+
+
+def test_items_of_several_sizes_are_counted_and_measured(tmp_path: Path) -> None:
+    words = ["run", "bias", "-e", "reinforce", "--file", ragged(tmp_path / "trees.npz"), *TREES, "--field", "lengths=words", "--json"]
+    found = json.loads(call(*words, "--dry-run").stdout)
+    assert found["suites"] == {"bias": {"cells": 1, "instances": 3}}
+    assert found["structures"] == 6**5 + 4**3 + 3**2
+    result = call(*words, *FEW, "-j", "0", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    frame, manifest = results.read(tmp_path / "out")
+    assert set(manifest["catalogue"]["sizes"].values()) == {"n = 3 to 6"}
+    counts = frame[frame["metric"] == "truth_norm"].set_index("instance")["log_count"].to_dict()
+    assert {name: round(np.exp(count)) for name, count in counts.items()} == {str(item): n ** (n - 1) for item, n in enumerate((6, 4, 3))}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names of files are text there")
+def test_a_path_or_a_folder_that_is_not_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for option in ("--file", "--out", "--data", "--plugin", "--config"):
+        said = refused("run", "bias", option, "bad\udcff.npz")
+        assert said == "error: got the path b'bad\\xff.npz', whose name is not UTF-8; rename it, or use a symbolic link\n"
+    folder = tmp_path / "d\udcff"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert "whose name is not UTF-8" in refused("run", "bias")

@@ -1,22 +1,107 @@
-"""Planted growth is found; an unsupported size stops its estimator and no other."""
+"""Peaks of memory, and growth with the size: what is planted is found, and an unsupported size stops no other estimator."""
 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from structgrad.estimators import Reinforce, StraightThrough, make_estimator
-from structgrad.oracles import Alignment, Assignment, Categorical, Constituency, LinearChain, ShiftReduce, SpanningTree, Subset
-from structgrad.suites.base import Problem
+from structgrad.oracles import Alignment, Assignment, Categorical, Constituency, LinearChain, ShiftReduce, SpanningTree, Subset, kernels
 from structgrad.suites.measures.cost import scaling
 from structgrad.suites.measures.cost.scaling import LENGTHS, ScalingSuite, UnfitError, event_of_length, exponent, reach
+from structgrad.suites.measures.memory import Memory, peak_memory, training_memory
 from structgrad.suites.measures.suite import Finding
+from structgrad.suites.problems.losses import make_loss
+from tests.estimator_cases import a_case_for, numbers
+from tests.helpers import structures
 from tests.suites.planted import CONTEXT, QUICK, Failing, Hungry, Sleeping, problem, take_no_time_to_sleep
+
+KILOBYTES = 1000
+
+
+def block(kilobytes: int = 1000) -> torch.Tensor:
+    return torch.empty(kilobytes * KILOBYTES, dtype=torch.uint8)
+
+
+HELD = block()
+
+
+@pytest.mark.parametrize(
+    ("call", "kilobytes"),
+    [
+        (lambda: torch.empty(250 * KILOBYTES, dtype=torch.float32), 1000),
+        (lambda: [block() is None for _ in range(5)], 1000),
+        (lambda: [block() for _ in range(5)], 5000),
+        (lambda: HELD.zero_(), 0),
+    ],
+    ids=["one allocation", "released memory", "memory held at once", "memory of before"],
+)
+def test_bytes_that_are_held_at_once_count(call: Callable[[], object], kilobytes: int) -> None:
+    assert peak_memory(call) == kilobytes * KILOBYTES
+
+
+@contextmanager
+def eager_collector() -> Iterator[None]:
+    """Garbage is collected at every turn."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+
+
+def test_what_kernels_take_counts() -> None:
+    """Their workspace while they run, and results of any size."""
+
+    def kernel(rows: np.ndarray) -> None:
+        rows += np.ones(100 * KILOBYTES).sum()
+
+    rows, large = torch.zeros(8, dtype=torch.float64), (kernels.HUGE // 8 + 1,)
+    workspace = peak_memory(lambda: kernels.launch(kernel, (rows,), (), 1))
+    assert 800 * KILOBYTES <= workspace <= 802 * KILOBYTES
+    assert peak_memory(lambda: kernels.zeros(large, torch.float64)) == 8 * large[0]
+    assert rows.tolist() == [100 * KILOBYTES] * 8
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_counts_its_own_allocator() -> None:
+    peak = peak_memory(lambda: torch.empty(1024 * KILOBYTES, dtype=torch.uint8, device="cuda"), device="cuda")
+    assert peak == 1024 * KILOBYTES
+
+
+def test_a_planted_cost_is_found() -> None:
+    """Pairs of 200 parts in float64, and the other tensors of a step."""
+    found, pairs = training_memory(Hungry(), Subset(2), lambda z: z.sum(-1), torch.zeros(32, 200, dtype=torch.float64)), 8 * 200**2
+    assert 32 * pairs <= found <= 32 * 1.02 * pairs
+
+
+def test_the_suite_repeats_to_the_byte() -> None:
+    first, second = (list(Memory().findings(problem(), {"reinforce": Reinforce(), "hungry": Hungry()}, CONTEXT)) for _ in range(2))
+    assert first == second
+    assert [finding.metric for finding in first] == ["peak_memory"] * 2
+    assert all(finding.value is not None and finding.value > 0 for finding in first)
+
+
+@pytest.mark.parametrize("name", ["rloo", "sparsemap", "imle", "relax", "structured_attention"])
+def test_an_estimator_takes_the_same_whenever_garbage_is_collected(name: str) -> None:
+    case, estimator = a_case_for(name), make_estimator(name)
+    loss = make_loss("mlp" if estimator.evaluations().loss_gradients else "black_box", structures(case)[0].double(), case.oracle, seed=0)
+    scores = numbers(16, *case.event)
+    first = training_memory(estimator, case.oracle, loss, scores)
+    with eager_collector():
+        second = training_memory(estimator, case.oracle, loss, scores)
+    assert first == second > 0
+
 
 CPU, SIZES = torch.device("cpu"), [4, 8, 16, 32, 64]
 
@@ -71,16 +156,6 @@ def test_every_oracle_has_a_length(oracle: Any, event: tuple[int, ...], found: t
     assert event_of_length(oracle, event, 40) == found
 
 
-def test_an_oracle_without_a_length_is_refused() -> None:
-    class Odd(Subset):
-        @classmethod
-        def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-            return cls._sizes(sizes, "width")
-
-    with pytest.raises(UnfitError, match="names its sizes otherwise than length"):
-        event_of_length(Odd(2), (8,), 40)
-
-
 def table(estimators: dict[str, Any], **settings: Any) -> list[Finding]:
     return list(ScalingSuite().findings(problem(), estimators, dataclasses.replace(CONTEXT, **settings)))
 
@@ -117,19 +192,3 @@ def test_an_enumeration_stops_before_it_fills_the_memory() -> None:
     (stopped,) = [f for f in found if f.status == "skipped" and f.setting.startswith("length=")]
     assert stopped.size <= 32
     assert "the effort allows" in stopped.reason
-
-
-def test_lengths_begin_where_there_is_a_choice() -> None:
-    larger = Problem("p", "init", Subset(5), problem(parts=12).instances, "test")
-    assert next(f.setting for f in ScalingSuite().findings(larger, {"ste": StraightThrough()}, CONTEXT)) == "length=8"
-
-
-def test_variance_falls_with_samples_where_an_estimator_takes_them() -> None:
-    found = table({name: make_estimator(name) for name in ("reinforce", "rloo", "ste")})
-    curves = {
-        name: {item.setting: item.value for item in found if item.estimator == name and item.metric == "relative_variance"}
-        for name in ("reinforce", "rloo", "ste")
-    }
-    assert list(curves["rloo"]) == [f"samples={number}" for number in (2, 4, 8, 16)]  # one sample has no baseline
-    assert curves["ste"] == {}
-    assert curves["reinforce"]["samples=16"] == pytest.approx(curves["reinforce"]["samples=1"] / 16)

@@ -1,4 +1,4 @@
-"""Training by each estimator, and the suite of that."""
+"""Support and non-zeros of the forward pass; training by each estimator, and the suite of that."""
 
 from __future__ import annotations
 
@@ -12,14 +12,69 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.estimators import ExactMarginalisation, LeaveOneOut, Reinforce, StraightThrough
-from structgrad.oracles import ShiftReduce, Subset
+from structgrad.estimators import ExactMarginalisation, LeaveOneOut, Reinforce, StraightThrough, make_estimator
+from structgrad.oracles import Alignment, Categorical, ShiftReduce, Subset
 from structgrad.suites.base import NonFiniteError
 from structgrad.suites.measures.descent import Descent, StructureTable, steps_of, trained
 from structgrad.suites.measures.draws import Draws
+from structgrad.suites.measures.sparsity import Sparsity, forward
 from structgrad.suites.measures.suite import Finding
 from structgrad.suites.truth import exact_truth
-from tests.suites.planted import CONTEXT, Failing, Planted, Uphill, problem
+from tests.suites.planted import CONTEXT, Failing, Planted, Sparse, Uphill, problem
+
+SCORES = torch.tensor([1.0, 0.8, -1.0, 0.1], dtype=torch.float64)
+
+
+def loss(z):
+    return z.square().flatten(1).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "support", "nonzeros"),
+    [
+        ("reinforce", 4, 1),
+        ("ste", 1, 1),
+        ("spigot", 1, 1),
+        ("simple", 4, 1),
+        ("imle", 4, 1),
+        ("structured_attention", 4, 4),
+        ("sparsemap", 2, 2),
+        ("sparsemap_marginalisation", 2, 1),
+        ("exact", 4, 1),
+        ("sparsemax_marginalisation", 2, 1),
+        ("top_k_sparsemax", 2, 1),
+        ("spigot_ce", 1, 1),
+        ("entmax", 3, 3),
+    ],
+)
+def test_categorical(name, support, nonzeros):
+    truth = exact_truth(loss, Categorical(), SCORES)
+    found = forward(make_estimator(name), draws(Categorical(), SCORES), truth, replicates=1)
+    assert (found[0], found[1].value) == (support, nonzeros)
+
+
+def draws(oracle, scores):
+    return Draws(oracle, loss, scores, CONTEXT, ("test",))
+
+
+def test_paths_of_several_lengths_have_the_expected_number_of_parts():
+    """Paths through a grid have 3 to 5 parts: exact for samples, the mean of draws for noise."""
+    scores = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    truth = exact_truth(lambda z: z.sum((-1, -2)), Alignment(), scores)
+    _, exact = forward(make_estimator("reinforce"), draws(Alignment(), scores), truth, replicates=1)
+    _, drawn = forward(make_estimator("ste_sample"), draws(Alignment(), scores), truth, replicates=1024)
+    assert (exact.value, exact.method) == (pytest.approx(float(truth.value), abs=1e-8), "")
+    assert drawn.method == "t"
+    assert drawn.low < exact.value < drawn.high
+
+
+def test_planted_zeros_are_found():
+    table = {f.metric: f for f in Sparsity().findings(problem(), {"planted": Sparse(kept=2, vanishing=0.25)}, CONTEXT)}
+    assert table["zero_gradient_rate"].low < 0.25 < table["zero_gradient_rate"].high
+    assert table["gradient_nonzeros"].low < 1.5 < table["gradient_nonzeros"].high
+    assert table["gradient_nonzeros"].value == pytest.approx(2 * (1 - table["zero_gradient_rate"].value))
+    assert (table["support"].value, table["support"].tier) == (15, "exact")
+
 
 QUICK = dataclasses.replace(CONTEXT, effort=dataclasses.replace(CONTEXT.effort, rounds=10))
 

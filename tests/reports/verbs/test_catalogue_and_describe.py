@@ -1,3 +1,5 @@
+"""The verbs list and describe, with plugins."""
+
 from __future__ import annotations
 
 import json
@@ -6,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from structgrad.estimators import make_estimator
-from structgrad.oracles import plugins
+from structgrad.estimators import ESTIMATORS, make_estimator
+from structgrad.oracles import ORACLES, plugins
 from structgrad.reports.verbs.catalogue import KINDS
+from structgrad.reports.verbs.describe import facts
+from structgrad.suites.measures import SUITES
+from structgrad.suites.metrics import METRICS
+from structgrad.suites.problems import BUILT_IN_PROBLEMS, LOSSES
+from structgrad.suites.running.planning.presets import PRESETS
+from structgrad.suites.tasks import TASKS
 from tests.reports.calling import call, refused
 
 GOOD = "from structgrad.estimators import Reinforce\nclass Mine(Reinforce):\n    'An estimator of a package.'\n    name = 'mine'\n"
@@ -77,3 +85,14 @@ def test_a_broken_plugin_that_is_asked_for_is_one_sentence(install: Installer) -
     expected = "error: the plugin 'mine' of offered is broken: RuntimeError: half installed\n"
     assert refused("describe", "mine") == expected
     assert refused("run", "--builtin", "-e", "mine", "--dry-run") == expected
+
+
+EVERYTHING = [*ESTIMATORS, *ORACLES, *BUILT_IN_PROBLEMS, *TASKS, "task:clusters", "learnt:clusters", *SUITES, *METRICS, *LOSSES, *PRESETS]
+
+
+def test_everything_that_has_a_name_is_described() -> None:
+    for name in EVERYTHING:
+        for record in facts(name):
+            assert record["kind"]
+            assert record["name"] == name
+            json.dumps(record, allow_nan=False)

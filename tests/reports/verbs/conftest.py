@@ -1,0 +1,16 @@
+"""Runs of the verbs write no page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.reports.calling import without_page
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_page() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        without_page(patched)
+        yield
