@@ -30,7 +30,7 @@ from torch import Tensor
 from .. import kernels
 from ..kernels.gpu.first_use import Output, Reference
 from ..magnitudes import beyond_memory
-from ..numerics import HALF, Total, cut, share_rows, zero_ignored
+from ..numerics import HALF, Total, share_rows, zero_ignored
 from ..options import Configured
 from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming
@@ -269,13 +269,24 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
     # Shared plumbing.
 
     def _prepared(self, call: str, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Valid scores with their padding completed, and which entries are inside (None for all)."""
-        if lengths is None:
-            return self._checked(call, scores), None
+        """Valid scores with their padding completed, and which entries are inside (None for all), or ValueError.
+
+        Values are looked at on the CPU alone: elsewhere it would synchronise.
+        """
         self.check_scores(call, scores)
-        self.check_lengths(call, scores, lengths)
-        inside = self._inside(self._event(scores), lengths).expand_as(scores)
-        return self._complete(self._checked(call, cut(scores, inside)), lengths), inside
+        inside = None
+        if lengths is not None:
+            self.check_lengths(call, scores, lengths)
+            inside = self._inside(self._event(scores), lengths).expand_as(scores)
+            scores = torch.where(inside, scores, 0)
+        elif scores.is_neg():  # a view of torch's that NumPy does not know
+            scores = scores.resolve_neg()
+        # One cheap pass first: what is wrong in an ignored entry is nobody's business, and rare.
+        if scores.is_cpu and not kernels.below_infinity(share_rows(scores.detach(), self.event_ndim)):
+            bad = ~(scores < math.inf) & self.read_mask(self._event(scores), scores.device)
+            if bool(bad.any()):
+                raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
+        return scores if lengths is None else self._complete(scores, lengths), inside
 
     def check_lengths(self, call: str, scores: Tensor, lengths: Tensor) -> None:
         """Raise ValueError for lengths that scores ``[*batch, *event]`` do not have, in the name of a call or of the argument."""
@@ -302,18 +313,6 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
                 f"`lengths` must be between {least} and {most} for scores of shape {tuple(scores.shape)}, got {wrong[0].tolist()}"
                 + (f". {self.layout}" if self.layout else "")
             )
-
-    def _checked(self, call: str, scores: Tensor) -> Tensor:
-        """The scores, or ValueError. Values are looked at on the CPU alone: elsewhere it would synchronise."""
-        self.check_scores(call, scores)
-        if scores.is_neg():  # a view of torch's that NumPy does not know
-            scores = scores.resolve_neg()
-        # One cheap pass first: what is wrong in an ignored entry is nobody's business, and rare.
-        if scores.is_cpu and not kernels.below_infinity(share_rows(scores.detach(), self.event_ndim)):
-            bad = ~(scores < math.inf) & self.read_mask(self._event(scores), scores.device)
-            if bool(bad.any()):
-                raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
-        return scores
 
     @cached_property
     def _fitting(self) -> set[tuple[tuple[int, ...], torch.dtype]]:

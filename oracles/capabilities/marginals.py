@@ -263,17 +263,18 @@ class MarginalOracle(Oracle):
     # What `derivatives` differentiates: kernels where they apply, the reference elsewhere and for rows whose range a kernel cannot certify.
 
     def _compute_log_partition(self, scores: Tensor) -> Tensor:
-        return self._rowwise(self._row_log_partition, scores)[0]
+        def compute(rows: Tensor) -> Sequence[Tensor]:
+            return self._computed("log_partition", rows, (((), torch.float64),), lambda rows: (self._reference_log_partition(rows),))
+
+        return self._rowwise(compute, scores)[0]
 
     def _compute_marginals(self, scores: Tensor) -> list[Tensor]:
         """Marginals and log-partitions."""
-        return self._rowwise(self._row_marginals, scores)
 
-    def _row_log_partition(self, rows: Tensor) -> Sequence[Tensor]:
-        return self._computed("log_partition", rows, (((), torch.float64),), lambda rows: (self._reference_log_partition(rows),))
+        def compute(rows: Tensor) -> Sequence[Tensor]:
+            return self._computed("marginals", rows, ((rows.shape[1:], None), ((), torch.float64)), self._exact_marginals)
 
-    def _row_marginals(self, rows: Tensor) -> Sequence[Tensor]:
-        return self._computed("marginals", rows, ((rows.shape[1:], None), ((), torch.float64)), self._exact_marginals)
+        return self._rowwise(compute, scores)
 
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
         rows = at_least_single(self._rows(scores.detach()))

@@ -75,7 +75,7 @@ class ProjectionOracle(Oracle):
         refuse_duals("project", scores)
         inside = None
         if lengths is None:
-            valid = self._cleaned(self._checked("project", scores))
+            valid = self._cleaned(self._prepared("project", scores, None)[0])
         else:
             inside = self._prepared("project", scores, lengths)[1]
             assert inside is not None
