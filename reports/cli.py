@@ -60,9 +60,9 @@ class _Verbs(TyperGroup):
             flags = getattr(getattr(error, "param", None), "opts", ())
             pairs = [(word.partition("="), after) for word, after in zip(words, [*words[1:], ""], strict=True)]
             given = [value if equals else after for (flag, equals, value), after in pairs if flag in flags][-1:]
-            said = " ".join(error.format_message().split()).rstrip(".")
+            message = " ".join(error.format_message().split()).rstrip(".")
             path = error.ctx.command_path if error.ctx is not None else "structgrad"
-            typer.echo(f"error: {f'got {given[0]!r}: ' if any(given) else ''}{said}; see `{path} --help`", err=True)
+            typer.echo(f"error: {f'got {given[0]!r}: ' if any(given) else ''}{message}; see `{path} --help`", err=True)
             sys.exit(BAD_INPUT)
         if not standalone_mode:
             return code

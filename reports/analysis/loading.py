@@ -1,6 +1,6 @@
 """Tables by path, by the name of a baseline, or the published table.
 
-A baseline is a named table that runs are compared with: one file with the rows that a gate needs, and the manifest of its run.
+A baseline is a named table that runs are compared with. It is one file with the rows that a gate needs, and the manifest of its run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Loaded:
 
 
 def load(name: str, folder: Path = FOLDER, columns: Sequence[str] | None = None) -> Loaded:
-    """The table of a run folder, a file, a URL, or a baseline of this name in a folder; ``published`` is the table of the package.
+    """The table of a run folder, a file, a URL, or a baseline. The name ``published`` is that of the table of the package.
 
     Columns and errors are those of `results.read`.
     """

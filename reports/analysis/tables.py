@@ -1,7 +1,7 @@
 """Small tables as functions of the result table.
 
-The unit of replication is the instance: over instances there are medians and quartiles, never arithmetic means, since ratios to a small
-gradient have heavy tails.
+The unit of replication is the instance. Tables have medians and quartiles over instances, and no means: ratios to a small gradient have
+heavy tails.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ def gate_findings(result: GateResult, level: str, most: int) -> Findings:
 def by_estimator(items: pd.DataFrame, judged: Collection[str], verb: str, most: int, *, claims: pd.DataFrame | None = None) -> Findings:
     """One line for each fact that many estimators share, then for each estimator with a verdict of some kinds, then for other metrics.
 
-    The line of an estimator is that of its most telling metric, and has the number of its checks of these kinds, with their verb: fail,
-    stay open. Those with the gravest verdicts come first. There are at `most` so many lines.
+    The line of an estimator shows its most telling metric, and counts its checks of these kinds with their verb, such as fail. The gravest
+    verdicts come first. There are at `most` so many lines.
     """
     claims = items.iloc[:0].assign(broken=False) if claims is None else claims
     wanted, broken = items["verdict"].isin(list(judged)), claims[claims["broken"].astype(bool)]
@@ -130,7 +130,7 @@ def by_estimator(items: pd.DataFrame, judged: Collection[str], verb: str, most: 
 
 
 def _shared(items: pd.DataFrame, wanted: pd.Series) -> tuple[list[str], pd.Series]:
-    """Lines on many numbers at once, and whether each number is in one: only one run has it, or many cannot be compared for one reason."""
+    """Lines on many numbers that only one run has, or that cannot be compared for one reason; and whether each number is in a line."""
     lines, spoken = [], pd.Series(False, items.index)
     cells, levels = (identities(items, columns) for columns in (CELL, CELL[:3]))
     for verdict, text in _OTHER_PLAN.items():

@@ -22,7 +22,7 @@ _MANY = 12
 
 @dataclass(frozen=True)
 class TableCell:
-    """One entry of a table: its text, the key to sort by, a verdict that colours it, and notes in small print; ``best`` is in bold."""
+    """One entry of a table, with the key to sort by. A verdict colours it, notes are in small print, and the best is in bold."""
 
     text: str
     key: float | str = ""

@@ -1,7 +1,7 @@
 """The charts of a page in Vega-Lite, made by Altair; the page adds their rows and replaces words that begin with ``@``.
 
-Charts of gradients draw a mark in the colour and shape of its row, fade all but the ``picked`` estimator, and show its numbers under the
-pointer. Charts of training have a legend, which fades all but the chosen estimators.
+Charts of gradients draw a mark in the colour and shape of its row. They fade all but the ``picked`` estimator, and show its numbers under
+the pointer. Charts of training have a legend, which fades all but the chosen estimators.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def _chart(*tooltip: tuple[str, str], **channels: Any) -> alt.Chart:
     """A chart of marks that fade unless they are picked, with the numbers that the page has formatted under the pointer."""
     pairs = (("estimator", "estimator"), ("problem", "problem"), ("level", "entropy level"), ("loss", "loss"), *tooltip)
     pairs = (*pairs, ("n", "instances"), *((name, name) for name in ("replicates", "seed")))
-    told = [alt.Tooltip(f"{field}:N", title=title) for field, title in pairs]
+    tooltips = [alt.Tooltip(f"{field}:N", title=title) for field, title in pairs]
     opacity = alt.condition("picked == '' || datum.estimator == picked", alt.value(0.95), alt.value(0.12))
-    return alt.Chart(alt.NamedData("rows")).encode(color=_COLOUR, opacity=opacity, tooltip=told, **channels)
+    return alt.Chart(alt.NamedData("rows")).encode(color=_COLOUR, opacity=opacity, tooltip=tooltips, **channels)
 
 
 def _scale(kind: Kind) -> alt.Scale:
@@ -133,7 +133,7 @@ def training_specs(names: Sequence[str], colours: Mapping[str, str], metrics: Se
         chart = alt.layer(*layers, data=alt.NamedData(f"learning-{name}")).add_params(picked, menu).properties(width=250, height=220)
         return _plain(chart.facet(alt.Facet("task:N", title=None, sort=None), columns=3).resolve_scale(x="independent", y="independent"))
 
-    def told(*numbers: str) -> list[alt.Tooltip]:
+    def tooltips(*numbers: str) -> list[alt.Tooltip]:
         return [alt.Tooltip("estimator:N"), *(alt.Tooltip(f"{name}:Q", format=".3~g") for name in numbers)]
 
     curve = base.transform_calculate(x="across == 'seconds' ? datum.seconds : datum.step").encode(x=alt.X("x:Q", title="steps or seconds"))
@@ -143,7 +143,7 @@ def training_specs(names: Sequence[str], colours: Mapping[str, str], metrics: Se
         "learning-curves": panels(
             *("curves", "across", ["steps", "seconds"]),
             curve.mark_area(line=False).encode(y=y, y2="high:Q", opacity=faint),
-            curve.mark_line().encode(y=alt.Y("mean:Q", scale=unit), tooltip=told("x", "mean")),
+            curve.mark_line().encode(y=alt.Y("mean:Q", scale=unit), tooltip=tooltips("x", "mean")),
             *(
                 alt.Chart().mark_rule(strokeDash=[2, 3]).encode(y=f"mean({name}):Q", opacity=alt.value(0.6))
                 for name in ("floor", "ceiling")
@@ -157,7 +157,7 @@ def training_specs(names: Sequence[str], colours: Mapping[str, str], metrics: Se
                 shape=alt.Shape("objective:N", legend=alt.Legend(title="objective")),
                 fillOpacity=kind,
                 stroke=alt.Stroke("estimator:N", scale=scale, legend=legend),
-                tooltip=[*told("x", "accuracy"), alt.Tooltip("objective:N"), alt.Tooltip("kind:N")],
+                tooltip=[*tooltips("x", "accuracy"), alt.Tooltip("objective:N"), alt.Tooltip("kind:N")],
             ),
         ),
     }

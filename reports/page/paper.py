@@ -35,8 +35,8 @@ FONTS: dict[Any, Any] = {
 """TrueType, which every press takes; sizes that can be read at these widths."""
 
 _MATRIX = (
-    "The best estimator by $\\rho$, the worth of a step, with the time of {} estimates of REINFORCE for each: structures by states, for "
-    "every loss. In the cells its mean over instances, in brackets where others cannot be told from it."
+    "The best estimator by $\\rho$ for each structure, entropy level and loss, with the time of {} estimates of REINFORCE. "
+    "Cells show its mean over instances, in brackets if other estimators are tied."
 )
 _PLANE = "Relative bias and variance of one estimate, medians over instances with quartiles; a triangle is an upper bound of the bias"
 _ERROR = "Relative root mean squared error against {}, bands between quartiles over instances"
@@ -107,7 +107,7 @@ def winners(held: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def draw_matrix(best: pd.DataFrame) -> Figure:
-    """Structures by states, a panel for every loss: the best estimator by its colour, with its score; in brackets where it is not sure."""
+    """Draw the best estimator by its colour: structures by entropy levels, a panel for every loss. Scores are in brackets if others tie."""
     import seaborn as sns
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure

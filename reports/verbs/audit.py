@@ -145,8 +145,8 @@ def _of_estimator(found: Audit) -> tuple[list[Any], list[Any]]:
         gain, off, cosine = (plus_minus(*value) for value in (rows[0].gain, rows[0].relative_bias, rows[0].cosine))
         where = f"({rows[0].where}, flat scores)"
         above.append(Text(f"next to the gradient of the expected loss: gain {gain}, cosine {cosine}, relative bias {off} {where}"))
-    said = {"likely cause": found.causes, "seen": found.seen, "to change": found.remedies, "note": found.notes}
-    above += [Text(f"{word}: {line}", style="bold") for word, lines in said.items() for line in lines[:MAX_CAUSES]]
+    explanations = {"likely cause": found.causes, "seen": found.seen, "to change": found.remedies, "note": found.notes}
+    above += [Text(f"{word}: {line}", style="bold") for word, lines in explanations.items() for line in lines[:MAX_CAUSES]]
     names = ("gain", "relative bias", "cosine", "zero", "variance / ‖g‖²")
     table = _table(("flat scores", {}), *((name, {"justify": "right"}) for name in names))
     for row in rows:

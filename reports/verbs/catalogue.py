@@ -52,8 +52,10 @@ def record(kind: str, name: str, entry: Any) -> Record:
         from ...suites.tasks import make_task
 
         entry = make_task(name)
-    said = entry if isinstance(entry, str) else getattr(entry, "summary", "") or getattr(entry, "meaning", "") or first_sentence(entry)
-    found: Record = {"name": name, "description": said}
+    description = (
+        entry if isinstance(entry, str) else getattr(entry, "summary", "") or getattr(entry, "meaning", "") or first_sentence(entry)
+    )
+    found: Record = {"name": name, "description": description}
     if kind in ("estimators", "supervised"):
         found |= {key: getattr(entry, key) for key in ("objective", "unbiased", "deterministic")}
         found |= {"needs": [need.__name__ for need in entry.needs], "references": list(entry.references)}
@@ -102,7 +104,7 @@ def complete(kind: str = "") -> Callable[[str], list[str]]:
 
 
 def select(kind: str | None, pattern: str | None) -> dict[str, list[Record]]:
-    """The records of a kind, or of all kinds, whose names contain a text or match a glob; a word alone that is no kind is such a text."""
+    """The records of a kind, or of all kinds, whose names contain a text or match a glob. A word alone that is no kind is a pattern."""
     known = everything()
     chosen = {kind: known[kind]} if kind in KINDS else known
     wanted = kind if pattern is None and kind not in KINDS else pattern

@@ -64,10 +64,10 @@ def state(folder: Path, place: str) -> dict[str, Any]:
         name = "left" if kind is None else "failed" if kind == FAILED_KIND else "done"
         suites.setdefault(suite, {"done": 0, "failed": 0, "left": 0})[name] += count
     total = {name: sum(each[name] for each in suites.values()) for name in ("done", "failed", "left")}
-    said = str(manifest.get("status", "killed" if total["left"] else "finished"))
+    recorded = str(manifest.get("status", "killed" if total["left"] else "finished"))
     return {
         "folder": place,
-        "status": "killed" if said == "running" and not _is_alive(manifest.get("process", {})) else said,
+        "status": "killed" if recorded == "running" and not _is_alive(manifest.get("process", {})) else recorded,
         **total,
         "skipped": skipped,
         "suites": suites,

@@ -225,10 +225,10 @@ def _kept(work: Grid, folder: Path, mirror: Mirror | None, manifest: results.Man
         yield
         return
     except KeyboardInterrupt:
-        said, status, code = "interrupted", "interrupted", INTERRUPTED
+        event, status, code = "interrupted", "interrupted", INTERRUPTED
     except OSError as error:
         where = f" at {error.filename}" if error.filename else ""
-        said, status, code = f"cannot write{where} ({error.strerror or error})", "broken", SOME_FAILED
+        event, status, code = f"cannot write{where} ({error.strerror or error})", "broken", SOME_FAILED
     finally:
         with suppress(ValueError):
             signal.signal(signal.SIGTERM, before)
@@ -238,7 +238,7 @@ def _kept(work: Grid, folder: Path, mirror: Mirror | None, manifest: results.Man
             mirror.write()
     total = len(work.cells)
     kept = f"{total - _left(work, folder)} of {total} cells are in {folder}; finished cells are kept"
-    fail(f"{said}; {kept}, continue with: {manifest['command']}", code)
+    fail(f"{event}; {kept}, continue with: {manifest['command']}", code)
 
 
 def _left_behind(work: Grid, folder: Path, place: str) -> str:

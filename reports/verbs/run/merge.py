@@ -83,8 +83,8 @@ def _manifests(sources: dict[str, Path]) -> list[dict[str, Any]]:
         if not right or not isinstance(manifest.get("plan"), dict):
             raise ValueError(f"`merge` got {shard}, which is not a shard; expected folders written by `structgrad run --shard`")
         found.append(manifest)
-        for said in ("plan {plan_hash}", "schema version {schema_version}", "{shard[of]} shards of {shard[cells]} cells"):
-            here, there = said.format(**found[0]), said.format(**manifest)
+        for fact in ("plan {plan_hash}", "schema version {schema_version}", "{shard[of]} shards of {shard[cells]} cells"):
+            here, there = fact.format(**found[0]), fact.format(**manifest)
             if here != there:
                 raise ValueError(f"`merge` got {next(iter(sources))}, of {here}, and {shard}, of {there}; expected shards of one plan")
         for name, version in manifest.get("environment", {}).get("packages", {}).items():
