@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 
-from ...suites.base import COLUMNS, FAILED, Row
+from ...suites.base import FAILED, Row
 from ...suites.comparison.pairs import is_compared
 from ...suites.metrics import rule_of
 from ...suites.running.remote import is_url, reading
@@ -107,18 +103,3 @@ def gated_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows that a gate needs: gated metrics and failures."""
     gated = frame["metric"].isin([name for name in frame["metric"].unique() if rule_of(name).gated])
     return frame[(is_compared(frame) & gated) | (frame["status"].isin(FAILED) & frame["metric"].eq(""))]
-
-
-def save_baseline(path: Path, frame: pd.DataFrame, manifest: results.Manifest, **about: Any) -> int:
-    """Write a baseline of a run, as a whole or not at all, and return the number of its rows.
-
-    Its name is also stored, and why it was saved although the gate fails.
-    """
-    kept = gated_rows(frame).assign(traceback="", seconds=np.nan, source="").astype(COLUMNS).reset_index(drop=True)
-    kept = kept.assign(**{str(name): kept[name].cat.remove_unused_categories() for name in kept.select_dtypes("category")})
-    note = {"saved": datetime.now(UTC).isoformat(timespec="seconds"), "rows": len(kept), **about}
-    with tempfile.TemporaryDirectory() as folder:
-        written = results.write(kept, Path(folder), {**manifest, "baseline": note})
-        pq.write_table(pq.read_table(written), written, compression="zstd", use_dictionary=True)
-        results.write_whole(path, written.read_bytes())
-    return len(kept)

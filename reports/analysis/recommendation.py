@@ -162,7 +162,16 @@ class _Search:
             raise ValueError(f"{self.source} holds no bias and variance of {wish.oracle}; {self._command(rows)} measures them")
         asked = (Question("recommended", "", "", "rho", not wish.loss_gradients, wish.unbiased), wish.batch)
         catalogue, found, missing = self.about.get("catalogue", {}), [], []
-        for case in self._of_level(self._of_loss(known, rows, notes), rows, notes):
+        fitting = [case for case in known if (case.extension == "none") != wish.loss_gradients]
+        losses = ", ".join(dict.fromkeys(case.place.loss for case in known))
+        if not fitting and wish.loss_gradients:
+            raise ValueError(
+                f"{self.source} holds {wish.oracle} with losses that give values only ({losses}); expected --loss-gradients no, or "
+                f"{self._command(rows)}"
+            )
+        if not fitting:
+            notes.append(f"No loss that gives values only was measured: those that need values alone are compared on {losses}.")
+        for case in self._of_level(fitting or known, rows, notes):
             if wish.loss_cost > 0 and not case.place.timed:
                 raise ValueError(
                     f"--loss-cost got {significant(wish.loss_cost)}, and {case.place.problem} has no times relative to REINFORCE; "
@@ -233,18 +242,6 @@ class _Search:
         builtin = " --builtin" if problem or (len(rows) and str(rows["source"].iloc[0]) == "built-in") else ""
         stage = self.wish.stage
         return f"`structgrad run bias sparsity wall_clock --preset standard{builtin} -p '{name}' --stage {stage} --out recommend-run`"
-
-    def _of_loss(self, known: list[_Case], rows: pd.DataFrame, notes: list[str]) -> list[_Case]:
-        fitting = [case for case in known if (case.extension == "none") != self.wish.loss_gradients]
-        losses = ", ".join(dict.fromkeys(case.place.loss for case in known))
-        if not fitting and self.wish.loss_gradients:
-            raise ValueError(
-                f"{self.source} holds {self.wish.oracle} with losses that give values only ({losses}); expected --loss-gradients no, or "
-                f"{self._command(rows)}"
-            )
-        if not fitting:
-            notes.append(f"No loss that gives values only was measured: those that need values alone are compared on {losses}.")
-        return fitting or known
 
     def _of_level(self, known: list[_Case], rows: pd.DataFrame, notes: list[str]) -> list[_Case]:
         """The case of each problem at the given entropy level, or at the nearest measured one."""

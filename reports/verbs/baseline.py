@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -36,10 +39,13 @@ def save(  # noqa: PLR0913 - one parameter per option
     Refused if the gate against the replaced baseline fails, or if an estimator that declares itself unbiased is biased.
     """
     with sentences():
+        import pyarrow.parquet as pq
+
+        from ...suites.base import COLUMNS
         from ...suites.comparison import gate
         from ...suites.comparison.settings import load_settings
         from ...suites.running.store import OtherSchemaError
-        from .. import comparison
+        from .. import comparison, results
         from ..analysis import loading
 
         path = loading.path_of(name, folder)
@@ -58,8 +64,14 @@ def save(  # noqa: PLR0913 - one parameter per option
         if result.outcome == "failed" and force is None:
             typer.echo(comparison.gate_text(result), err=True, nl=False)
             fail(f"baseline {name} is not saved, because the gate fails; to save it anyway, use --force 'the reason'", REGRESSED)
-        count = loading.save_baseline(path, loaded.frame, loaded.manifest, name=name, **({"reason": force} if force else {}))
-        typer.echo(f"baseline {name}: {count} rows, {path.stat().st_size} bytes, {path}")
+        kept = loading.gated_rows(loaded.frame).assign(traceback="", seconds=math.nan, source="").astype(COLUMNS).reset_index(drop=True)
+        kept = kept.assign(**{str(column): kept[column].cat.remove_unused_categories() for column in kept.select_dtypes("category")})
+        note = {"saved": datetime.now(UTC).isoformat(timespec="seconds"), "rows": len(kept), "name": name}
+        with tempfile.TemporaryDirectory() as scratch:
+            written = results.write(kept, Path(scratch), {**loaded.manifest, "baseline": note | ({"reason": force} if force else {})})
+            pq.write_table(pq.read_table(written), written, compression="zstd", use_dictionary=True)
+            results.write_whole(path, written.read_bytes())
+        typer.echo(f"baseline {name}: {len(kept)} rows, {path.stat().st_size} bytes, {path}")
 
 
 @app.command()
