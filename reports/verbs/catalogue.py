@@ -52,10 +52,8 @@ def record(kind: str, name: str, entry: Any) -> Record:
         from ...suites.tasks import make_task
 
         entry = make_task(name)
-    description = (
-        entry if isinstance(entry, str) else getattr(entry, "summary", "") or getattr(entry, "meaning", "") or first_sentence(entry)
-    )
-    found: Record = {"name": name, "description": description}
+    text = entry if isinstance(entry, str) else getattr(entry, "summary", "") or getattr(entry, "meaning", "") or first_sentence(entry)
+    found: Record = {"name": name, "description": text}
     if kind in ("estimators", "supervised"):
         found |= {key: getattr(entry, key) for key in ("objective", "unbiased", "deterministic")}
         found |= {"needs": [need.__name__ for need in entry.needs], "references": list(entry.references)}
