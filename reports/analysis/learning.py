@@ -8,8 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...suites.learning.arrays import Study
-from ...suites.learning.finding import Association, PredictorResult, association, chosen, measured, predictor_result
-from ...suites.learning.summaries import Survival, interquartile_mean, survival
+from ...suites.learning.finding import (
+    Association,
+    PredictorResult,
+    Survival,
+    association,
+    chosen,
+    interquartile_mean,
+    measured,
+    predictor_result,
+    survival,
+)
 from ...suites.metrics import signed_label
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import best

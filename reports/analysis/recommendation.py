@@ -245,8 +245,7 @@ class _Search:
 
     def _of_level(self, known: list[_Case], rows: pd.DataFrame, notes: list[str]) -> list[_Case]:
         """The case of each problem at the given entropy level, or at the nearest measured one."""
-        from ...suites.problems.items import number_of
-        from ...suites.problems.regimes import USUAL_ENTROPIES, peaked_like
+        from ...suites.problems.regimes import USUAL_ENTROPIES, number_of, peaked_like
 
         nearest, stage = [], self.wish.stage
         for problem in dict.fromkeys(case.place.problem for case in known):

@@ -14,8 +14,7 @@ import scipy
 
 from ...suites.base import LEARNT, TASK
 from ...suites.learning.arrays import Study, study
-from ...suites.learning.finding import measured, predictor_results
-from ...suites.learning.summaries import interquartile_mean, probability_of_improvement
+from ...suites.learning.finding import interquartile_mean, measured, predictor_results, probability_of_improvement
 from ...suites.metrics import label_of, signed_label
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import student_mean as mean

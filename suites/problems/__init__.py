@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ..base import split_loss
 from ..trust import default_data
-from .items import STAGES
 from .learning import TaskProblem, comes_from_task, is_task, kinds_of, task_names
 from .losses import LOSSES, Offset, make_loss
 from .named import BUILT_IN_PROBLEMS, LOSS_NAMES, OWN_LOSS, PROBLEMS, REAL_PROBLEMS, available, from_file, load, stages_of, with_loss
-from .regimes import ENTROPY_STAGES
+from .regimes import ENTROPY_STAGES, STAGES
 from .sized import is_sized, refuse_unsized, sized_name
 
 __all__ = [

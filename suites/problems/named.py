@@ -10,11 +10,10 @@ from ...oracles.capabilities import Oracle
 from ...oracles.registry import unknown
 from ..base import Instance, Problem, split_loss
 from ..trust import DATA_VARIABLE
-from .items import STAGES, Items, number_of
 from .learning import TASK_PROBLEMS, comes_from_task, load_task, stages_of_task
 from .losses import LOSSES, Downstream, Offset, make_loss
 from .real import REAL
-from .regimes import ENTROPY_STAGES, REGIMES, RegimeItems
+from .regimes import ENTROPY_STAGES, REGIMES, STAGES, Items, RegimeItems, number_of
 from .score_files import ScoreFile, ScoreTables, read_arrays
 from .sized import is_sized, refuse_unsized, sized_name, sized_regime, sized_structure
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...oracles import Alignment, Assignment, Categorical, Constituency, LinearChain, ProjectiveTree, ShiftReduce, SpanningTree, Subset
 from ..base import ProblemLoss
-from .items import STAGES, FileItems, number_of
 from .losses import Downstream
+from .regimes import STAGES, FileItems, number_of
 from .score_files import Arrays
 
 

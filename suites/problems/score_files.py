@@ -24,7 +24,7 @@ from ...oracles.capabilities import Oracle
 from ...oracles.derivations import DerivedOracle, Examples
 from ...oracles.registry import unknown
 from ..trust import LARGEST_ARRAYS, check_archive, check_size
-from .items import FileItems
+from .regimes import FileItems
 from .sized import oracle_of_arrays
 
 Arrays = dict[str, np.ndarray]
