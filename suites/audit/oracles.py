@@ -254,7 +254,8 @@ def compared(scene: Scene, name: str, law: Law, *, precision: float = 1.0) -> It
         last: Any = None
         for last in law(scene):
             if not isinstance(last, Check):
-                _compare(*last[:3], precision * last[3])
+                text, found, expected, tolerance = last
+                _compare(text, found, expected, precision * tolerance)
         yield last if isinstance(last, Check) else Check(name, str(scene), "holds")
     except ValueError as error:
         if name != "lengths" or "lengths" not in str(error):
