@@ -8,8 +8,15 @@ import scipy
 
 from structgrad.estimators import ESTIMATORS as REGISTERED
 from structgrad.suites.learning.arrays import IDEAS, OWN, idea_of, study
-from structgrad.suites.learning.finding import associate, association, chosen, predictor_result
-from structgrad.suites.learning.summaries import interquartile_mean, probability_of_improvement, survival
+from structgrad.suites.learning.finding import (
+    associate,
+    association,
+    chosen,
+    interquartile_mean,
+    predictor_result,
+    probability_of_improvement,
+    survival,
+)
 from tests.suites.learning.planted import planted, row, trained
 
 DRAWN_IDEAS = [name for name, size in zip("abcdefghi", (1, 6, 4, 3, 2, 2, 2, 3, 1), strict=True) for _ in range(size)]
