@@ -189,13 +189,8 @@ class AnsweredStage:
             errors = ((ratios["high"] - ratios["low"]) / ratios["value"]).loc[found].fillna(np.inf).to_numpy() / (2 * _NORMAL)
             uncertain = [name for name, error in zip(found, errors, strict=True) if MAX_RATIO_ERROR < _NORMAL * error < np.inf]
         if uncertain:
-            calls = {name: made.evaluations() for name in (*found, REFERENCE) if (made := _estimator(name)) is not None}
-            work = {
-                name: evaluations.get(name, np.nan) + sum(getattr(made, call) for call in _ORACLE_CALLS) for name, made in calls.items()
-            }
-            own = work.get(REFERENCE, np.nan)
-            costs = np.array([work.get(name, np.nan) for name in found]) / own if np.isfinite(own) else np.ones(len(found))
-            errors = np.zeros(len(found))
+            work, own = ([evaluations.get(name, np.nan) + oracle_calls(name) for name in some] for some in (found, [REFERENCE]))
+            costs, errors = (np.array(work) / own if np.isfinite(own[0]) else np.ones(len(found))), np.zeros(len(found))
         first = rows.drop_duplicates("estimator").set_index("estimator").loc[found]
         return cls(
             *key,
@@ -301,6 +296,12 @@ def needs_values_only(estimator: str) -> bool:
 
 
 @functools.cache
+def oracle_calls(estimator: str) -> float:
+    """Calls of the oracle behind one estimate; NaN if the estimator is not known."""
+    found = _estimator(estimator)
+    return np.nan if found is None else float(sum(getattr(found.evaluations(), name) for name in _ORACLE_CALLS))
+
+
 def _estimator(name: str) -> Any:
     """An estimator of a module that is loaded already, or None: names are those of any table."""
     from ...estimators import make_estimator
