@@ -21,8 +21,6 @@ from tests.helpers import OracleCase, enumerate_truth, one_hots, products, seede
 from tests.quadrature import deal_gumbels, deal_uniforms, estimates_of, moments, pieces, product
 
 LOGITS = [(0.0,), (0.8,), (-2.5,), (6.0,), (0.8, -0.3), (0.0, 3.0), (-1.2, 0.4, 2.0)]
-
-
 logits = pytest.mark.parametrize("logits", LOGITS, ids=str)
 
 
@@ -60,23 +58,6 @@ def test_the_mean_is_the_exact_gradient(estimator: ARM | DisARM, logits: tuple[f
     scores, loss = bits(*logits), table(len(logits), 2)
     mean, _ = moments(*integrated(estimator, scores, loss, monkeypatch)[:2])
     torch.testing.assert_close(mean, exact_truth(loss, IndependentCategoricals(), scores).gradient, rtol=1e-10, atol=1e-13)
-
-
-@logits
-def test_disarm_is_the_mean_of_arm_given_its_pair(logits: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    scores, loss = bits(*logits), table(len(logits), 2)
-    arm, weights, places = integrated(ARM(), scores, loss, monkeypatch)
-    disarm, _, _ = integrated(DisARM(), scores, loss, monkeypatch)
-    thresholds = torch.tensor([sigmoid(value) for value in logits], dtype=torch.float64)
-    pair = torch.cat([places > 1 - thresholds, places < thresholds], -1)
-    spread = 0.0
-    for one in pair.unique(dim=0):
-        chosen = (pair == one).all(-1)
-        share = weights[chosen] / weights[chosen].sum()
-        conditional, trace = moments(arm[chosen], share)
-        torch.testing.assert_close(disarm[chosen], conditional.expand_as(disarm[chosen]), rtol=1e-10, atol=1e-13)
-        spread += trace * float(weights[chosen].sum())
-    assert moments(arm, weights)[1] == pytest.approx(moments(disarm, weights)[1] + spread, rel=1e-10)
 
 
 def test_a_bit_without_a_choice_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,11 +125,7 @@ def test_what_is_no_bit_is_refused(name: str) -> None:
 
 
 CPU = torch.device("cpu")
-
-
 WHERE = "structgrad.estimators.antithetic."
-
-
 EVENTS = [(3,), (4,), (2, 3), (3, 2)]
 
 

@@ -17,14 +17,8 @@ from tests.helpers import OracleCase, derivations, seeded
 from tests.quadrature import bits_of_ratios, deal_gumbels, estimates_of, logistic_numbers, moments
 
 LOGITS = [0.0, 0.8, -2.5]
-
-
 logits = pytest.mark.parametrize("logit", LOGITS)
-
-
 settings = pytest.mark.parametrize(("eta", "temperature"), [(1.0, 0.5), (0.3, 1.0), (-1.4, 2.0), (0.0, 0.5)])
-
-
 SAMPLES = torch.eye(2, dtype=torch.float64)
 
 

@@ -19,7 +19,6 @@ from structgrad.estimators import (
     Loss,
     ProximalPolicy,
     Reinforce,
-    Rollout,
     StepConditionalMean,
     StepGreedy,
     StepLearned,
@@ -30,7 +29,7 @@ from structgrad.estimators import (
     StepSampled,
     make_estimator,
 )
-from structgrad.oracles import Categorical, ShiftReduce
+from structgrad.oracles import ShiftReduce
 from structgrad.suites.measures.bias import Sampling, measure
 from structgrad.suites.truth import exact_truth
 from structgrad.suites.truth.replay import hooked
@@ -39,11 +38,7 @@ from tests.helpers import OracleCase, derivations, enumerate_truth, make_scores,
 from tests.laws.test_estimator_forbidden import forbidding_scores
 
 NORMALIZATIONS = ("local", "global")
-
-
 REGIMES = (0.05, 1.0, 10.0, 50.0, "ties", "equal", "masked")
-
-
 EXACTLY = Sampling(tier="exact")
 
 
@@ -53,11 +48,7 @@ def derivation_case(normalization: Any, leaves: int) -> OracleCase:
 
 
 normalizations = pytest.mark.parametrize("normalization", NORMALIZATIONS)
-
-
 small = pytest.mark.parametrize("case", [derivation_case(n, leaves) for n in NORMALIZATIONS for leaves in (1, 2, 3, 4)], ids=str)
-
-
 four = pytest.mark.parametrize("case", [derivation_case(n, 4) for n in NORMALIZATIONS], ids=str)
 
 
@@ -281,23 +272,6 @@ def test_all_structures_up_to_the_limit_are_enumerated() -> None:
     assert ShiftReduce().count((10, 10, 2)) == 1430
     estimate = StepOptimal().gradient(lambda z: z[..., 2, 2, 0], ShiftReduce(), torch.zeros(10, 10, 2), generator=seeded())
     assert estimate.isfinite().all()
-
-
-@pytest.mark.parametrize("advantage", [2.0, -0.5])
-@pytest.mark.parametrize("ratio", [0.2, 0.69, 0.71, 1.0, 1.29, 1.31, 3.0])
-def test_where_the_gradient_is_cut(ratio: float, advantage: float) -> None:
-    """Old probability 1/4 of the class that was drawn, new probability ``ratio/4``; ε = 0.3."""
-    p = ratio / 4
-    scores = torch.tensor([math.log(p / (1 - p)), 0.0], dtype=torch.float64, requires_grad=True)
-    drawn = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    rollout = Rollout(drawn, numbers(1) * 0 + advantage, numbers(1) * 0 + math.log(0.25))
-    value = ProximalPolicy(clip=0.3).inner_objective(rollout, Categorical(), scores)
-    (found,) = torch.autograd.grad(value, scores)
-    cut = (advantage > 0 and ratio < 0.7) or (advantage < 0 and ratio > 1.3)
-    expected = 0.0 if cut else ratio * advantage * (1 - p)
-    torch.testing.assert_close(found, torch.tensor([expected, -expected], dtype=torch.float64), rtol=1e-12, atol=1e-15)
-    clipped = min(max(ratio, 0.7), 1.3)
-    assert float(value.detach()) == pytest.approx(max(ratio * advantage, clipped * advantage))
 
 
 @oracles

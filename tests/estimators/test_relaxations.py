@@ -110,8 +110,6 @@ RELAXED = tuple(case for case in CASES if type(case.oracle) in WALKS and case.po
 
 
 cases = pytest.mark.parametrize("case", RELAXED, ids=str)
-
-
 omegas = pytest.mark.parametrize("omega", ["l2", "entropy"])
 
 

@@ -7,16 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from structgrad.estimators import (
     GappedStraightThrough,
     Identity,
-    Loss,
     MultiplicativePerturbation,
-    PathQuadrature,
     PerturbedOptimizer,
-    ReinMax,
     StraightThroughGumbelCRF,
     make_estimator,
 )
@@ -24,10 +20,8 @@ from structgrad.estimators.factorised import conditional_race
 from structgrad.estimators.gumbel import log_of_the_rest, successive_softmaxes
 from structgrad.oracles import Alignment, Categorical, IndependentCategoricals, LinearChain, Subset
 from structgrad.oracles.numerics import scaled
-from structgrad.suites.measures.bias import measure
-from structgrad.suites.truth import exact_truth
-from tests.estimator_cases import CASES, LOSSES, exact_mean, names_where, numbers, oracles, table_loss, three_classes
-from tests.helpers import OracleCase, enumerate_truth, make_scores, products, seeded
+from tests.estimator_cases import CASES, LOSSES, names_where, numbers, oracles, table_loss, three_classes
+from tests.helpers import OracleCase, enumerate_truth, make_scores, seeded
 
 
 def test_paths_of_several_lengths_depend_on_a_shift() -> None:
@@ -68,57 +62,6 @@ def test_a_certain_category_leaves_no_gap_to_gst_p() -> None:
     found = GappedStraightThrough(gap="p").gradient(lambda z: z[..., 0].sum(-1), IndependentCategoricals(), scores, generator=seeded())
     assert found.isfinite().all()
     assert bool((found[:2] == 0).all())
-
-
-SIZES = [2, 3, 5]
-
-
-def quadratic(size: int, seed: int) -> Loss:
-    """Of a matrix that is not symmetric, with a linear term."""
-    matrix, linear = numbers(size, size, seed=seed), numbers(size, seed=seed + 1)
-    return lambda z: ((z @ matrix.to(z)) * z).sum(-1) + z @ linear.to(z)
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("seed", [0, 10, 20])
-@pytest.mark.parametrize("scale", [0.3, 3.0])
-def test_it_is_exact_for_quadratic_losses(size: int, seed: int, scale: float) -> None:
-    found = measure(ReinMax(), Categorical(), quadratic(size, seed), scale * numbers(size, seed=seed + 2))
-    assert found.tier == "exact"
-    assert found.verdict == "unbiased-exact"
-
-
-CASE = OracleCase(IndependentCategoricals(), (3, 3), products)
-
-
-WEIGHTS = numbers(3, 3, seed=5)
-
-
-def bias(estimator: PathQuadrature | ReinMax, loss: Loss, scores: Tensor) -> float:
-    exact = exact_truth(loss, CASE.oracle, scores).gradient
-    return float((exact_mean(estimator, CASE, loss, scores) - exact).norm() / exact.norm())
-
-
-def summed(degree: int) -> Loss:
-    return lambda z: ((WEIGHTS * z).sum(-1) - 0.4).pow(degree).sum(-1)
-
-
-def joint(degree: int) -> Loss:
-    return lambda z: ((WEIGHTS * z).sum((-1, -2)) - 0.4).pow(degree)
-
-
-@pytest.mark.parametrize("scale", [0.05, 1.0, 5.0, 50.0])
-@pytest.mark.parametrize("rule", ["midpoint", "gauss", "simpson"])
-def test_quadratics_of_all_categories(rule: str, scale: float) -> None:
-    assert bias(PathQuadrature(rule), joint(2), scale * numbers(3, 3)) < 1e-9  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("rule", "degree"), [("midpoint", 2), ("gauss", 4), ("simpson", 4)])
-def test_sums_over_categories_up_to_the_degree_of_the_rule(rule: str, degree: int) -> None:
-    estimator = PathQuadrature(rule)  # type: ignore[arg-type]
-    for power in range(1, degree + 3):
-        found = bias(estimator, summed(power), numbers(3, 3))
-        assert found < 1e-12 if power <= degree else found > 1e-4
 
 
 SCORES, LOSS_TABLE, GRADIENT = three_classes()
@@ -168,11 +111,7 @@ def test_a_row_with_too_few_parts_gives_nothing() -> None:
 
 
 CHAIN = next(case for case in CASES if isinstance(case.oracle, LinearChain))
-
-
 PATHS = next(case for case in CASES if isinstance(case.oracle, Alignment))
-
-
 walks = pytest.mark.parametrize("case", [CHAIN, PATHS], ids=str)
 
 

@@ -50,20 +50,10 @@ from tests.helpers import (
 from tests.laws.test_estimator_incompatibility import Three
 
 NATURAL = tuple(case for case in CASES if case.potentials is None)
-
-
 DETERMINISTIC = ("structured_perceptron", "margin_perceptron", "crf_loss", "sparsemap_loss", "margin_sparsemap_loss")
-
-
 cases = pytest.mark.parametrize("case", CASES, ids=str)
-
-
 natural = pytest.mark.parametrize("case", NATURAL, ids=str)
-
-
 losses = pytest.mark.parametrize("name", DETERMINISTIC)
-
-
 all_losses = pytest.mark.parametrize("name", SUPERVISED_LOSSES)
 
 
@@ -338,11 +328,7 @@ def test_a_number_added_to_all_scores_takes_no_digits(name: str, case: OracleCas
 
 
 ORACLE = LinearChain()
-
-
 GOLD = LinearChain.structure(torch.tensor([[0, 1, 1], [2, 0, 1]]), 3, torch.float64)
-
-
 LOSSES: dict[str, Any] = {
     "crf": crf_loss,
     "perceptron": structured_perceptron,

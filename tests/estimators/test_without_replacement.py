@@ -148,8 +148,6 @@ def test_too_few_are_feasible() -> None:
 
 
 STEP = 0.2
-
-
 STEPS = torch.arange(-45, 5, STEP, dtype=torch.float64)
 
 
