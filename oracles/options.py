@@ -7,6 +7,7 @@ that says anything. Text (``imle[lambda=2.5]``) and Python values meet the same 
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -15,7 +16,7 @@ import numbers
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union
 
@@ -66,146 +67,129 @@ Decay = Annotated[float, Within(least=0, below=1)]
 Peers = Annotated[int, Within(least=2, because="the others are the baseline")]
 
 
+@dataclass(frozen=True, eq=False)
 class OptionKind:
-    """What an option takes: a subclass says how text is read and values are checked, and prints as the end of ``expected ...``."""
+    """What an option takes; it prints as the end of ``expected ...``.
 
-    def read(self, text: str, readers: Readers) -> Any:
-        """The value that a text means, or `RefusedError`."""
-        raise NotImplementedError
+    Attributes:
+        expected: the words for it.
+        check: gives a value in the declared type, or raises `RefusedError`.
+        read: the same for the value that a text means.
+    """
 
-    def check(self, value: Any) -> Any:
-        """The value, in the declared type, or `RefusedError`."""
-        raise NotImplementedError
+    expected: str
+    check: Callable[[Any], Any]
+    read: Callable[[str, Readers], Any]
+
+    def __str__(self) -> str:
+        return self.expected
 
 
-@dataclass(frozen=True)
-class Number(OptionKind):
+def _number(kind: type, within: Within = Within()) -> OptionKind:
     """An integer or a float; NaN is none, and ``inf`` only where the range says so."""
 
-    type: type
-    within: Within = Within()
+    def check(value: Any) -> Any:
+        whole = kind is int
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral if whole else numbers.Real) or value not in within:
+            raise RefusedError
+        return kind(value)
 
-    def read(self, text: str, readers: Readers) -> Any:
+    def read(text: str, readers: Readers) -> Any:
         try:
-            return self.check(self.type(text))
+            return check(kind(text))
         except ValueError:
             raise RefusedError from None
 
-    def check(self, value: Any) -> Any:
-        whole = self.type is int
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral if whole else numbers.Real) or value not in self.within:
-            raise RefusedError
-        return self.type(value)
-
-    def __str__(self) -> str:
-        noun = "an integer" if self.type is int else "a number" if self.within.infinite else "a finite number"
-        because = f", {self.within.because}" if self.within.because else ""
-        bounds = f"{self.within}{' or inf' if self.within.infinite else ''}"
-        return " ".join(filter(None, (noun, bounds))) + because
+    noun = "an integer" if kind is int else "a number" if within.infinite else "a finite number"
+    words = " ".join(filter(None, (noun, f"{within}{' or inf' if within.infinite else ''}")))
+    return OptionKind(words + (f", {within.because}" if within.because else ""), check, read)
 
 
-@dataclass(frozen=True)
-class Choice(OptionKind):
+def _choice(among: tuple[Any, ...]) -> OptionKind:
     """One of a few values; text that stands for True, False or None may be in lower case."""
 
-    among: tuple[Any, ...]
-
-    def read(self, text: str, readers: Readers) -> Any:
-        return self._found(lambda known: known == _unquoted(text) if isinstance(known, str) else str(known).lower() == text.lower())
-
-    def check(self, value: Any) -> Any:
-        return self._found(lambda known: type(value) is type(known) and value == known)
-
-    def _found(self, fits: Callable[[Any], bool]) -> Any:
-        for known in self.among:
+    def found(fits: Callable[[Any], bool]) -> Any:
+        for known in among:
             if fits(known):
                 return known
         raise RefusedError
 
-    def __str__(self) -> str:
-        return "true or false" if self == _PLAIN[bool] else " or ".join(map(repr, self.among))
+    def read(text: str, readers: Readers) -> Any:
+        return found(lambda known: known == _unquoted(text) if isinstance(known, str) else str(known).lower() == text.lower())
+
+    words = "true or false" if among == (True, False) else " or ".join(map(repr, among))
+    return OptionKind(words, lambda value: found(lambda known: type(value) is type(known) and value == known), read)
 
 
-@dataclass(frozen=True)
-class Several(OptionKind):
+def _tuple(each: OptionKind) -> OptionKind:
     """A tuple of values of one kind; in text ``(1,2)``."""
 
-    each: OptionKind
-
-    def read(self, text: str, readers: Readers) -> Any:
-        items = text.strip("()").split(",")
-        return tuple(self.each.read(item.strip(), readers) for item in items if item.strip())
-
-    def check(self, value: Any) -> Any:
+    def check(value: Any) -> Any:
         if not isinstance(value, tuple | list):
             raise RefusedError
-        return tuple(self.each.check(item) for item in value)
+        return tuple(map(each.check, value))
 
-    def __str__(self) -> str:
-        return f"a tuple, each {self.each}"
+    def read(text: str, readers: Readers) -> Any:
+        return tuple(each.read(item.strip(), readers) for item in text.strip("()").split(",") if item.strip())
+
+    return OptionKind(f"a tuple, each {each}", check, read)
 
 
-@dataclass(frozen=True)
-class InstanceOf(OptionKind):
+def _instance(kind: Any, expected: str = "") -> OptionKind:
     """An object of a class, which goes with a text in ``Annotated``; as text, what a reader of the class understands."""
 
-    type: Any
-    expected: str = ""
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise RefusedError
+        return value
 
-    def read(self, text: str, readers: Readers) -> Any:
-        reader = next((reader for known, reader in {str: _unquoted, **readers}.items() if issubclass(self.type, known)), None)
+    def read(text: str, readers: Readers) -> Any:
+        reader = next((reader for known, reader in {str: _unquoted, **readers}.items() if issubclass(kind, known)), None)
         if reader is None:
             raise RefusedError
-        return self.check(reader(text))
+        return check(reader(text))
 
-    def check(self, value: Any) -> Any:
-        if not isinstance(value, self.type):
-            raise RefusedError
-        return value
-
-    def __str__(self) -> str:
-        return self.expected or f"an object of {self.type.__name__}"
+    return OptionKind(expected or f"an object of {kind.__name__}", check, read)
 
 
-@dataclass(frozen=True)
-class Either(OptionKind):
+def _either(kinds: Sequence[OptionKind]) -> OptionKind:
     """Any of several kinds, the first that takes a value."""
 
-    kinds: tuple[OptionKind, ...]
-
-    def read(self, text: str, readers: Readers) -> Any:
-        return self._first(lambda kind: kind.read(text, readers))
-
-    def check(self, value: Any) -> Any:
-        return self._first(lambda kind: kind.check(value))
-
-    def _first(self, attempt: Callable[[OptionKind], Any]) -> Any:
-        for kind in self.kinds:
-            try:
+    def first(attempt: Callable[[OptionKind], Any]) -> Any:
+        for kind in kinds:
+            with contextlib.suppress(RefusedError):
                 return attempt(kind)
-            except RefusedError:
-                continue
         raise RefusedError
 
-    def __str__(self) -> str:
-        return ", or ".join(map(str, self.kinds))
+    return OptionKind(
+        ", or ".join(map(str, kinds)),
+        lambda value: first(lambda kind: kind.check(value)),
+        lambda text, readers: first(lambda kind: kind.read(text, readers)),
+    )
 
 
-@dataclass(frozen=True)
-class Anything(OptionKind):
-    """What nothing is known of, in somebody's own class: a Python literal, or text where it is none."""
+def _literal(text: str, readers: Readers) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
-    def read(self, text: str, readers: Readers) -> Any:
-        try:
-            return ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            return text
 
-    def check(self, value: Any) -> Any:
-        return value
+ANYTHING = OptionKind("anything", lambda value: value, _literal)
+"""What nothing is known of, in somebody's own class: a Python literal, or text where it is none."""
 
-    def __str__(self) -> str:
-        return "anything"
+_FUNCTION = _instance(Callable, "a torch.nn.Module or a function, which Python alone can give")
+_PLAIN: dict[Any, OptionKind] = {
+    bool: _choice((True, False)),
+    int: _number(int),
+    float: _number(float),
+    str: _instance(str, "a text"),
+    None: _choice((None,)),
+    types.NoneType: _choice((None,)),
+    Callable: _FUNCTION,
+    Any: ANYTHING,
+    object: ANYTHING,
+}
 
 
 def kind_of(annotation: Any) -> OptionKind:
@@ -220,39 +204,24 @@ def kind_of(annotation: Any) -> OptionKind:
     origin = typing.get_origin(annotation)
     if origin in _GENERIC:
         return _GENERIC[origin](typing.get_args(annotation))
-    return InstanceOf(annotation) if isinstance(annotation, type) and origin is None else Anything()
+    return _instance(annotation) if isinstance(annotation, type) and origin is None else ANYTHING
 
 
 def _annotated(args: tuple[Any, ...]) -> OptionKind:
     """A number with its range, or a class with the words for it."""
+    extras: dict[type, Any] = {type(extra): extra for extra in reversed(args[1:])}
     if args[0] in (int, float):
-        return Number(args[0], next((extra for extra in args[1:] if isinstance(extra, Within)), Within()))
-    kind, told = kind_of(args[0]), next((extra for extra in args[1:] if isinstance(extra, str)), "")
-    return dataclasses.replace(kind, expected=told) if isinstance(kind, InstanceOf) else kind
+        return _number(args[0], extras.get(Within, Within()))
+    is_class = args[0] not in _PLAIN and isinstance(args[0], type)
+    return _instance(args[0], extras.get(str, "")) if is_class else kind_of(args[0])
 
 
-def _either(args: tuple[Any, ...]) -> OptionKind:
-    return Either(tuple(map(kind_of, args)))
-
-
-_FUNCTION = InstanceOf(Callable, "a torch.nn.Module or a function, which Python alone can give")
-_PLAIN: dict[Any, OptionKind] = {
-    bool: Choice((True, False)),
-    int: Number(int),
-    float: Number(float),
-    str: InstanceOf(str, "a text"),
-    None: Choice((None,)),
-    types.NoneType: Choice((None,)),
-    Callable: _FUNCTION,
-    Any: Anything(),
-    object: Anything(),
-}
 _GENERIC: dict[Any, Callable[[tuple[Any, ...]], OptionKind]] = {
     Annotated: _annotated,
-    Literal: Choice,
-    Union: _either,
-    types.UnionType: _either,
-    tuple: lambda args: Several(kind_of(args[0])) if args[1:] == (...,) else Anything(),
+    Literal: _choice,
+    Union: lambda args: _either([kind_of(arg) for arg in args]),
+    types.UnionType: lambda args: _either([kind_of(arg) for arg in args]),
+    tuple: lambda args: _tuple(kind_of(args[0])) if args[1:] == (...,) else ANYTHING,
     Callable: lambda args: _FUNCTION,
 }
 
@@ -260,40 +229,27 @@ _GENERIC: dict[Any, Callable[[tuple[Any, ...]], OptionKind]] = {
 def declared(factory: Callable[..., Any]) -> dict[str, OptionKind]:
     """What the parameters of a class or function take, by name; of one without a usable annotation, what its default tells.
 
+    Raises:
+        ValueError: some built-in classes tell nothing.
+
     Example:
         >>> from structgrad.oracles import Subset
         >>> {name: str(kind) for name, kind in declared(Subset).items()}
         {'k': 'an integer >= 1'}
     """
-    kinds = _declared_by_class(factory) if isinstance(factory, type) else _declared_by(factory)
-    return dict(kinds)
+    return dict((_declared_by_class if isinstance(factory, type) else _declared_by)(factory))
 
 
 def _declared_by(factory: Callable[..., Any]) -> dict[str, OptionKind]:
-    return {name: _declared(factory, parameter) for name, parameter in parameters_of(factory).items()}
+    kinds = {}
+    for name, parameter in inspect.signature(factory).parameters.items():
+        annotation, default = _annotation(factory, parameter), type(parameter.default)
+        told = annotation is not parameter.empty
+        kinds[name] = kind_of(annotation) if told else _PLAIN[default] if default in (bool, int, float, str) else ANYTHING
+    return kinds
 
 
 _declared_by_class = functools.lru_cache(maxsize=512)(_declared_by)  # asked for with every estimator that is built
-
-
-def parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Of a class or function, by name; those of a class are looked up once.
-
-    Raises:
-        ValueError: some built-in classes tell none.
-    """
-    return _parameters_of_class(factory) if isinstance(factory, type) else inspect.signature(factory).parameters
-
-
-@functools.lru_cache(maxsize=512)
-def _parameters_of_class(factory: type) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(factory).parameters
-
-
-def _declared(factory: Callable[..., Any], parameter: inspect.Parameter) -> OptionKind:
-    annotation = _annotation(factory, parameter)
-    told = annotation is not parameter.empty
-    return kind_of(annotation) if told else _like(parameter.default)
 
 
 def _annotation(factory: Callable[..., Any], parameter: inspect.Parameter) -> Any:
@@ -308,35 +264,6 @@ def _annotation(factory: Callable[..., Any], parameter: inspect.Parameter) -> An
         return parameter.empty
 
 
-def _like(default: Any) -> OptionKind:
-    known = next((kind for kind in (bool, int, float, str) if type(default) is kind), None)
-    return Anything() if known is None else kind_of(known)
-
-
-@functools.cache
-def _fields(kind: Any) -> tuple[tuple[str, OptionKind], ...]:
-    kinds = declared(kind)
-    return tuple((field.name, kinds[field.name]) for field in dataclasses.fields(kind) if field.name in kinds)
-
-
-def check(configured: Any, called: str) -> None:
-    """ValueError with the first option of a dataclass that is not what its field declares; numbers become Python's own.
-
-    Args:
-        configured: an object with options.
-        called: its name, for the message.
-    """
-    owner: Any = type(configured)
-    for name, kind in _fields(owner):
-        given = getattr(configured, name)
-        try:
-            found = kind.check(given)
-        except RefusedError:
-            raise ValueError(refusal(called, name, repr(given), kind)) from None
-        if found is not given:
-            object.__setattr__(configured, name, found)
-
-
 def refusal(called: str, option: str, given: str, kind: OptionKind) -> str:
     """One sentence on an option that is not what its class takes."""
     return f"`{called}` got {option.rstrip('_')}={given}; expected {kind}"
@@ -346,8 +273,23 @@ class Configured:
     """A dataclass whose options are checked when it is made; a subclass that asks for more calls ``super().__post_init__()`` first."""
 
     def __post_init__(self) -> None:
-        if dataclasses.is_dataclass(self):
-            check(self, getattr(self, "name", type(self).__name__))
+        """Raise ValueError for the first option that is not what its field declares; numbers become Python's own."""
+        owner: Any = type(self)
+        for name, kind in _fields(owner):
+            given = getattr(self, name)
+            try:
+                found = kind.check(given)
+            except RefusedError:
+                raise ValueError(refusal(getattr(self, "name", type(self).__name__), name, repr(given), kind)) from None
+            if found is not given:
+                object.__setattr__(self, name, found)
+
+
+@functools.cache
+def _fields(kind: Any) -> tuple[tuple[str, OptionKind], ...]:
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    kinds = declared(kind) if fields else {}
+    return tuple((field.name, kinds[field.name]) for field in fields if field.name in kinds)
 
 
 def _unquoted(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import keyword
 import os
 import re
@@ -103,7 +104,7 @@ def read(name: str, factory: Any, given: Mapping[str, str], readers: options.Rea
         kinds = {}
     found = {}
     for option, text in given.items():
-        kind = kinds.get(option, options.Anything())
+        kind = kinds.get(option, options.ANYTHING)
         try:
             found[option] = kind.read(text, readers)
         except options.RefusedError:
@@ -114,7 +115,7 @@ def read(name: str, factory: Any, given: Mapping[str, str], readers: options.Rea
 def _check_options(text: str, factory: Any, given: Mapping[str, str], kind: str) -> None:
     """Refuse an option that the constructor does not know, or the lack of one that it needs, under the name that a user types."""
     try:
-        parameters = options.parameters_of(factory)
+        parameters = inspect.signature(factory).parameters
     except ValueError:  # some built-in classes have none
         return
     if any(parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) for parameter in parameters.values()):
