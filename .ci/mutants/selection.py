@@ -3,7 +3,8 @@
 1. At most three test files of the layer that are named after the module (`test_subset.py`, `test_bias_suite.py` for `bias`). Then at most
    two others that import it, those with the fewest imports first. If there is none, those of the modules that import it, and so on.
 2. For oracles also the laws, restricted to the nearest structures that use the module, or to the structure in the name of the function. For
-   estimators also the laws, restricted to the names of the registry that use the module. At most two structures or three names are drawn.
+   estimators also the laws, restricted to the name of the class of the fault, or to the names of the registry that use the module. At most
+   two structures or three names are drawn.
    A law of the module's name is taken whole.
 3. For suites and reports also the goldens of the folder, last.
 """
@@ -69,7 +70,7 @@ def tests_of(root: Path, file: str, scope: str) -> tuple[tuple[str, ...], str]:
     if file.startswith("oracles/"):
         chosen, laws = _structures(root, module, scope, draw), "tests/laws/test_oracle_*.py"
     elif file.startswith("estimators/"):
-        chosen, laws = _names(root, module, draw), "tests/laws/test_estimator_*.py"
+        chosen, laws = _names(root, module, scope, draw), "tests/laws/test_estimator_*.py"
     else:
         goldens = [name for folder, names in GOLDENS.items() if file.startswith(f"{folder}/") for name in names]
         return (*own, *(f"tests/goldens/test_{name}.py" for name in goldens)), ""
@@ -113,12 +114,12 @@ def _structures(root: Path, module: str, scope: str, draw: random.Random) -> lis
     return [STRUCTURES[name] for name in sorted(draw.sample(found, min(len(found), MOST_STRUCTURES)))]
 
 
-def _names(root: Path, module: str, draw: random.Random) -> list[str]:
-    """The names of the registry whose classes a module defines, or the modules that import it."""
+def _names(root: Path, module: str, scope: str, draw: random.Random) -> list[str]:
+    """The name of the class of a scope, or those of the classes that a module defines, or the modules that import it."""
     registered = _registry(root)
-    near, found = {module}, list[str]()
+    near, found = {module}, [name for name, source in registered.items() if source == (module, scope.partition(".")[0])]
     while not found:
-        found = sorted(name for name, source in registered.items() if source in near)
+        found = sorted(name for name, (source, _) in registered.items() if source in near)
         following = near | {name for one in near for name in importers(root, one)}
         if following == near:
             break
@@ -127,13 +128,14 @@ def _names(root: Path, module: str, draw: random.Random) -> list[str]:
 
 
 @cache
-def _registry(root: Path) -> dict[str, str]:
-    """The module of each name of the registry of estimators."""
+def _registry(root: Path) -> dict[str, tuple[str, str]]:
+    """The module and the class of each name of the registry of estimators."""
     return {
-        keyword.value.value: module
+        keyword.value.value: (module, node.name)
         for module, path in modules(root).items()
         if module.startswith("structgrad.estimators.")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        for keyword in (node.keywords if isinstance(node, ast.ClassDef) else ())
+        if isinstance(node, ast.ClassDef)
+        for keyword in node.keywords
         if keyword.arg == "name" and isinstance(keyword.value, ast.Constant)
     }
