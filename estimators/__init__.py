@@ -9,7 +9,6 @@ from typing import Any
 from ..oracles import plugins, registry
 from .antithetic import ARM, ARSM, CARMS, DisARM, DisARMStickBreaking, DisARMTree
 from .argmax_differences import AdaptiveImplicitMLE, BlackboxDifferentiation, ImplicitMLE
-from .attention import Entmax, entmax
 from .base import Estimator, Evaluations, PathwiseEstimator
 from .baselines import (
     ConditionalMeanBaseline,
@@ -50,7 +49,7 @@ from .policies import StepGreedy, StepLeaveOneOut, StepLocalExpectation, StepRei
 from .policy_baselines import StepConditionalMean, StepLearned, StepOptimal
 from .ppo import ProximalPolicy, Rollout, StepPPO
 from .reinmax import PathQuadrature, ReinMax, ReinMaxControl, ReinMaxRao
-from .relaxations import DifferentiableDP, StructuredAttention, smoothed_maximum
+from .relaxations import DifferentiableDP, Entmax, StructuredAttention, entmax, smoothed_maximum
 from .score_function import AntitheticPairs, DoubleControl, LeaveOneOut, MuProp, Reinforce, VarGrad, half_variance
 from .sparse_supports import SparseMAP, SparseMAPMarginalisation, SparsemaxMarginalisation, TopKSparsemax
 from .spigot import SPIGOT, SPIGOTCE, SPIGOTEG, SPIGOTSteps

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..oracles.numerics import share_rows
 from ..oracles.options import Within
 from ..oracles.transforms import operation
-from .attention import Attention, checked_rows
+from .relaxations import Attention, checked_rows
 
 Bound = Annotated[float, Within(above=0, most=1)]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..oracles.numerics import share_rows
 from ..oracles.options import Positive
 from ..oracles.transforms import operation
-from .attention import Attention, checked_rows, entmax
+from .relaxations import Attention, checked_rows, entmax
 from .surrogates import with_backward
 
 

@@ -14,9 +14,9 @@ from ..oracles.capabilities import EnumerableOracle, KBestOracle, Oracle, Projec
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.numerics import share_rows
 from ..oracles.options import Count
-from .attention import entmax
 from .base import Estimator, Evaluations, Relaxation
 from .exact import too_many
+from .relaxations import entmax
 from .surrogates import Loss, evaluate, with_gradient
 
 O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle type

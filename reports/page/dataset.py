@@ -33,7 +33,7 @@ _HUES = {
     **dict.fromkeys(("policies", "policy_baselines"), 0.32),
     **dict.fromkeys(("",), 0.5),
     **dict.fromkeys(("score_function", "baselines", "learned_baseline", "ppo", "without_replacement"), 0.64),
-    **dict.fromkeys(("relaxations", "sparse_supports", "attention", "constrained_attention", "fused_attention"), 0.76),
+    **dict.fromkeys(("relaxations", "sparse_supports", "constrained_attention", "fused_attention"), 0.76),
     **dict.fromkeys(("gumbel", "perturbation"), 0.86),
     **dict.fromkeys(("argmax_differences", "spigot"), 0.95),
 }

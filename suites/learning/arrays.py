@@ -41,7 +41,7 @@ IDEAS = {  # Ideas by module. Resamples draw ideas, because numbers of one idea 
         "perturbed maximiser": ("perturbation",),
         "SPIGOT": ("spigot",),
         "implicit differentiation": ("argmax_differences",),
-        "relaxation": ("relaxations", "attention", "constrained_attention", "fused_attention"),
+        "relaxation": ("relaxations", "constrained_attention", "fused_attention"),
         "sparse support": ("sparse_supports",),
     }.items()
     for module in modules
