@@ -37,7 +37,11 @@ def project(rows: Tensor, argmax: Callable[[Tensor, Tensor], Tensor], inside: Te
     means, gaps = torch.zeros_like(rows, memory_format=torch.contiguous_format), rows.new_empty(len(rows))
     nearest(torch.where(padding, 0, rows).contiguous(), means, gaps)
     scale = torch.where(rows > -math.inf, rows.abs(), 0).amax((1, 2))
-    _redo(~(gaps <= TOLERANCE * (1 + scale)) & (gaps != math.inf), rows, argmax, (means, gaps))
+    items = (~(gaps <= TOLERANCE * (1 + scale)) & (gaps != math.inf)).nonzero().squeeze(-1)
+    if len(items):  # Newton's method could not
+        again = solver.solve(lambda directions, some: argmax(directions, items[some]), rows[items])
+        atoms, weights = again.decompose()
+        means[items], gaps[items] = torch.einsum("bm,bmij->bij", weights, atoms), again.gap
     means = torch.where(padding, 0, means)
     return Projection(
         gap=gaps,
@@ -45,15 +49,6 @@ def project(rows: Tensor, argmax: Callable[[Tensor, Tensor], Tensor], inside: Te
         mean=means,
         tangent=lambda points, direction: _Tangent.apply(direction, points, tangents),  # type: ignore[no-untyped-call]
     )
-
-
-def _redo(failed: Tensor, rows: Tensor, argmax: Callable[[Tensor, Tensor], Tensor], results: tuple[Tensor, Tensor]) -> None:
-    """Let the active set do the rows that Newton's method could not."""
-    items = failed.nonzero().squeeze(-1)
-    if len(items):
-        again = solver.solve(lambda directions, some: argmax(directions, items[some]), rows[items])
-        atoms, weights = again.decompose()
-        results[0][items], results[1][items] = torch.einsum("bm,bmij->bij", weights, atoms), again.gap
 
 
 def _decompose(kernel: kernels.AnyKernel, means: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,18 +27,13 @@ def best_columns(rows: Tensor) -> Tensor:
         >>> best_columns(torch.tensor([[[3.0, 2.0], [2.0, 0.0]]], dtype=torch.float64))
         tensor([[1, 0]])
     """
-    state = _Matching(_costs(rows))
+    allowed = rows > -math.inf
+    costs = torch.where(allowed, rows.amax((-2, -1), keepdim=True) - rows, 0)
+    # A forbidden entry costs more than all allowed ones of a matching together.
+    state = _Matching(torch.where(allowed, costs, rows.shape[-1] * costs.amax((-2, -1), keepdim=True) + 1))
     for row in range(rows.shape[1]):
         state.match(row)
     return state.column_of
-
-
-def _costs(rows: Tensor) -> Tensor:
-    """Non-negative costs; a forbidden entry costs more than all allowed ones of a matching together."""
-    allowed = rows > -math.inf
-    top = torch.where(allowed, rows, -math.inf).amax((-2, -1), keepdim=True)
-    costs = torch.where(allowed, top - rows, 0)
-    return torch.where(allowed, costs, rows.shape[-1] * costs.amax((-2, -1), keepdim=True) + 1)
 
 
 class _Matching:

@@ -118,7 +118,7 @@ class _Samples:
         """Bring word k back; its head, where it has no children yet, is at least ``first_head``."""
         children = self.over[..., :k] == k
         some = children.any(-1)
-        own, rest = pick(self.elimination.heads[k - 1][:, first_head:], self.rest[..., k])
+        own, rest = (each.T for each in search(self.elimination.heads[k - 1][:, first_head:], self.rest[..., k].T.contiguous()))
         inherited = self._last(children)
         head = torch.where(some, inherited, own + first_head)
         over, rest = self._over(k, head, torch.where(some, self.rest[..., k], rest))
@@ -164,12 +164,6 @@ class _Samples:
         number, rest = search(torch.cat([direct, *later], -1)[items, head], rest.unsqueeze(-1))
         number = number.squeeze(-1)
         return torch.where(number > 0, number + k, 0), rest.squeeze(-1)
-
-
-def pick(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """Choices [s, b] among logits [b, c] by uniforms [s, b], and what is left of these."""
-    number, rest = search(logits, uniforms.T.contiguous())
-    return number.T, rest.T
 
 
 def search(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:

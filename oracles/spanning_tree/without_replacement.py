@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,8 +30,7 @@ def uniforms_needed(words: int, k: int) -> int:
     return 1 + words * (k + 1) * (words + 1)
 
 
-@dataclass(frozen=True, eq=False)
-class Beam:
+class Beam(NamedTuple):
     """Beginnings of every walk ``[w, k + 1]``: heads ``[w, k + 1, words]`` so far, greatest perturbed log-probability, log-mass."""
 
     heads: Tensor

@@ -115,22 +115,16 @@ def covariance_product(rows: Array, direction: Array, product: Array, certified:
 
 @uncounted
 def _hand_out(space: ItemVectors, table: Array, totals: Array, first: int, results: Array, certified: Array) -> None:
-    """Write the items from ``first`` on that are certain and have trees, if what the heads of every word weigh together is in range."""
-    size, every, count = results.shape[1], first + LANES <= len(results), min(LANES, len(results) - first)
-    for lane in range(count):
-        feasible = space.extent[lane] > 0.0
+    """Write the items from ``first`` on, 0 for those without a tree; certain are sums of chances in range."""
+    tree_marginals.hand_out(table, first, results)
+    size = results.shape[1]
+    for lane in range(min(LANES, len(results) - first)):
         for m in range(1, size):
-            if feasible and not LEAST_TOTAL < totals[m * LANES + lane] < LARGEST_TOTAL:
+            if space.extent[lane] == 0.0:
+                for h in range(size):
+                    results[first + lane, h, m] = 0.0
+            elif not LEAST_TOTAL < totals[m * LANES + lane] < LARGEST_TOTAL:
                 certified[first + lane] = False
-        every = every and feasible and certified[first + lane]
-    if every:
-        tree_marginals.hand_out(table, first, results)
-        return
-    for lane in range(count):
-        if certified[first + lane] and space.extent[lane] > 0.0:
-            for h in range(size):
-                for m in range(1, size):
-                    results[first + lane, h, m] = table[(h * size + m) * LANES + lane]
 
 
 def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, single_root: bool) -> None:
@@ -194,15 +188,11 @@ def _exchange(table: Array, size: int, ends: Array, last: Array) -> bool:
 
 
 @uncounted
-def _list(head: Array, last_word: int, parts: Array) -> None:
+def _list(head: Array, last: int, parts: Array) -> None:
     """The arcs of a tree in which word 1 and another one have changed places."""
     for m in range(1, len(head)):
-        parts[m - 1] = _place(head[m], last_word) * len(head) + _place(m, last_word)
-
-
-@uncounted
-def _place(position: int, last_word: int) -> int:
-    return last_word if position == 1 else 1 if position == last_word else position
+        h = head[m]
+        parts[m - 1] = (last if h == 1 else 1 if h == last else h) * len(head) + (last if m == 1 else 1 if m == last else m)
 
 
 @compiled

@@ -66,9 +66,13 @@ def ranking_workspace(size: int, k: int) -> TreeRankingWorkspace:
 @inner
 def list_best(row: Array, single_root: bool, best: ArborescenceWorkspace, space: TreeRankingWorkspace, numbers: Array) -> None:
     """Write the k best trees of a row [n + 1, n + 1] as 1 + their parts, [k, n]."""
-    rounding, waiting, parts, trees, listed = _rounding(row), 0, 1, 1, 1
+    waiting, parts, trees, listed, largest = 0, 1, 1, 1, 0.0
     space.arcs[1, 0], space.listed[0] = 0, 0
     _restrict(row, space, 0)
+    for h in range(len(row)):
+        for m in range(1, len(row)):
+            largest = max(largest, abs(row[h, m]) if h != m and row[h, m] > -math.inf else 0.0)
+    rounding = ROUNDING * len(row) * len(row) * largest
     used = find(space.scores, single_root, best)
     if used == 0:
         return
@@ -131,16 +135,6 @@ def _expect(space: TreeRankingWorkspace, part: int, value: float, waiting: int) 
 
 
 @uncounted
-def _rounding(row: Array) -> float:
-    size, largest = len(row), 0.0
-    for h in range(size):
-        for m in range(1, size):
-            if h != m and row[h, m] > -math.inf:
-                largest = max(largest, abs(row[h, m]))
-    return ROUNDING * size * size * largest
-
-
-@uncounted
 def _restrict(row: Array, space: TreeRankingWorkspace, part: int) -> None:
     """The scores that a part leaves."""
     scores, size = space.scores, len(row)
@@ -170,9 +164,8 @@ def _keep(row: Array, best: ArborescenceWorkspace, heads: Array) -> float:
 
 @uncounted
 def _number(heads: Array, numbers: Array) -> None:
-    size = len(heads)
-    for m in range(1, size):
-        numbers[m - 1] = 1 + heads[m] * size + m
+    for m in range(1, len(heads)):
+        numbers[m - 1] = 1 + heads[m] * len(heads) + m
 
 
 @uncounted

@@ -68,16 +68,10 @@ def halves(size):
 
 @uncounted
 def find(space, weights, rates, chances, chance_rates, single_root, items):
-    """Find the chances of escape for weights in the first table.
+    """Find the chances of escape, in a table of the whole item, for weights in the first of the tables of all levels.
 
-    Args:
-        space: the blocks.
-        weights: tables for all levels.
-        rates: the same for derivatives, or None.
-        chances: a table of the whole item.
-        chance_rates: their derivatives, or None; 0 from the root.
-        single_root: whether the root's weights count in no sum.
-        items: get the sums of the words as they are all taken out once, and the extent of all sums.
+    The same of their rates, from the root 0, where these are not None. The items get the sums of the words as they are all taken out once,
+    and the extent of all sums.
     """
     level, sums, full = 0, items.sums, space.sizes[0]
     space.half[0] = 0

@@ -7,12 +7,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ...kernels.compilation import uncounted
+from ..elimination import TOP
 from .elimination import LANES, place
 
 Array = NDArray[Any]
-
-TOP = 1 - 2**-53
-"""The greatest uniform below 1."""
 
 HEAD, OVER, WAITING, NEXT = 0, 1, 2, 3
 """Rows of ``words``: the head of a word; the word over which the arc from there leads, or 0; the first word whose arc leads over this one,
@@ -21,17 +19,11 @@ and the next one of the same."""
 
 @uncounted
 def draw(direct: Array, weights: Array, totals: Array, lane: int, uniforms: Array, single_root: bool, rest: Array, words: Array) -> None:
-    """Fill ``words[HEAD]`` with the heads of one tree.
+    """Fill ``words[HEAD]`` with the heads of one tree of the item of a lane.
 
-    Args:
-        direct: a table of weights before the elimination.
-        weights: after it: above the diagonal the chances of heads, below it the weights of children at that time.
-        totals: [(n + 1) · LANES], what the heads of each word weighed together.
-        lane: of the item.
-        uniforms: [n], one for all choices of a word: what a choice leaves of it is uniform again.
-        single_root: whether the root has one child.
-        rest: [n + 1], what is left of the uniforms.
-        words: int64 [4, n + 1].
+    Tables are those before and after the elimination; the columns of the latter hold the chances of heads, its rows the weights of children
+    at that time, and ``totals`` what the heads of each word weighed together. A word has one uniform [n] for all of its choices: what a
+    choice leaves of it, in ``rest`` [n + 1], is uniform again. ``words`` is int64 [4, n + 1].
     """
     size = len(rest)
     table = lane, size * LANES, LANES, lane
