@@ -20,28 +20,32 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from ..kernels.compilation import compiled, inlined, uncounted
-from ..kernels.exponential import exponential
+from ..kernels.exponential import exponential, exponential_single
 from ..kernels.parts import allowed, ascend, mark, number
 from ..kernels.vectors import (
     WIDTH,
     add,
     divide,
     greatest,
+    high_half,
     least,
     load,
+    load_singles,
+    low_half,
     maximum,
     minimum,
     multiply,
     multiply_add,
     power_of_two,
     spread,
+    spread_single,
     store,
     subtract,
     total,
     where_greater,
 )
 from ..kernels.wide_range import FARTHEST, LARGEST, NOTHING, ROUNDER, logarithm, normalise, split
-from .packing import ANYTHING, CHAIN, CHART, EACH, JOINS, PARTS_PER_UNIT, PATH, PLACES, REACH, STEPS, TREE, UNITS, WAITING, WAYS
+from .packing import ALIKE, ANYTHING, CHAIN, CHART, EACH, JOINS, PARTS_PER_UNIT, PATH, PLACES, REACH, STEPS, TREE, UNITS, WAITING, WAYS
 
 Array = NDArray[Any]
 
@@ -106,9 +110,11 @@ def evaluate(packed, lanes: int, rows, directions, wide: bool, marginals, produc
             _move_inside(packed, lanes, space, wide)
             _outside_rates(packed, lanes, space, wide)
             _scatter(packed, lanes, space.taken_rates, log_partition, start, count, products)
-        elif deep:
-            _outside(packed, lanes, space, wide)
+        elif deep and lanes > 1:
+            _outside(packed, lanes, space, wide, start, marginals)
             _scatter(packed, lanes, space.taken, log_partition, start, count, marginals)
+        elif deep and log_partition[start] > -math.inf:
+            _outside(packed, lanes, space, wide, start, marginals)
 
 
 @compiled
@@ -241,7 +247,7 @@ def _vector_of(packed, rows, start, vector, scores):
     return load(scores, at)
 
 
-@inlined
+@uncounted
 def _lay(packed, rows, start, count, begin, end, scores):
     """Items side by side, the last one again in place of missing ones."""
     used, last = packed.used, start + count - 1
@@ -257,27 +263,40 @@ def _lay(packed, rows, start, count, begin, end, scores):
 
 @inlined
 def _scatter(packed, lanes, numbers, log_partition, start, count, rows):
-    if rows.singles.shape[0] > 0:
-        _lay_back(packed, lanes, numbers, log_partition, start, count, rows.singles)
-    else:
-        _lay_back(packed, lanes, numbers, log_partition, start, count, rows.doubles)
+    """Write all numbers of parts of feasible items."""
+    if lanes == 1 and log_partition[start] > -math.inf:
+        _hand_out(packed, numbers, start, 0, len(packed.straight), rows)
+    elif lanes > 1 and rows.singles.shape[0] > 0:
+        _lay_back(packed, numbers, log_partition, start, count, rows.singles)
+    elif lanes > 1:
+        _lay_back(packed, numbers, log_partition, start, count, rows.doubles)
 
 
 @inlined
-def _lay_back(packed, lanes, numbers, log_partition, start, count, rows):
-    """Write the numbers of parts of feasible items."""
+def _hand_out(packed, numbers, start, begin, end, rows):
+    """Write some vectors of one item, and leave 0 behind."""
+    used = packed.used
+    for at in range(begin * WIDTH, end * WIDTH, WIDTH):
+        if packed.straight[at // WIDTH] and rows.singles.shape[0] > 0:
+            store(rows.singles, start * rows.singles.shape[1] + used[at], load(numbers, at))
+        elif packed.straight[at // WIDTH]:
+            store(rows.doubles, start * rows.doubles.shape[1] + used[at], load(numbers, at))
+        else:
+            for place in range(at, min(at + WIDTH, len(used))):
+                if rows.singles.shape[0] > 0:
+                    rows.singles[start, used[place]] = numbers[place]
+                else:
+                    rows.doubles[start, used[place]] = numbers[place]
+        store(numbers, at, spread(0.0))
+
+
+@uncounted
+def _lay_back(packed, numbers, log_partition, start, count, rows):
+    """The same for items side by side."""
     used, feasible = packed.used, 0
     for lane in range(count):
         feasible += log_partition[start + lane] > -math.inf
-    if lanes == 1:
-        row = start * rows.shape[1]
-        for at in range(0, len(used) if feasible else 0, WIDTH):
-            if packed.straight[at // WIDTH]:
-                store(rows, row + used[at], load(numbers, at))
-            else:
-                for place in range(at, min(at + WIDTH, len(used))):
-                    rows[start, used[place]] = numbers[place]
-    elif feasible == WIDTH:
+    if feasible == WIDTH:
         for part in range(len(used)):
             for lane in range(WIDTH):
                 rows[start + lane, used[part]] = numbers[part * WIDTH + lane]
@@ -286,6 +305,7 @@ def _lay_back(packed, lanes, numbers, log_partition, start, count, rows):
             if log_partition[start + lane] > -math.inf:
                 for part in range(len(used)):
                     rows[start + lane, used[part]] = numbers[part * WIDTH + lane]
+    numbers[:] = 0.0
 
 
 @inlined
@@ -395,12 +415,9 @@ def _inside(packed, lanes, space, rows, wide, start, count, log_partition, certi
         done = vectors
     else:
         _find_shift(packed, lanes, space, rows, start, count)
-    if not wide and lanes > 1:
-        _weigh(packed, lanes, space, rows, start, 0, vectors)
-        done = vectors
     for x in range(len(packed.segments)):
         # Parts are weighed right before they are needed, while what is near is in the cache.
-        ready = packed.segments[x, 8]
+        ready = packed.segments[x, 8] if lanes == 1 else vectors
         if ready > done:
             _weigh(packed, lanes, space, rows, start, done, ready)
             done = ready
@@ -465,7 +482,8 @@ def _find_shift(packed, lanes, space, rows, start, count):
             whole = add(whole, where_greater(score, nothing, share, zero))
             mean, square = add(mean, scaled), multiply_add(scaled, finite, square)
     if lanes == 1:
-        store(limits, SHIFT, spread(_shift(packed, total(whole), total(mean), total(square))))
+        # Of a float32, as scores may be from which it is taken.
+        store(limits, SHIFT, spread(float(np.float32(_shift(packed, total(whole), total(mean), total(square))))))
     else:
         store(limits, SHIFT, whole)
         store(limits, LOWEST, mean)
@@ -489,9 +507,22 @@ def _shift(packed, whole, mean, square) -> float:
 @inlined
 def _weigh(packed, lanes, space, rows, start, begin, end):
     """Weights of some vectors of parts, and how far their scores are from the shift."""
-    weights, zero, nothing = space.weights, spread(0.0), spread(-math.inf)
+    weights, zero, nothing, vector = space.weights, spread(0.0), spread(-math.inf), begin
     minus, highest, lowest = subtract(zero, load(space.limits, SHIFT)), load(space.limits, HIGHEST_SCORE), load(space.limits, LOWEST_SCORE)
-    for vector in range(begin, end):
+    # Float32 scores of neighbours get float32 weights, in half the time.
+    while lanes == 1 and rows.singles.shape[0] > 0 and packed.sizes[ALIKE] > 0 and vector + 1 < end:
+        at = vector * WIDTH
+        if not (packed.straight[vector] and packed.straight[vector + 1] and packed.used[at + WIDTH] == packed.used[at] + WIDTH):
+            break
+        score = load_singles(rows.singles, start * rows.singles.shape[1] + packed.used[at])
+        score = subtract(score, spread_single(np.float32(space.limits[SHIFT])))
+        for half in (low_half(score), high_half(score)):
+            highest, lowest = greatest(half, highest), least(where_greater(half, nothing, half, zero), lowest)
+        weight = exponential_single(score)
+        store(weights, at, low_half(weight))
+        store(weights, at + WIDTH, high_half(weight))
+        vector += 2
+    while vector < end:
         if lanes == 1:
             score = multiply_add(load(packed.units, vector * WIDTH), minus, _vector_of(packed, rows, start, vector, weights))
         else:
@@ -499,6 +530,7 @@ def _weigh(packed, lanes, space, rows, start, begin, end):
         # A forbidden part is as far away as can be, and does no harm.
         highest, lowest = greatest(score, highest), least(where_greater(score, nothing, score, zero), lowest)
         store(weights, vector * WIDTH, exponential(score))
+        vector += 1
     store(space.limits, HIGHEST_SCORE, highest)
     store(space.limits, LOWEST_SCORE, lowest)
 
@@ -652,11 +684,10 @@ def _begin_at_root(numbers, lanes):
 
 
 @uncounted
-def _outside(packed, lanes, space, wide):
-    """Marginals: probabilities of nodes and edges, top down."""
+def _outside(packed, lanes, space, wide, start, marginals):
+    """Marginals: probabilities of nodes and edges, top down. Those of one item are written as soon as no other segment takes the part."""
     columns, outside, taken, scales = packed.columns, space.outside, space.taken, space.buffers[0]
     _begin_at_root(outside, lanes)
-    taken[:] = 0.0
     for x in range(len(packed.segments) - 1, -1, -1):
         segment = _segment(packed, lanes, x)
         height = segment.height
@@ -677,6 +708,8 @@ def _outside(packed, lanes, space, wide):
             _outside_edges(columns, space, _path(segment), False)
         else:
             _outside_edges(columns, space, _tree(segment), False)
+        if lanes == 1:
+            _hand_out(packed, taken, start, packed.segments[x - 1, 8] if x > 0 else 0, packed.segments[x, 8], marginals)
 
 
 @inlined
@@ -738,7 +771,7 @@ def _outside_rates(packed, lanes, space, wide):
     columns, outside, moving, taken, along = packed.columns, space.outside, space.outside_rates, space.taken_rates, space.along
     above, above_rates, means = space.buffers[2], space.buffers[3], space.buffers[4]
     _begin_at_root(outside, lanes)
-    moving[:], taken[:] = 0.0, 0.0
+    moving[:] = 0.0
     for x in range(len(packed.segments) - 1, -1, -1):
         segment = _segment(packed, lanes, x)
         _given_node(columns, space, segment, wide)

@@ -39,7 +39,7 @@ NEAR = 2**13
 SHORT = 2.0
 """How many times as many vector instructions nodes side by side may take before items do without the cache."""
 
-ENTRIES, STEPS, WAITING, UNITS, PLACES, ITEMS = range(6)
+ENTRIES, STEPS, WAITING, UNITS, PLACES, ITEMS, ALIKE = range(7)
 """Places in `Packed.sizes`."""
 
 WAYS, PARTS_PER_UNIT, REACH = range(3)
@@ -61,7 +61,7 @@ class Packed(NamedTuple):
         shares: [parts], how likely each is when all structures are. All 0 where nothing adds up to the same for all structures.
         units: [parts], what does: 1 for each part, or `Derivations.sizes`.
         sizes: entries of an event, nodes in the longest derivation, how many of them wait at most, units of a structure or 0, numbers of
-            parts and of none, and from how many items on these are to lie side by side.
+            parts and of none, from how many items on these are to lie side by side, and whether the units of all parts are 1.
         scale: the logarithm of the number of structures, parts by unit on average, and the limit of sizes of shifted scores.
         segments: [s, 10], the first node, nodes, edges of each, the first column, flags, strides of first and second nodes and of parts,
             how many vectors of parts it and all before need, and the kind.
@@ -204,7 +204,7 @@ def _packed(derivations: Any, levels: list[_Level], reached: Array) -> Packed:
         real & (np.diff(blocks, axis=1) == 1).all(1),
         np.append(np.zeros(len(used)), padding),
         np.append(derivations.sizes.numpy()[used[order]].astype(float) if of_sizes else np.ones(len(used)), padding),
-        np.array([derivations.parts, 0, 0, 0, width + max(nothings, 1), SEVERAL if together else np.iinfo(np.int64).max]),
+        np.array([derivations.parts, 0, 0, 0, width + max(nothings, 1), SEVERAL if together else np.iinfo(np.int64).max, not of_sizes]),
         np.array([0.0, 1.0, WIDE_SCORE_LIMIT if of_sizes and not any(level.joins for level in levels) else SCORE_LIMIT]),
         segments,
         columns,

@@ -20,7 +20,7 @@ from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.exponential import RANGE, exponentials
 from ..kernels.parts import allowed, mark, no_numbers, no_structures, number
 from ..kernels.vectors import WIDTH, add, greatest, load, multiply, multiply_add, spread, store, total
-from .cpu_steps import add_up, combine, dot, first_above, scale_down, weigh
+from .cpu_steps import add_up, combine, dot, scale_down, weigh
 
 Array = NDArray[Any]
 
@@ -42,9 +42,7 @@ class ChainSpace(NamedTuple):
     weights: Array  # [n · t · columns], of all steps, divided by the greatest of the step
     scales: Array  # [n], what the prefixes of a step were divided by
     prefixes: Array  # [n · columns]
-    prefix_rates: Array  # [n · columns]
     suffixes: Array  # [2 · columns], in rotation
-    suffix_rates: Array  # [2 · columns]
 
 
 @inner
@@ -53,7 +51,7 @@ def _space(rows):
     columns = (tags + WIDTH - 1) // WIDTH * WIDTH
     return ChainSpace(
         length, tags, columns, np.full(tags * columns, -np.inf, rows.dtype), np.zeros(length * tags * columns), np.empty(length),
-        np.zeros(length * columns), np.zeros(length * columns), np.zeros(2 * columns), np.zeros(2 * columns),
+        np.zeros(length * columns), np.zeros(2 * columns),
     )  # fmt: skip
 
 
@@ -126,7 +124,6 @@ def _start_suffixes(space):
     last = (space.length - 1) % 2 * space.columns
     for c in range(space.columns):
         space.suffixes[last + c] = 1.0 if c < space.tags else 0.0
-        space.suffix_rates[last + c] = 0.0
 
 
 @uncounted
@@ -187,136 +184,6 @@ def _expect(i, partition, space, out, start):
         for c in range(0, columns, WIDTH):
             weight = multiply(load(space.weights, place + p * columns + c), load(space.suffixes, here + c))
             store(out, start + p * columns + c, multiply(factor, weight))
-
-
-@compiled
-def covariance_product(rows, direction, product, certified):
-    """Cov(z) · direction [b, n, t, t]: the rates of forward and backward along the direction."""
-    space = _space(rows)
-    along = np.zeros(space.tags * space.columns)
-    for b in range(rows.shape[0]):
-        logarithm, certified[b] = _forward(rows[b].reshape(-1), space)
-        if logarithm > -np.inf and certified[b]:
-            mean = _forward_rates(direction[b].reshape(-1), space, along)
-            certified[b] = _backward_rates(direction[b].reshape(-1), space, along, mean, product[b].reshape(-1))
-
-
-@uncounted
-def _take_direction(direction, i, space, along):
-    """The direction of one step, by columns."""
-    for p in range(space.tags):
-        for c in range(space.tags):
-            along[p * space.columns + c] = direction[(i * space.tags + p) * space.tags + c]
-
-
-@uncounted
-def _forward_rates(direction, space, along):
-    """The rates of the prefixes, with their scales held fixed; gives the expected direction of a whole chain."""
-    tags, columns, prefixes, rates = space.tags, space.columns, space.prefixes, space.prefix_rates
-    for c in range(tags):
-        rates[c] = prefixes[c] * direction[c]
-    for i in range(1, space.length):
-        before, here, place = (i - 1) * columns, i * columns, i * tags * columns
-        _take_direction(direction, i, space, along)
-        inverse = spread(1.0 / space.scales[i])
-        for c in range(0, columns, WIDTH):
-            summed = spread(0.0)
-            for p in range(tags):
-                change = multiply_add(spread(prefixes[before + p]), load(along, p * columns + c), spread(rates[before + p]))
-                summed = multiply_add(load(space.weights, place + p * columns + c), change, summed)
-            store(rates, here + c, multiply(summed, inverse))
-    last = (space.length - 1) * columns
-    return add_up(rates, last, tags) / add_up(prefixes, last, tags)
-
-
-@uncounted
-def _backward_rates(direction, space, along, mean, product):
-    """The rates of the marginals: by the product rule, minus marginals times the expected direction."""
-    tags, columns, prefixes, suffixes, rates = space.tags, space.columns, space.prefixes, space.suffixes, space.suffix_rates
-    _start_suffixes(space)
-    certified, size = True, tags * columns
-    for i in range(space.length - 1, 0, -1):
-        scale, kept = _retreat(i, space)
-        partition = scale * dot(prefixes, (i - 1) * columns, suffixes, (i - 1) % 2 * columns, columns)
-        certified = certified and kept and partition > LIMIT
-        _take_direction(direction, i, space, along)
-        if tags == columns:
-            _expect_rates(i, scale, partition, mean, space, along, product, i * size)
-        else:
-            _expect_rates(i, scale, partition, mean, space, along, space.step, 0)
-            _hand_out(i, space, product)
-    partition = dot(prefixes, 0, suffixes, 0, columns)
-    for c in range(tags):
-        product[c] = prefixes[c] / partition * (rates[c] + suffixes[c] * (direction[c] - mean))
-    return certified and partition > LIMIT
-
-
-@uncounted
-def _expect_rates(i, scale, partition, mean, space, along, out, start):
-    """The rates of the marginals of step i, and of the suffixes before it."""
-    columns, place, here, before = space.columns, i * space.tags * space.columns, i % 2 * space.columns, (i - 1) % 2 * space.columns
-    suffixes, rates = space.suffixes, space.suffix_rates
-    for p in range(space.tags):
-        prefix = space.prefixes[(i - 1) * columns + p] / partition
-        factor, change = spread(prefix), spread(space.prefix_rates[(i - 1) * columns + p] / partition - prefix * mean)
-        summed = spread(0.0)
-        for c in range(0, columns, WIDTH):
-            weight, suffix = load(space.weights, place + p * columns + c), load(suffixes, here + c)
-            rate = multiply_add(suffix, load(along, p * columns + c), load(rates, here + c))
-            summed = multiply_add(weight, rate, summed)
-            store(out, start + p * columns + c, multiply(weight, multiply_add(factor, rate, multiply(change, suffix))))
-        rates[before + p] = total(summed) / scale
-
-
-def sample(rows, uniforms, structures, certified):
-    """Structures [b, s, n, t, t] from uniforms [b, s, n]."""
-    _sample(rows, uniforms, structures, no_numbers(1), certified)
-
-
-def sample_parts(rows, uniforms, numbers, certified):
-    """The same samples by the numbers of their parts, [b, s, n]."""
-    _sample(rows, uniforms, no_structures(rows, 1), numbers, certified)
-
-
-@compiled
-def _sample(rows, uniforms, structures, numbers, certified):
-    """Forward filtering once, then backward sampling: into structures, or into numbers where there is room for these."""
-    space = _space(rows)
-    length, tags, columns = space.length, space.tags, space.columns
-    tables, known, last = np.empty(length * tags * tags), np.empty(length * tags, np.bool_), np.empty(tags)
-    parts = np.empty(length, np.int64)
-    for b in range(rows.shape[0]):
-        logarithm, certified[b] = _forward(rows[b].reshape(-1), space)
-        if logarithm > -np.inf and certified[b]:
-            known[:] = False
-            total = 0.0
-            for tag in range(tags):
-                total += space.prefixes[(length - 1) * columns + tag]
-                last[tag] = total
-            for s in range(uniforms.shape[1]):
-                _draw(uniforms[b, s], space, last, tables, known, parts)
-                if len(numbers) > 0:
-                    number(parts, length, numbers[b, s])
-                else:
-                    mark(parts, length, structures[b, s].reshape(-1))
-
-
-@uncounted
-def _draw(uniforms, space, last, tables, known, parts):
-    """One sample, from the last tag backwards; the running sums over what leads to a tag are kept for the next."""
-    tags = space.tags
-    tag = first_above(last, 0, tags, uniforms[space.length - 1])
-    for i in range(space.length - 1, 0, -1):
-        table = (i * tags + tag) * tags
-        if not known[i * tags + tag]:
-            known[i * tags + tag], summed = True, 0.0
-            for p in range(tags):
-                summed += space.prefixes[(i - 1) * space.columns + p] * space.weights[(i * tags + p) * space.columns + tag]
-                tables[table + p] = summed
-        previous = first_above(tables, table, tags, uniforms[i - 1])
-        parts[i] = (i * tags + previous) * tags + tag
-        tag = previous
-    parts[0] = tag
 
 
 def argmax(rows, structures):

@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import kernels
 from ..capabilities.indices import NONE, chosen, last_axis
 from ..derivations import UNIT, Builder, Derivations, DerivedOracle
 from ..tensor_kinds import inside_lengths, labels_below
@@ -155,13 +154,12 @@ class LinearChain(DerivedOracle):
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0]
 
-    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        return super()._sample(rows, uniforms.flip(-1))
+    def _draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        return super()._draw(rows, uniforms.flip(-1))
 
-    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
-        # The executors take uniforms as derivations do; samples on a device come from `_sample`.
-        samples = operation in ("sample", "sample_parts")
-        return kernels.find(self.kernel, operation, rows) if samples else super()._kernel(operation, rows)
+    def _draw_indices(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        # Without a kernel they come from `_draw`, which turns the uniforms round itself.
+        return super()._draw_indices(rows, uniforms if self._kernel("sample_parts", rows) is None else uniforms.flip(-1))
 
     def _rank(self, structures: Tensor) -> Tensor:
         return _with_digits_turned(super()._rank(structures), structures.shape[1], structures.shape[2])

@@ -240,7 +240,7 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
         return event_shape[0] - event_shape[1]
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        return self._tied(EDGES._sample(_untied(rows), uniforms))
+        return self._tied(EDGES._sample(_untied(rows), uniforms.flip(-1)))
 
     def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
         lines, tags = event_shape

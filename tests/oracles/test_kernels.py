@@ -85,7 +85,7 @@ def test_a_maximum_is_less_work_than_a_sum() -> None:
 
 
 def test_many_samples_are_more_work_than_one() -> None:
-    kernel = kernels.find("linear_chain", "sample", torch.zeros(2, 5, 3, 3))
+    kernel = kernels.find("tied_chain", "sample", torch.zeros(2, 8, 3))
     assert isinstance(kernel, kernels.Kernel)
     one, many = (kernel.drawing(torch.zeros(2, samples, 5)).operations for samples in (1, 64))
     assert kernel.operations < one < many
