@@ -564,26 +564,20 @@ def _sum_edges(columns, space, segment):
 
 @inlined
 def _sum_edges_of_chain(columns, space, segment):
-    """The same for four vectors of nodes at a time, none of whose sums waits for the others."""
-    nodes, weights, start, i = space.nodes, space.weights, segment.start, 0
-    while i + 3 * WIDTH < segment.height:
+    """The same for four vectors of nodes at a time, none of whose sums waits for the others; the last one may be the same again."""
+    nodes, weights, last = space.nodes, space.weights, max(segment.height - 1, 0) // WIDTH * WIDTH
+    for i in range(0, segment.height, 4 * WIDTH):
         one, two, three, four = spread(0.0), spread(0.0), spread(0.0), spread(0.0)
+        at, bt, ct = min(i + WIDTH, last), min(i + 2 * WIDTH, last), min(i + 3 * WIDTH, last)
         for k in range(segment.begin, segment.end):
-            value, at = spread(nodes[uint64(columns[k, 0])]), columns[k, 2] + i
-            one, two = multiply_add(value, load(weights, at), one), multiply_add(value, load(weights, at + WIDTH), two)
-            three = multiply_add(value, load(weights, at + 2 * WIDTH), three)
-            four = multiply_add(value, load(weights, at + 3 * WIDTH), four)
-        store(nodes, start + i, one)
-        store(nodes, start + i + WIDTH, two)
-        store(nodes, start + i + 2 * WIDTH, three)
-        store(nodes, start + i + 3 * WIDTH, four)
-        i += 4 * WIDTH
-    while i < segment.height:
-        weight = spread(0.0)
-        for k in range(segment.begin, segment.end):
-            weight = multiply_add(spread(nodes[uint64(columns[k, 0])]), load(weights, columns[k, 2] + i), weight)
-        store(nodes, start + i, weight)
-        i += WIDTH
+            value, part = spread(nodes[uint64(columns[k, 0])]), columns[k, 2]
+            one, two = multiply_add(value, load(weights, part + i), one), multiply_add(value, load(weights, part + at), two)
+            three = multiply_add(value, load(weights, part + bt), three)
+            four = multiply_add(value, load(weights, part + ct), four)
+        store(nodes, segment.start + i, one)
+        store(nodes, segment.start + at, two)
+        store(nodes, segment.start + bt, three)
+        store(nodes, segment.start + ct, four)
 
 
 @uncounted
@@ -872,7 +866,7 @@ def maximise(packed, lanes, rows, start, count, done, floor, scores, best):
             done = ready
         segment, kind = _segment(packed, lanes, x), _kind(packed, lanes, x)
         if kind == CHAIN:
-            _maximise_edges(packed.columns, scores, best, _chain(segment))
+            _maximise_edges_of_chain(packed.columns, scores, best, _chain(segment))
         elif kind == CHART:
             _maximise_edges(packed.columns, scores, best, _chart(segment))
         elif kind == PATH:
@@ -891,6 +885,24 @@ def _maximise_edges(columns, scores, best, segment):
             top = greatest(_sum(best, scores, columns, k, segment, i), top)
         # What all edges take is no reason to prefer one, and comes after, where its size could hide what is.
         store(best, segment.start + i, top if segment.each else add(top, _own(scores, columns, segment, i)))
+
+
+@inlined
+def _maximise_edges_of_chain(columns, scores, best, segment):
+    """The same for four vectors of nodes at a time, as in `_sum_edges_of_chain`; the last one of a segment may be the same again."""
+    last = max(segment.height - 1, 0) // WIDTH * WIDTH
+    for i in range(0, segment.height, 4 * WIDTH):
+        one, two, three, four = spread(-math.inf), spread(-math.inf), spread(-math.inf), spread(-math.inf)
+        at, bt, ct = min(i + WIDTH, last), min(i + 2 * WIDTH, last), min(i + 3 * WIDTH, last)
+        for k in range(segment.begin, segment.end):
+            value, part = spread(best[uint64(columns[k, 0])]), columns[k, 2]
+            one, two = greatest(add(value, load(scores, part + i)), one), greatest(add(value, load(scores, part + at)), two)
+            three = greatest(add(value, load(scores, part + bt)), three)
+            four = greatest(add(value, load(scores, part + ct)), four)
+        store(best, segment.start + i, one)
+        store(best, segment.start + at, two)
+        store(best, segment.start + bt, three)
+        store(best, segment.start + ct, four)
 
 
 @uncounted

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..active_set import cpu as active_set
 from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.exponential import RANGE, exponentials
 from ..kernels.parts import allowed, mark, no_numbers, no_structures, number
@@ -276,20 +275,3 @@ def _reach_few(row, best, i, tags):
         for c in range(tags):
             total_score = best[before + p] + row[(here + p) * tags + c]
             best[here + c] = total_score if total_score > best[here + c] else best[here + c]
-
-
-@compiled
-def project(rows, inside, begin, mean, gap, support, atoms):
-    """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
-    length, tags = rows.shape[1], rows.shape[2]
-    space, found = active_set.workspace(length * tags * tags, length), active_set.nothing_found()
-    residual, best = space.residual, np.empty(length * tags)
-    for b in range(rows.shape[0]):
-        space = active_set.start(space, rows[b].reshape(-1), inside[b], begin[b], atoms)
-        count = best_parts(residual, best, space.parts, length, tags)
-        while active_set.advance(space, inside[b], count):
-            if active_set.full(space):
-                space = active_set.with_room(space)
-            count = best_parts(residual, best, space.parts, length, tags)
-        found = active_set.record(space, found, mean[b], gap, support, b)
-    return active_set.result(found)
