@@ -378,6 +378,14 @@ def test_encoder_follows_the_loss_and_decoder_the_true_structure(name: str):
     torch.testing.assert_close(of_decoder, *torch.autograd.grad(loss(GOLD).sum(), loss.weight))
 
 
+def test_training_that_draws_numbers_declares_it() -> None:
+    scores, loss = drawn()
+    for name in SUPERVISED:
+        estimator = make_estimator(name)
+        first, second = (estimator.gradient(loss, ORACLE, scores.detach(), generator=seeded(seed)) for seed in (1, 2))
+        assert torch.equal(first, second) == estimator.deterministic, name
+
+
 def test_replicates_share_the_true_structures():
     scores, loss = drawn()
     estimator = make_estimator("crf")
