@@ -206,13 +206,12 @@ def derivatives(estimator: Estimator[Any], structure: Structure, scores: Tensor)
 
 
 @dataclass(frozen=True)
-class ScoreOfNoise(Estimator[Oracle]):
+class ScoreOfNoise(Estimator[Oracle], name="score_of_noise"):
     """The gradient of ``E_ε L(argmax(θ + ε))`` by the score of the noise, without bias: ``1/(n−1) Σ (L_i − L̄) ν(ε_i)``."""
 
     noise: SmoothNoise = Gumbel()
     draws: int = 8
 
-    name: ClassVar[str] = "score_of_noise"
     objective: ClassVar[Objective] = "perturbed"
     unbiased: ClassVar[bool] = True
 

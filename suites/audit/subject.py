@@ -24,7 +24,7 @@ from ..base import estimator_name
 
 
 @dataclass(frozen=True)
-class FunctionEstimator(Estimator[Any]):
+class FunctionEstimator(Estimator[Any], name="function"):
     """A plain function ``f(loss, oracle, scores, generator)`` as an estimator without a value or a declared cost."""
 
     function: Callable[[Loss, Any, Tensor, torch.Generator], Tensor]
@@ -32,7 +32,6 @@ class FunctionEstimator(Estimator[Any]):
     unbiased: bool = True  # type: ignore[misc]
     scale: float = 1.0
 
-    name: ClassVar[str] = "function"
     inside_hull: ClassVar[bool] = True
 
     def evaluations(self) -> Evaluations:

@@ -92,7 +92,7 @@ def learnt_model(task: Task, estimator: Estimator[Any], seed: int, stage: str) -
             found[reached] = copy.deepcopy(run.runs[0].model.state_dict())
         return found
 
-    weights = remembered(task, ("path", repr(estimator), estimator.version, seed), trained)
+    weights = remembered(task, ("stages", repr(estimator), estimator.version, seed), trained)
     model.load_state_dict(weights[stage])
     return model
 

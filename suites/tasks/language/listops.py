@@ -66,6 +66,7 @@ class LineTask(Task):
     files: ClassVar[tuple[str, ...]] = ("listops/train_4000.tsv", "listops/heldout_short.tsv")
     references: ClassVar[tuple[str, ...]] = ("nangia2018listops",)
     structured: ClassVar[str] = "bracket recall"
+    oracle: ClassVar[Oracle] = Constituency()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,10 +75,6 @@ class LineTask(Task):
                 f"`{self.name}` got shortest={self.shortest}, longest={self.longest}; expected shortest <= longest, and longest >= "
                 f"{SHORTEST}, the tokens of the shortest line with two operators"
             )
-
-    @property
-    def oracle(self) -> Oracle:
-        return Constituency()
 
     def data(self, split: Split) -> Batch:
         """All lines of a split, with trees as spans."""
@@ -196,9 +193,7 @@ class ListOpsParser(LineTask):
     summary: ClassVar[str] = "values of nested lists, by a shift-reduce parser and composition trained jointly"
     references: ClassVar[tuple[str, ...]] = ("nangia2018listops", "havrylov2019cooperative", "joulin2015inferring")
 
-    @property
-    def oracle(self) -> ShiftReduce:
-        return ShiftReduce("local")
+    oracle: ClassVar[Oracle] = ShiftReduce("local")
 
     def structures(self, spans: Tensor) -> Tensor:
         return derivations_of(spans)
