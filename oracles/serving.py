@@ -44,8 +44,8 @@ def served(oracle: Oracle, event: tuple[int, ...]) -> dict[str, str]:
         does not have are absent.
 
     Example:
-        >>> from structgrad.oracles import LinearChain
-        >>> served(LinearChain(), LinearChain.event_shape(length=4, tags=3))["log_partition"]
+        >>> from structgrad.oracles import Constituency
+        >>> served(Constituency(), Constituency.event_shape(length=4))["log_partition"]
         'executor'
     """
     return {name: _server(oracle, event, call) for name, (capability, call) in OPERATIONS.items() if isinstance(oracle, capability)}

@@ -43,9 +43,6 @@ class StatedOracle(Oracle):
         own = super()._kernel(operation, rows)
         if own is not None or operation not in executor.OPERATIONS or not kernels.enabled(rows) or kernels.gpu.takes(rows):
             return own
-        dense = operation.removesuffix("_parts")
-        if dense != operation and super()._kernel(dense, rows) is not None:
-            return None  # a structure's own kernel may use other uniforms, and break ties otherwise: its dense results are taken
         if operation == "project" and _may_be_empty(self, tuple(rows.shape[1:])):
             return None  # the compiled active set takes a structure without parts for none
         packed = _packed(self, tuple(rows.shape[1:]))

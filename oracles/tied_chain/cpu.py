@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..active_set import cpu as active_set
 from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.exponential import RANGE
 from ..kernels.parts import no_numbers, no_structures
@@ -466,39 +465,6 @@ def _argmax(rows, structures, numbers):
             _number(chosen[: _allowed(rows[b].reshape(-1), chosen, tags)], tags, numbers[b])
         else:
             _write(chosen[: _allowed(rows[b].reshape(-1), chosen, tags)], tags, structures[b].reshape(-1))
-
-
-@compiled
-def project(rows, inside, begin, mean, gap, support, atoms):
-    """SparseMAP of rows: mean [b, n + t, t], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`).
-
-    A transition that comes several times in a chain is as many parts of its atom.
-    """
-    tags = rows.shape[2]
-    length, columns = rows.shape[1] - tags, (tags + WIDTH - 1) // WIDTH * WIDTH
-    space, found = active_set.workspace(rows.shape[1] * tags, 2 * length - 1), active_set.nothing_found()
-    transition, best = np.full(columns * columns, -np.inf), np.full(length * columns, -np.inf)
-    residual, reached, chosen = space.residual, np.empty(length * columns), np.empty(length, np.int64)
-    for b in range(rows.shape[0]):
-        space = active_set.start(space, rows[b].reshape(-1), inside[b], begin[b], atoms)
-        _viterbi(residual, tags, transition, best, reached, chosen)
-        while active_set.advance(space, inside[b], _list(chosen, tags, space.parts)):
-            if active_set.full(space):
-                space = active_set.with_room(space)
-            _viterbi(residual, tags, transition, best, reached, chosen)
-        found = active_set.record(space, found, mean[b], gap, support, b)
-    return active_set.result(found)
-
-
-@uncounted
-def _list(chosen, tags, parts):
-    """The parts of a sequence of tags, a transition as often as it is used; how many they are."""
-    length = len(chosen)
-    for i in range(length):
-        parts[i] = i * tags + chosen[i]
-    for i in range(1, length):
-        parts[length + i - 1] = (length + chosen[i - 1]) * tags + chosen[i]
-    return 2 * length - 1
 
 
 @uncounted

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
+from .. import kernels
 from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, ProjectionOracle, RelaxedOracle
 from ..capabilities.indices import NONE, chosen, last_axis
 from ..capabilities.marginals import ExactLaw
 from ..capabilities.relaxation import Maximum
+from ..derivations import UNIT, Builder, executor
 from ..derivations.law import EdgeLaw
+from ..derivations.packing import Packed, pack
 from ..linear_chain import LinearChain
 from ..tensor_kinds import inside_lengths, labels_below
 
@@ -191,6 +195,11 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
         transition = torch.where(ends.unsqueeze(-1) & ~ends, -math.inf, transition)
         return torch.cat([unary, transition], -2)
 
+    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
+        if operation != "project" or not kernels.enabled(rows) or kernels.gpu.takes(rows):
+            return super()._kernel(operation, rows)
+        return executor.kernel(_packed(tuple(rows.shape[1:])), operation, len(rows))
+
     # What kernels do not serve, by the edges, which the executor of derivations serves on a GPU.
 
     def _best(self, rows: Tensor) -> Tensor:
@@ -277,6 +286,21 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
     def _tied(edges: Tensor) -> Tensor:
         """Numbers ``[..., n, t, t]`` of edges to those of places and transitions, ``[..., n + t, t]``."""
         return torch.cat([edges.sum(-2), edges[..., 1:, :, :].sum(-3)], -2)
+
+
+@lru_cache(maxsize=64)
+def _packed(event_shape: tuple[int, ...]) -> Packed:
+    """Two nodes per place and tag, without and with the score of the tag there: so many scores of transitions serve all places."""
+    lines, tags = event_shape
+    parts = torch.arange(lines * tags).reshape(event_shape)
+    builder = Builder(parts.numel())
+    nodes = builder.add(torch.full((tags, 1), UNIT), parts[0].unsqueeze(1))
+    for place in range(1, lines - tags):
+        reached = builder.add(nodes.expand(tags, tags), _transitions(parts).mT)
+        nodes = builder.add(reached.unsqueeze(1), parts[place].unsqueeze(1))
+    packed = pack(builder.finish(builder.add(nodes.unsqueeze(0))))
+    assert packed is not None, "every sequence of tags is a structure"
+    return packed
 
 
 def _places(values: Tensor) -> Tensor:
