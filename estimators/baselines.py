@@ -30,6 +30,15 @@ class ConstantBaseline(ScoreFunction, name="reinforce_constant", tier="core", re
 
     References:
         Williams 1992, section 4.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> estimates = ConstantBaseline(value=1.0).gradient(loss, Categorical(), scores.expand(100_000, 3), generator=generator)
+        >>> [round(value, 2) for value in estimates.mean(0).tolist()]
+        [-0.04, -0.34, 0.38]
     """
 
     value: float = 1.0

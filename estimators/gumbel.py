@@ -145,6 +145,13 @@ class GumbelCRF(RelaxedWalk, name="gumbel_crf", references=("fu2020latent",)):
 
     References:
         Fu, Tan, Bi, Hu & Rush 2020, "Latent template induction with Gumbel-CRFs", algorithm 2.
+
+    Example:
+        >>> from structgrad.oracles import LinearChain
+        >>> scores = LinearChain.from_potentials(torch.tensor([[0.0, 0.4], [3.0, 0.0]]), torch.zeros(2, 2))
+        >>> y = GumbelCRF().structure(LinearChain(), scores, generator=torch.Generator().manual_seed(0))
+        >>> y.sum((-2, -1))  # one transition each
+        tensor([1., 1.])
     """
 
     objective = "relaxed"

@@ -27,6 +27,12 @@ class PerturbAndMAP(PathwiseEstimator[Oracle], name="perturb_and_map", tier="cor
 
     References:
         Papandreou & Yuille 2011, "Perturb-and-MAP random fields", section 3.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> scores = torch.tensor([0.3, -0.2, 0.5]).expand(5, 3)
+        >>> PerturbAndMAP().structure(Subset(2), scores, generator=torch.Generator()).sum(-1)
+        tensor([2., 2., 2., 2., 2.])
     """
 
     noise: AnyNoise = Gumbel()
@@ -97,6 +103,12 @@ class StochasticSoftmax(NoisyRelaxation[MarginalOracle], name="stochastic_softma
 
     References:
         Paulus, Choi, Tarlow, Krause & Maddison 2020, "Gradient estimation with stochastic softmax tricks", definition 2.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> scores = torch.tensor([0.3, -0.2, 0.5]).expand(5, 3)
+        >>> StochasticSoftmax().structure(Subset(2), scores, generator=torch.Generator()).sum(-1)
+        tensor([2., 2., 2., 2., 2.])
     """
 
     calls = Evaluations(losses=1, loss_gradients=1, marginals=1, perturbations=1)

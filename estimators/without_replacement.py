@@ -143,6 +143,15 @@ class SumAndSample(UnbiasedEstimator[_Ranked], name="sum_and_sample", references
 
     References:
         Liu, Regier, Tripuraneni, Jordan & McAuliffe 2019, "Rao-Blackwellized stochastic gradients for discrete distributions", section 3.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> estimates = SumAndSample().gradient(loss, Categorical(), scores.expand(100_000, 3), generator=generator)
+        >>> [round(value, 2) for value in estimates.mean(0).tolist()]
+        [-0.04, -0.34, 0.38]
     """
 
     k: Count = 1
@@ -232,6 +241,17 @@ class UnorderedSet(SetEstimator, name="unordered_set", references=("kool2020esti
 
     References:
         Kool et al. 2020, "Estimating gradients for discrete random variables by sampling without replacement", section 3, appendix B.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> estimates = UnorderedSet(2).gradient(loss, Categorical(), scores.expand(100_000, 3), generator=generator)
+        >>> [round(value, 2) for value in estimates.mean(0).tolist()]
+        [-0.04, -0.34, 0.38]
+        >>> UnorderedSet(3).gradient(loss, Categorical(), scores, generator=generator)
+        tensor([-0.0390, -0.3454,  0.3843])
     """
 
     num_samples: Count = 4

@@ -22,6 +22,9 @@ EXAMPLES = {
 }
 """A command to try for each kind that is described."""
 
+PAIRED = (("categorical", (5,)), ("subset[k=2]", (5,)), ("categories", (3, 2)), ("linear_chain", (4, 3, 3)), ("shift_reduce", (4, 4, 2)))
+"""Structures of the calls in Python, with an event shape."""
+
 MAX_LINE = 110
 
 REQUIRED = "(required)"
@@ -91,6 +94,7 @@ def _facts(kind: str, name: str, entry: Any) -> Record:
     if kind == "estimators" and not any(REQUIRED in text and option not in given for option, text in options.items()):
         calls = make_estimator(name).evaluations()  # refuses wrong options
         found["evaluations"] = {field: number for field, number in vars(calls).items() if number}
+        found["in_python"] = _gradient(name)
     if isinstance(entry, type) and kind not in ("suites", "losses"):
         found |= {"class": f"{entry.__module__}.{entry.__qualname__}", "options": [*options.values()]}
     if kind == "oracles":
@@ -105,6 +109,18 @@ def _facts(kind: str, name: str, entry: Any) -> Record:
     elif kind == "suites" and entry.measures != "scores":
         example += f" -p {'learnt' if entry.measures == 'learnt' else 'task'}:clusters"
     return {**found, "example": f"structgrad {example}"}
+
+
+def _gradient(name: str) -> str:
+    """A call of an estimator in Python, on the first structure that it takes."""
+    from ...estimators import make_estimator
+    from ...oracles import make_oracle
+
+    for oracle, event in PAIRED:
+        if make_estimator(name).incompatibility(make_oracle(oracle), event) is None:
+            loss = f"lambda z: z[..., {', '.join('0' for _ in event)}]"
+            return f'make_estimator("{name}").gradient({loss}, "{oracle}", torch.randn{event}, generator=torch.Generator())'
+    return ""
 
 
 def _options(kind: Any) -> dict[str, str]:
@@ -142,11 +158,13 @@ def _counted(name: str, kind: Any, given: dict[str, Any], options: dict[str, str
 def _lines(found: Record) -> Iterator[str]:
     yield f"{found['kind']} {found['name']}: {found['description']}"
     for key, value in found.items():
-        if key not in ("kind", "name", "description", "documentation", "example"):
+        if key not in ("kind", "name", "description", "documentation", "example", "in_python"):
             items = [f"{part} {item}" for part, item in value.items()] if isinstance(value, dict) else value
             items = items if isinstance(items, list) else [{True: "yes", False: "no"}[items] if isinstance(items, bool) else items]
             joined = ", ".join(map(str, items)) or "none"
             yield from [f"  {key}: {joined}"] if len(joined) < MAX_LINE else [f"  {key}:", *(f"    {item}" for item in items)]
     if "documentation" in found:
         yield from ("", *(f"  {line}".rstrip() for line in found["documentation"].splitlines()), "")
+    if found.get("in_python"):
+        yield f"  in Python: {found['in_python']}"
     yield from (f"  try: {found['example']}", "")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from structgrad.estimators import ESTIMATORS, make_estimator
 from structgrad.oracles import ORACLES, plugins
@@ -88,6 +89,13 @@ def test_a_broken_plugin_that_is_asked_for_is_one_sentence(install: Installer) -
 
 
 EVERYTHING = [*ESTIMATORS, *ORACLES, *BUILT_IN_PROBLEMS, *TASKS, "task:clusters", "learnt:clusters", *SUITES, *METRICS, *LOSSES, *PRESETS]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_call_in_python_runs(name: str) -> None:
+    (found,) = (one for one in facts(name) if one["kind"] == "estimator")
+    estimate = eval(found["in_python"], {"make_estimator": make_estimator, "torch": torch})
+    assert estimate.isfinite().all()
 
 
 def test_everything_that_has_a_name_is_described() -> None:
