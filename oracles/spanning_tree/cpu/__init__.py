@@ -13,14 +13,14 @@ from ...kernels.parts import allowed, mark, no_numbers, no_structures, number
 from ...kernels.vectors import load_four, store_four
 from . import marginals as tree_marginals
 from .best_tree import best_parts, workspace
-from .elimination import LANES, ItemVectors, certain, conclude, items, take_in, take_out, weigh
+from .elimination import LANES, LARGEST, ItemVectors, certain, conclude, items, take_in, take_out, weigh
 from .kbest import list_best, ranking_workspace
 from .samples import draw
 
 Array = NDArray[Any]
 
-LEAST_TOTAL, LARGEST_TOTAL = 1e-250, 1e285
-"""What sums of chances of escape must lie between: what was lost below 1e-308 on the way is then nothing."""
+LEAST_TOTAL = 1e-250
+"""The least sum of chances of escape: what was lost below 1e-308 on the way is then nothing."""
 
 
 def operations(event: tuple[int, ...]) -> int:
@@ -123,7 +123,7 @@ def _hand_out(space: ItemVectors, table: Array, totals: Array, first: int, resul
             if space.extent[lane] == 0.0:
                 for h in range(size):
                     results[first + lane, h, m] = 0.0
-            elif not LEAST_TOTAL < totals[m * LANES + lane] < LARGEST_TOTAL:
+            elif not LEAST_TOTAL < totals[m * LANES + lane] < LARGEST:
                 certified[first + lane] = False
 
 

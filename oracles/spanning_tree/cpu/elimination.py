@@ -47,11 +47,9 @@ BLOCK = 4
 DEEPEST = -660.0
 """The least exponent of a weight."""
 
-SMALLEST, LARGEST = 1e-150, 1e150
-"""What all sums of heads must lie between: two of them can then be multiplied, and what was lost below 1e-308 is nothing next to them."""
-
-LEAST_PRODUCT = 1e-285
-"""The least weight of an arc that leads over a word, where some arcs are forbidden: what is lost below 1e-308 is nothing next to it."""
+SMALLEST, LARGEST = 1e-285, 1e285
+"""What all sums of heads must lie between, and the weight of an arc over a word where some are forbidden: what is lost below 1e-308 is then
+less than 1e-18 of it, at any n below 10⁵."""
 
 
 class ItemVectors(NamedTuple):
@@ -60,7 +58,7 @@ class ItemVectors(NamedTuple):
     exponents: Array  # a table
     shift: Array  # [(n + 1) · LANES], the greatest exponent of each word's heads
     sums: Array  # [(n + 1) · LANES], what the heads of each word weighed together when it was taken out
-    extent: Array  # [3 · LANES], the least and the greatest of all sums, and the least weight that leads over a word
+    extent: Array  # [4 · LANES], the least and the greatest of all sums, the least weight that leads over a word, and room for others
     total: Array  # [LANES], the logarithm of what every tree's weight was divided by
     in_range: Array  # bool [LANES], whether no weight is lost
     dense: Array  # bool [LANES + 1], whether an item has no forbidden arc, and whether none has one
@@ -72,7 +70,7 @@ def items(size, exponents):
     """Room for items of event [size, size], and their exponents."""
     place, total, root = size * LANES, np.empty(LANES), np.empty(LANES)
     in_range, dense = np.empty(LANES, np.bool_), np.empty(LANES + 1, np.bool_)
-    return ItemVectors(exponents, np.empty(place), np.empty(place), np.empty(3 * LANES), total, in_range, dense, root)
+    return ItemVectors(exponents, np.empty(place), np.empty(place), np.empty(4 * LANES), total, in_range, dense, root)
 
 
 @inner
@@ -308,13 +306,13 @@ def _take_out_one(weights, rates, source, start, size, word, k, words, rooted, e
             if ends[level * LANES + lane] == word:
                 weights[column + lane] = 1.0
     if not space.dense[LANES]:
-        _reach(weights, start, size, word, space.extent)
+        _reach(weights, source, start, size, word, k, space.extent)
     return ended
 
 
 @uncounted
-def _reach(weights, start, size, word, extent):
-    """Take in the least weight that an arc over a word may have."""
+def _reach(weights, source, start, size, word, k, extent):
+    """Take in the least weight that an arc over a word may have, of arcs that have little weight without that."""
     zero, head, child = spread_four(0.0), spread_four(np.inf), spread_four(np.inf)
     for h in range(word):
         weight = load_four(weights, start + h * size + word * LANES)
@@ -322,7 +320,19 @@ def _reach(weights, start, size, word, extent):
     for m in range(1, word):
         weight = load_four(weights, start + word * size + m * LANES)
         child = least(where_greater(weight, zero, weight, child), child)
-    store_four(extent, 2 * LANES, least(multiply(head, child), load_four(extent, 2 * LANES)))
+    store_four(extent, 3 * LANES, multiply(head, child))
+    for lane in range(LANES):
+        if extent[3 * LANES + lane] < SMALLEST:
+            for h in range(word):
+                chance = weights[start + h * size + word * LANES + lane]
+                for m in range(1, word):
+                    weight = weights[start + word * size + m * LANES + lane]
+                    if h != m and chance > 0.0 and weight > 0.0 and chance * weight < SMALLEST:
+                        direct = weights[place(source, h, m) + lane]
+                        for i in range(word + 1, k + 1):
+                            direct += weights[start + h * size + i * LANES + lane] * weights[start + i * size + m * LANES + lane]
+                        if direct < SMALLEST:
+                            extent[2 * LANES + lane] = min(extent[2 * LANES + lane], chance * weight)
 
 
 @uncounted
@@ -354,7 +364,7 @@ def take_in(sums, extent):
 def certain(space, lane):
     """Whether what was computed for an item is right: all sums are in range, or one is 0, because the item has no tree."""
     low, high, product = space.extent[lane], space.extent[LANES + lane], space.extent[2 * LANES + lane]
-    return space.in_range[lane] and (product > LEAST_PRODUCT or space.dense[lane]) and (low == 0.0 or (low > SMALLEST and high < LARGEST))
+    return space.in_range[lane] and (product > SMALLEST or space.dense[lane]) and (low == 0.0 or (low > SMALLEST and high < LARGEST))
 
 
 @uncounted
@@ -365,7 +375,7 @@ def conclude(space, first, log_partition, certified):
         value, product = space.total[lane], 1.0
         for k in range(1, len(space.sums) // LANES):
             product *= space.sums[k * LANES + lane]
-            if not SMALLEST < product < LARGEST:
+            if not 1e-20 < product < 1e20:
                 value += math.log(product) if product > 0.0 else -math.inf
                 product = 1.0
         log_partition[first + lane] = value + math.log(product)

@@ -60,10 +60,8 @@ def halves(size):
     for level in range(1, levels):
         counts[level], positions = (counts[level - 1] + 1) // 2, counts[level - 1] + 1
         sizes[level], starts[level + 1] = positions * LANES, starts[level] + positions**2 * LANES
-    half, corner, side = np.zeros_like(counts), np.zeros_like(counts), np.ones_like(counts)
-    return Halves(
-        starts, sizes, counts, half, corner, side, np.empty(levels * LANES), np.zeros(levels * LANES, np.int64), np.empty(size * LANES)
-    )
+    half, corner, side, rooted = np.zeros_like(counts), np.zeros_like(counts), np.ones_like(counts), np.empty(levels * LANES)
+    return Halves(starts, sizes, counts, half, corner, side, rooted, np.zeros(levels * LANES, np.int64), np.empty(size * LANES))
 
 
 @uncounted
