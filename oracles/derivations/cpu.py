@@ -334,27 +334,13 @@ def _kind(packed, lanes, x):
 
 
 @inlined
-def _chart(segment):
-    """The same segment, as the compiler is to know it: two nodes that move, and a part of all edges."""
-    return Segment(segment.start, segment.height, segment.begin, segment.end, True, False, True, True, segment.part_moves, segment.lanes)
-
-
-@inlined
-def _chain(segment):
-    """One node for all, and parts that move, where nodes of one item lie side by side."""
-    return Segment(segment.start, segment.height, segment.begin, segment.end, False, True, False, False, True, 1)
-
-
-@inlined
-def _path(segment):
-    """A node that moves, and a part of all edges."""
-    return Segment(segment.start, segment.height, segment.begin, segment.end, False, False, True, False, segment.part_moves, segment.lanes)
-
-
-@inlined
-def _tree(segment):
-    """Two nodes and a part that move."""
-    return Segment(segment.start, segment.height, segment.begin, segment.end, True, True, True, True, True, segment.lanes)
+def _known(segment, kind):
+    """A segment of a kind, of which the compiler is to know what its edges lead to and take."""
+    joins, each = kind in (CHART, TREE), kind in (CHAIN, TREE)
+    part_moves, lanes = each or segment.part_moves, segment.lanes
+    if kind == CHAIN:
+        lanes = 1
+    return Segment(segment.start, segment.height, segment.begin, segment.end, joins, each, kind != CHAIN, joins, part_moves, lanes)
 
 
 @inlined
@@ -427,11 +413,11 @@ def _inside(packed, lanes, space, rows, wide, start, count, log_partition, certi
         elif kind == CHAIN:
             _sum_edges_of_chain(packed.columns, space, segment)
         elif kind == CHART:
-            _sum_edges(packed.columns, space, _chart(segment))
+            _sum_edges(packed.columns, space, _known(segment, CHART))
         elif kind == PATH:
-            _sum_edges(packed.columns, space, _path(segment))
+            _sum_edges(packed.columns, space, _known(segment, PATH))
         elif kind == TREE:
-            _sum_edges(packed.columns, space, _tree(segment))
+            _sum_edges(packed.columns, space, _known(segment, TREE))
         else:
             _sum_edges(packed.columns, space, segment)
     root, some = len(space.nodes) - WIDTH - lanes, False
@@ -695,13 +681,13 @@ def _outside(packed, lanes, space, wide, start, marginals):
         if wide or kind == ANYTHING:
             _outside_edges(columns, space, segment, wide)
         elif kind == CHAIN:
-            _outside_edges(columns, space, _chain(segment), False)
+            _outside_edges(columns, space, _known(segment, CHAIN), False)
         elif kind == CHART:
-            _outside_edges(columns, space, _chart(segment), False)
+            _outside_edges(columns, space, _known(segment, CHART), False)
         elif kind == PATH:
-            _outside_edges(columns, space, _path(segment), False)
+            _outside_edges(columns, space, _known(segment, PATH), False)
         else:
-            _outside_edges(columns, space, _tree(segment), False)
+            _outside_edges(columns, space, _known(segment, TREE), False)
         if lanes == 1:
             _hand_out(packed, taken, start, packed.segments[x - 1, 8] if x > 0 else 0, packed.segments[x, 8], marginals)
 
@@ -866,13 +852,13 @@ def maximise(packed, lanes, rows, start, count, done, floor, scores, best):
             done = ready
         segment, kind = _segment(packed, lanes, x), _kind(packed, lanes, x)
         if kind == CHAIN:
-            _maximise_edges_of_chain(packed.columns, scores, best, _chain(segment))
+            _maximise_edges_of_chain(packed.columns, scores, best, _known(segment, CHAIN))
         elif kind == CHART:
-            _maximise_edges(packed.columns, scores, best, _chart(segment))
+            _maximise_edges(packed.columns, scores, best, _known(segment, CHART))
         elif kind == PATH:
-            _maximise_edges(packed.columns, scores, best, _path(segment))
+            _maximise_edges(packed.columns, scores, best, _known(segment, PATH))
         elif kind == TREE:
-            _maximise_edges(packed.columns, scores, best, _tree(segment))
+            _maximise_edges(packed.columns, scores, best, _known(segment, TREE))
         else:
             _maximise_edges(packed.columns, scores, best, segment)
 
