@@ -49,12 +49,12 @@ _NONE = tuple(Numbers(np.zeros((0,) * ndim), np.zeros((0,) * ndim, np.float32)) 
 def kernel(packed: Packed, operation: str, rows: int) -> kernels.Kernel:
     """An operation on so many rows [b, *event] of these derivations."""
     lanes = WIDTH if rows >= packed.sizes[ITEMS] else 1
-    return kernels.Kernel(globals()[operation], None, ((packed, lanes),), EDGE * len(packed.first) // kernels.LIGHT.get(operation, 1))
+    return kernels.Kernel(globals()[operation], ((packed, lanes),), EDGE * len(packed.first) // kernels.LIGHT.get(operation, 1))
 
 
 def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:
     """Structures of ranks [c]."""
-    return kernels.Kernel(unrank, None, (packed, ranking), EDGE * int(packed.sizes[STEPS]) + int(packed.sizes[ENTRIES]) // 8)
+    return kernels.Kernel(unrank, (packed, ranking), EDGE * int(packed.sizes[STEPS]) + int(packed.sizes[ENTRIES]) // 8)
 
 
 def argmax(rows: Array, structures: Array, how: Layout) -> None:

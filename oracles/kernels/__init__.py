@@ -36,9 +36,6 @@ UNIFORM = 50
 LIGHT = {"argmax": 5, "argmax_parts": 5}
 """Operations whose steps take a fraction of those of a sum: one by so many."""
 
-FEW = 3
-"""Fewer rows than this are taken one by one where there is a choice."""
-
 HUGE = 2**25
 """Bytes from which on the allocator hands out pages that were never touched before."""
 
@@ -123,7 +120,6 @@ class Kernel(NamedTuple):
     """A compiled function, ready to be called with contiguous CPU tensors that share their first dimension."""
 
     function: _Function
-    scalar: _Function | None
     options: tuple[Any, ...]
     operations: int
     complete: bool = False  # has no certificates to write, says if the numbers are some, and writes all of its results
@@ -162,28 +158,12 @@ class Kernel(NamedTuple):
                 result[refused] = values.to(result.dtype)
         return results
 
-    def certify(self, inputs: Sequence[Tensor | np.ndarray], results: Sequence[Tensor | np.ndarray]) -> Tensor | None:
-        """Call a kernel that reports for every row whether its range sufficed.
-
-        A scalar kernel, where there is one, computes the rows that the other refuses, and a few rows at once.
-
-        Returns:
-            The indices of the rows that are refused; None for none.
-        """
-        number = inputs[0].shape[0]
-        function = self.scalar if self.scalar is not None and number < FEW else self.function
-        certified = np.zeros(number, np.bool_)
-        launch(function, (*inputs, *results, certified), self.options, self.operations)
-        if b"\0" not in certified.tobytes():  # as bytes: a reduction takes longer than a kernel of one row
-            return None
-        refused = (~certified).nonzero()[0]
-        if self.scalar is None or function is self.scalar:
-            return torch.from_numpy(refused)
-        redone = [result[refused] for result in results]
-        still = self._replace(function=self.scalar, scalar=None).certify([given[refused] for given in inputs], redone)
-        for result, rows in zip(results, redone, strict=True):
-            result[refused] = rows  # type: ignore[assignment] # both are tensors, or both arrays
-        return None if still is None else torch.from_numpy(refused)[still]
+    def certify(self, inputs: Sequence[Tensor], results: Sequence[Tensor | np.ndarray]) -> Tensor | None:
+        """Call a kernel that reports for every row whether its range sufficed: the indices of the rows that it refuses, None for none."""
+        certified = np.zeros(inputs[0].shape[0], np.bool_)
+        launch(self.function, (*inputs, *results, certified), self.options, self.operations)
+        # As bytes: a reduction takes longer than a kernel of one row.
+        return torch.from_numpy((~certified).nonzero()[0]) if b"\0" in certified.tobytes() else None
 
 
 AnyKernel = Kernel | gpu.DeviceKernel
@@ -206,8 +186,7 @@ def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...],
     """The kernel that lists structures of an event by ranks [c] on the CPU, or None where the torch reference is to run."""
     if structure is None or not switch.SERVING.get() or not ranks.is_cpu or gpu.interpreting():
         return None
-    kernel = _planned("unranking", structure, torch.Size(event), options)
-    return None if kernel is None else kernel._replace(scalar=None)
+    return _planned("unranking", structure, torch.Size(event), options)
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -325,11 +304,10 @@ def _planned(structure: str, operation: str, event: torch.Size, options: tuple[A
         return None
     module = importlib.import_module(name)
     function = getattr(module, operation, None)
-    scalar = getattr(module, f"scalar_{operation}", None)
     if function is None:
         return None
     steps = module.operations(tuple(event)) // LIGHT.get(operation, 1)
-    return Kernel(function, scalar, options, steps, operation in getattr(module, "COMPLETE", ()))
+    return Kernel(function, options, steps, operation in getattr(module, "COMPLETE", ()))
 
 
 @cache

@@ -58,7 +58,7 @@ def test_uncertified_rows_are_left_to_the_reference() -> None:
         result[::2], certified[::2] = factor * rows[::2], True
 
     rows = torch.arange(12.0).reshape(4, 3)
-    (found,) = kernels.Kernel(even, None, (2.0,), 1).computed((rows,), (((3,), None),), lambda given: (-given,))
+    (found,) = kernels.Kernel(even, (2.0,), 1).computed((rows,), (((3,), None),), lambda given: (-given,))
     assert torch.equal(found, torch.where(torch.tensor([[True], [False], [True], [False]]), 2 * rows, -rows))
 
 
