@@ -116,16 +116,12 @@ def philox_uniforms(keys: Tensor, places: Tensor, width: int, draw: int) -> Tens
         width: uniforms per row.
         draw: how many draws came before.
     """
-
-    def reference(keys: Tensor, places: Tensor) -> tuple[Tensor]:
-        return (_reference_uniforms(keys, places, width, draw),)
-
     out = torch.empty((len(keys), width), dtype=torch.float64, device=keys.device)
     kernel = kernels.find("philox", "uniforms", out)
     if kernel is None:
-        return reference(keys, places)[0]
+        return _reference_uniforms(keys, places, width, draw)
     # Not an option by which it is found: no two draws have the same.
-    kernel._replace(options=(draw,)).run((keys, places), (out,), reference)
+    kernel._replace(options=(draw,))(keys, places, out)
     return out
 
 

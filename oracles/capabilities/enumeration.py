@@ -103,15 +103,11 @@ class EnumerableOracle(Oracle):
 
     def _listed(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """What `_unrank` gives, by a kernel where there is one."""
-
-        def reference(ranks: Tensor) -> tuple[Tensor]:
-            return (self._unrank(ranks, event_shape),)
-
         kernel = kernels.find_unranking(self._unranking, ranks, event_shape, self.kernel_options())
         if kernel is None:
             return self._unrank(ranks, event_shape)
         structures = kernel.results((len(ranks), *event_shape), ranks, torch.uint8)
-        kernel.run((ranks,), (structures,), reference)
+        kernel(ranks, structures)
         return structures
 
     def _check_enumerable(self, call: str, event_shape: tuple[int, ...]) -> int:

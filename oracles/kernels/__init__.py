@@ -122,7 +122,7 @@ class Kernel(NamedTuple):
     function: _Function
     options: tuple[Any, ...]
     operations: int
-    complete: bool = False  # has no certificates to write, says if the numbers are some, and writes all of its results
+    complete: bool = False  # computes every row, and has no certificates to write
 
     def drawing(self, uniforms: Tensor) -> Kernel:
         """The same for uniforms [b, s, n] of s samples of each row, whose walks are work too."""
@@ -136,10 +136,6 @@ class Kernel(NamedTuple):
     def results(shape: tuple[int, ...], rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Room for results: `zeros`, most of which a kernel leaves as they are."""
         return zeros(shape, dtype or rows.dtype)
-
-    def run(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
-        """Write results, of contiguous inputs; the reference is not asked."""
-        self(*inputs, *results)
 
     def computed(
         self, inputs: tuple[Tensor, ...], outputs: Sequence[Output], reference: Reference, *, certified: bool = True

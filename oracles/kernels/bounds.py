@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .compilation import compiled, uncounted
-
-
-@uncounted
-def all_below(values):
-    """Whether every number of a line is below +inf, and none is NaN: what kernels ask."""
-    below = True
-    for i in range(len(values)):
-        below &= values[i] < math.inf
-    return below
+from .compilation import compiled
 
 
 @compiled
@@ -29,5 +20,8 @@ def reach(values, limit):
 
 @compiled
 def below_infinity(values):
-    """The same, for Python."""
-    return all_below(values)
+    """Whether every number of a line is below +inf, and none is NaN."""
+    below = True
+    for i in range(len(values)):
+        below &= values[i] < math.inf
+    return below

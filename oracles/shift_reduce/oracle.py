@@ -229,7 +229,7 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
         if kernel is None:
             return self._reference_policy(rows)[0]
         policy = kernel.results(tuple(rows.shape), rows)
-        kernel.run((rows.contiguous(),), (policy,), self._reference_policy)
+        kernel(rows.contiguous(), policy)
         return policy
 
     def _reference_policy(self, rows: Tensor) -> tuple[Tensor]:

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from ..kernels.bounds import all_below
 from ..kernels.compilation import compiled, reordered, uncounted
 from ..kernels.selection import kth_largest
 
@@ -17,11 +16,11 @@ def operations(event: tuple[int, ...]) -> int:
 
 
 COMPLETE = frozenset({"project", "move_free"})
-"""What gives whether all numbers are what they may be, which is below +inf and no NaN, and writes every entry of its results."""
+"""Kernels that compute every row: they write no certificates."""
 
 
 @compiled
-def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarray, k: int) -> bool:
+def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarray, k: int) -> None:
     """Project rows [b, n]: ``mean = clip(θ − τ, 0, 1)``, the parts ``free`` with 0 < mean < 1, and the certified gap [b].
 
     The k-th largest score s is the origin: τ − s lies within [-1, 0], so that parts above s + 1 are 1, parts below s − 1 are 0, and what is
@@ -30,10 +29,7 @@ def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarra
     size = rows.shape[1]
     near, place, work = np.empty(size + 1), np.empty(size + 1, np.int32), np.empty(size)
     for item in range(len(rows)):
-        if not all_below(rows[item]):
-            return False
         gap[item] = _project(rows[item], mean[item], free[item], k, near, place, work)
-    return True
 
 
 @uncounted
@@ -69,11 +65,10 @@ def _project(row: np.ndarray, point: np.ndarray, free: np.ndarray, k: int, near:
 
 
 @compiled
-def move_free(direction: np.ndarray, free: np.ndarray, moved: np.ndarray) -> bool:
+def move_free(direction: np.ndarray, free: np.ndarray, moved: np.ndarray) -> None:
     """The derivative of `project` along directions [b, n]: free parts move, less their average, and no other. Any number will do."""
     for item in range(len(direction)):
         _move(direction[item], free[item], moved[item])
-    return True
 
 
 @uncounted

@@ -11,7 +11,6 @@ import math
 
 import numpy as np
 
-from ..kernels.bounds import all_below
 from ..kernels.compilation import compiled, inner, reordered, uncounted
 from ..kernels.exponential import exponentials
 from ..kernels.parts import no_numbers, no_structures
@@ -30,40 +29,38 @@ def operations(event: tuple[int, ...]) -> int:
 
 
 COMPLETE = frozenset({"argmax", "argmax_indices", "log_partition", "marginals"})
-"""What gives whether all numbers are below +inf, and none is NaN, and writes every entry of its results."""
+"""Kernels that compute every row: they write no certificates."""
 
 
 @compiled
-def argmax(rows: np.ndarray, structures: np.ndarray) -> bool:
+def argmax(rows: np.ndarray, structures: np.ndarray) -> None:
     """A one among zeros in each line, at the first of its greatest; none where an item has a line of -inf."""
     lines = _lines(rows)
     places = np.empty(len(lines), np.int64)
-    below = _find(lines, len(rows), places)
+    _find(lines, len(rows), places)
     structures[:] = 0
     _mark(places, _lines(structures))
-    return bool(below)
 
 
 @compiled
-def argmax_indices(rows: np.ndarray, places: np.ndarray) -> bool:
+def argmax_indices(rows: np.ndarray, places: np.ndarray) -> None:
     """The same places as numbers [b, ...]."""
-    return bool(_find(_lines(rows), len(rows), places.reshape(-1)))
+    _find(_lines(rows), len(rows), places.reshape(-1))
 
 
 @compiled
-def log_partition(rows: np.ndarray, log_partition: np.ndarray) -> bool:
+def log_partition(rows: np.ndarray, log_partition: np.ndarray) -> None:
     """``Σ_i log Σ_j exp θ_ij`` of each row."""
-    return bool(_weigh(rows, rows[:0], log_partition))
+    _weigh(rows, rows[:0], log_partition)
 
 
 @compiled
-def marginals(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -> bool:
+def marginals(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -> None:
     """``exp θ_ij / Σ_k exp θ_ik``, 0 in a row without a structure, and the log-partition of each row."""
-    below = bool(_weigh(rows, marginals, log_partition))
+    _weigh(rows, marginals, log_partition)
     for item in range(len(rows)):
         if log_partition[item] == -math.inf:
             marginals[item] = 0
-    return below
 
 
 def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, certified: np.ndarray) -> None:
@@ -94,8 +91,8 @@ def _lines(values: np.ndarray) -> np.ndarray:
 
 
 @inner
-def _weigh(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -> bool:
-    """Write log-partitions, and marginals where there is room for them; whether all is below +inf, and none is NaN.
+def _weigh(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -> None:
+    """Write log-partitions, and marginals where there is room for them.
 
     Of the many sums of an item the logarithm of their product is taken.
     """
@@ -123,7 +120,6 @@ def _weigh(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -
                 item, inside, logarithm = item + 1, 0, 0.0
     if each == 0:
         log_partition[:] = 0
-    return all_below(rows.reshape(-1))
 
 
 @uncounted
@@ -199,19 +195,17 @@ def _search(sums: np.ndarray, shares: np.ndarray, places: np.ndarray) -> None:
 
 
 @uncounted
-def _find(lines: np.ndarray, items: int, places: np.ndarray) -> bool:
-    """Write where the greatest of each line stands first, -1 in items with a line of -inf; whether all is below +inf, and none is NaN."""
-    below, each = True, len(lines) // max(1, items)
+def _find(lines: np.ndarray, items: int, places: np.ndarray) -> None:
+    """Write where the greatest of each line stands first, -1 in items with a line of -inf."""
+    each = len(lines) // max(1, items)
     for item in range(items):
         some = True
         for k in range(item * each, (item + 1) * each):
             greatest = top(lines[k])
             places[k] = first_place(lines[k], greatest)
             some &= greatest > -math.inf
-            below &= all_below(lines[k])
         for k in range(item * each, 0 if some else (item + 1) * each):
             places[k] = -1
-    return below
 
 
 @uncounted
