@@ -124,6 +124,7 @@ def _called(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return result
         return result.to(prepared["loss"].given or result.dtype if "loss" in given else given["scores"].dtype)
 
+    called.unchecked = method  # type: ignore[attr-defined]
     return called
 
 
@@ -216,7 +217,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     references: ClassVar[tuple[str, ...]] = ()
     tier: ClassVar[Tier] = "extended"
     needs: ClassVar[tuple[type[Oracle], ...]] = (Oracle,)
-    calls: ClassVar[Evaluations]
+    calls: ClassVar[Evaluations | None] = None
     objective: ClassVar[Objective]
     unbiased: ClassVar[bool] = False
     deterministic: ClassVar[bool] = False
@@ -224,7 +225,6 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     state: ClassVar[tuple[str, ...]] = ()
     needs_gold: ClassVar[bool] = False
     version: ClassVar[int] = 1
-    _structure: ClassVar[Callable[..., Tensor]]
 
     @property
     def scale(self) -> float:
@@ -233,6 +233,11 @@ class Estimator(Configured, abc.ABC, Generic[O]):
 
     def evaluations(self) -> Evaluations:
         """What one estimate costs in calls of the loss and of the oracle."""
+        if self.calls is None:
+            raise ValueError(
+                f"`{self.name}` does not say what an estimate costs; expected a class attribute such as `calls = Evaluations(losses=1)`, "
+                "or a method `evaluations`"
+            )
         return self.calls
 
     def lists(self, oracle: Any, event_shape: tuple[int, ...]) -> bool:
@@ -353,13 +358,14 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         """Whatever a subclass lets people call first asks whether the pair is possible, and is one operation."""
         super().__init_subclass__(**options)
         if name is not None:
-            cls.name, cls.references = name, references
+            cls.name = name
+        if references or (name is not None and "references" not in vars(cls)):  # not those of what it extends
+            cls.references = references
         cls.tier = vars(cls).get("tier", tier)  # not that of what it extends
         kinds = (kind for base in vars(cls).get("__orig_bases__", ()) for kind in get_args(base))
         bracketed = tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Oracle))
-        if bracketed and "needs" not in vars(cls):
+        if bracketed and not any("needs" in vars(base) for base in cls.__mro__ if base is not Estimator):
             cls.needs = bracketed
-        cls._structure = vars(cls).get("structure", getattr(cls, "_structure", None))  # without the checks, which `surrogate` has made
         own: dict[str, Callable[[Any], Any]] = {
             "structure": lambda method: operation()(_called(method)),
             "surrogate": lambda method: uncompiled(_called(method), calls_losses=True),
@@ -411,8 +417,14 @@ class PathwiseEstimator(Estimator[O]):
     @final
     def surrogate(self, loss: Loss, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         if self.linear and self._draws() == 1 and scores.requires_grad and torch.is_grad_enabled():
-            return self._losses(loss, oracle, self._structure(oracle, scores, generator=generator))
+            return self._losses(loss, oracle, self._structure(oracle, scores, generator))
         return self._row_by_row(loss, oracle, scores, generator)
+
+    def _structure(self, oracle: O, scores: Tensor, generator: torch.Generator) -> Tensor:
+        """`structure` without the checks, which `surrogate` has made."""
+        method = type(self).structure
+        structure: Tensor = getattr(method, "unchecked", method)(self, oracle, scores, generator=generator)
+        return structure
 
     def _row_by_row(self, loss: Loss, oracle: O, scores: Tensor, generator: torch.Generator) -> Tensor:
         draws, sample_dim = self._draws(), scores.ndim - oracle.event_ndim
@@ -420,7 +432,7 @@ class PathwiseEstimator(Estimator[O]):
         leaf = scores.detach() if draws == 1 else expand_samples(scores.detach(), draws, oracle.event_ndim)
         leaf = leaf.requires_grad_(wanted)
         with torch.enable_grad():
-            structure = self._structure(oracle, leaf, generator=generator)
+            structure = self._structure(oracle, leaf, generator)
             point = structure.detach()
             point = (point if draws == 1 else point.movedim(sample_dim, 0)).requires_grad_()
             losses = evaluate(loss, point, oracle.event_ndim) if wanted else self._losses(loss, oracle, point)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from structgrad.estimators import ESTIMATORS, make_estimator
-from structgrad.oracles import Oracle
+from structgrad.estimators import ESTIMATORS, Estimator, Identity, Loss, Reinforce, make_estimator
+from structgrad.estimators.supervised_training import Perceptron
+from structgrad.oracles import Categorical, EnumerableOracle, Oracle, SamplingOracle
 from tests.estimator_cases import LOSSES, STATEFUL, a_case_for, estimators, numbers, pairs
 from tests.helpers import OracleCase, seeded, structures
 
@@ -109,3 +113,60 @@ def test_an_estimator_without_state_is_warm() -> None:
         estimator, case = make_estimator(name), a_case_for(name)
         warmed = estimator.warmed_up(LOSSES["smooth"](case), case.oracle, numbers(*case.event), generator=seeded())
         assert (warmed == estimator) == (name not in STATEFUL)
+
+
+def gradient_of(estimator: Estimator[Any]) -> Tensor:
+    weights, scores = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.3, -0.2, 0.5])
+    return estimator.gradient(lambda z: (z * weights).sum(-1), Categorical(), scores, generator=seeded())
+
+
+def test_a_structure_of_a_mixin_is_the_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Doubling:
+        def structure(self, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+            doubled: Tensor = 2 * super().structure(oracle, scores, generator=generator)  # type: ignore[misc]
+            return doubled
+
+    class Doubled(Doubling, Identity):
+        name = "doubled"
+
+    torch.testing.assert_close(gradient_of(Doubled()), 2 * gradient_of(Identity()))
+    monkeypatch.setattr(Identity, "structure", lambda self, oracle, scores, *, generator: 3 * scores)
+    torch.testing.assert_close(gradient_of(Identity()), 3 * torch.tensor([1.0, -2.0, 0.5]))
+
+
+def test_one_that_does_not_say_what_it_costs_is_refused() -> None:
+    class Free(Estimator[Any]):
+        name = "free"
+
+        def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+            return loss(scores)
+
+    with pytest.raises(ValueError, match=r"^`free` does not say what an estimate costs; expected a class attribute"):
+        Free().evaluations()
+
+
+def test_what_a_class_declares_stays() -> None:
+    class Both(Reinforce, name="both"):
+        needs = (SamplingOracle, EnumerableOracle)
+        references = ("kept",)
+
+    class Named(Reinforce, references=("kept",)):
+        name = "named"
+
+    class Renamed(Both, name="renamed"):
+        pass
+
+    assert Renamed.needs == Both.needs
+    assert Both.references == Named.references == ("kept",)
+    assert Renamed.references == ()
+
+
+def test_a_loss_gets_the_options_that_it_has() -> None:
+    @dataclass(frozen=True)
+    class Noted(Perceptron, name="noted"):
+        note: str = ""
+
+    scores, gold = torch.tensor([0.3, -0.2, 0.5]), torch.tensor([0.0, 1.0, 0.0])
+    assert torch.equal(
+        Noted("mine")._against(Categorical(), scores, gold, seeded()), Perceptron()._against(Categorical(), scores, gold, seeded())
+    )
