@@ -62,6 +62,8 @@ class Moments:
 
     def add_blocks(self, estimates: Tensor, blocks: Sequence[tuple[int, int, int]]) -> None:
         """Add blocks of replicates ``[r, *event]``: the first row of each, the end of its rows, and its batch."""
+        if not blocks:
+            return
         flat = torch.cat([estimates[first:end] for first, end, _ in blocks]).flatten(1).double()
         batches = torch.tensor([batch for first, end, batch in blocks for _ in range(first, end)], device=flat.device)
         limit = max(CACHED_NUMBERS // flat.shape[1], 1) if flat.device.type == "cpu" else len(flat)
@@ -71,10 +73,14 @@ class Moments:
     def _add(self, rows: Tensor, batches: Tensor, weights: Tensor) -> None:
         """Add rows ``[r, d]`` with weights [r] to batches by number [r]."""
         first, last = int(batches.min()), int(batches.max())
-        place = batches - first
-        chosen = torch.nn.functional.one_hot(place, last - first + 1).mT.double() * weights  # [batches, r]
-        count, errors = chosen.sum(-1), rows - self.gradient
-        mean = chosen @ errors / count.clamp(min=1e-300).unsqueeze(-1)
+        place, errors = batches - first, rows - self.gradient
+
+        def sums(numbers: Tensor) -> Tensor:
+            """By batch; not a product with a matrix, by which an infinite estimate would make the other batches NaN."""
+            return numbers.new_zeros(last - first + 1, *numbers.shape[1:]).index_add_(0, place, numbers * weights.unsqueeze(-1))
+
+        count = sums(torch.ones_like(weights).unsqueeze(-1)).squeeze(-1)
+        mean = sums(errors) / count.clamp(min=1e-300).unsqueeze(-1)
         centred = errors - mean[place]
         along, square, signs = rows @ self.direction, torch.linalg.vecdot(rows, rows), rows.sign()
         moving, cosine = signs.abs(), torch.where(square > 0, along / square.sqrt(), 0)
@@ -82,8 +88,8 @@ class Moments:
         if self.information is not None:
             singles.append(torch.linalg.vecdot(rows @ self.information, rows))
         names = ("along", "zero", "descents", "cosines", "quartics", "informed")[: len(singles)]
-        found = dict(zip(names, (chosen @ torch.stack(singles, -1)).unbind(-1), strict=True))
-        found |= {"square": chosen @ centred.square(), "nonzero": chosen @ moving, "signs": chosen @ signs}
+        found = dict(zip(names, sums(torch.stack(singles, -1)).unbind(-1), strict=True))
+        found |= {"square": sums(centred.square()), "nonzero": sums(moving), "signs": sums(signs)}
         products = None if self.products is None else centred.mT @ (centred * weights.unsqueeze(-1))
         self._merge(slice(first, last + 1), count, mean, found, products)
 

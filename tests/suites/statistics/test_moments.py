@@ -97,6 +97,15 @@ def test_blocks_at_once_are_blocks_one_by_one(size: int, offset: float, device: 
     assert together.total == apart.total == sum(end - first for first, end, _ in blocks)
 
 
+@pytest.mark.parametrize("estimate", [1e80, math.inf, math.nan], ids=str)
+def test_an_estimate_without_bounds_stays_in_its_batch(estimate: float) -> None:
+    estimates = torch.randn(8, 3, dtype=torch.float64)
+    moments = Moments.empty(torch.zeros(3), batches=4)
+    moments.add_blocks(estimates.index_fill(0, torch.tensor([1]), estimate), [(2 * i, 2 * i + 2, i) for i in range(4)])
+    assert all(bool(values[1:].isfinite().all()) for values in (moments.mean, moments.square, moments.along, moments.quartics))
+    moments.add_blocks(estimates, [])
+
+
 @pytest.mark.parametrize("size", [1, 13, FULL_COVARIANCE + 1])
 def test_exact_moments_are_weighted_sums(size: int) -> None:
     gradient, information = torch.linspace(0, 1, size, dtype=torch.float64), drawn(size, size, 2)
