@@ -178,3 +178,9 @@ def test_scores_and_gold_are_those_of_a_file_with_the_item_alone(case: Case, tmp
 
 
 # What looks like padding.
+
+
+def test_an_item_without_length_is_refused(tmp_path: Path) -> None:
+    message = r"key 'empty' has shape \(3,\), dtype int64 and values from 0 to 4; expected 3 integers from 1 to 4"
+    with pytest.raises(ValueError, match=message):
+        ScoreTables(chain_file(saved(tmp_path, **CHAIN, empty=np.array([0, 3, 4])), lengths="empty"))

@@ -20,7 +20,7 @@ from structgrad.suites.running import runner
 from structgrad.suites.running.planning import grid as scores
 from structgrad.suites.running.planning.estimates import CostModel
 from structgrad.suites.running.planning.grid import grid
-from structgrad.suites.running.planning.plan import Machine, Plan
+from structgrad.suites.running.planning.plan import Machine, Plan, Portion
 from structgrad.suites.running.work import Snapshot
 from tests.suites.running_cases import SMALL, kept
 
@@ -157,3 +157,21 @@ def test_a_changed_score_file_is_read_again(tmp_path: Path) -> None:
     for size in (2, 3):
         np.savez(path, scores=np.zeros((1, size)))
         assert scores.load_problem(mine, "mine", "file", None).instances[0].scores.shape == (size,)
+
+
+def test_a_suite_takes_its_portion_of_the_grid() -> None:
+    plan = dataclasses.replace(
+        SMALL,
+        suites=("bias", "sparsity"),
+        estimators=("ste",),
+        stages=("init", "early", "final"),
+        instances=5,
+        portions=(("sparsity", Portion(instances=2, stages=2)),),
+    )
+    assert [(cell.suite, cell.stage, cell.instances) for cell in grid(plan).cells] == [
+        ("bias", "init", 5),
+        ("sparsity", "init", 2),
+        ("bias", "early", 5),
+        ("bias", "final", 5),
+        ("sparsity", "final", 2),
+    ]
