@@ -20,12 +20,26 @@ if TYPE_CHECKING:
 
     from ..suites.running.work import Progress, Snapshot
 
+MARKS = {
+    "unbiased-exact": ("=", "green"),
+    "equivalent": ("≈", "cyan"),
+    "unresolved": ("?", "yellow"),
+    "unresolved: rare events": ("?", "yellow"),
+    "biased": ("≠", ""),
+    "broken": ("!", "red"),
+}
+MARKS_LEGEND = (
+    "= unbiased-exact, ≈ equivalent, ≠ biased, ? unresolved, ! NaN, or biased although it declares otherwise, – no number; "
+    "medians over the instances"
+)
+
 LEGEND = (
     "ρ compares a step along the estimate with one along the exact gradient: 1 is as good, 0 is useless.\n"
     "“or” names estimators that are not significantly different over these instances.\n"
     "h is the entropy level: near 1 all structures are about equally likely, as before training, near 0 a single one is likely."
 )
 
+FEW_PROBLEMS = 3  # maximum number of problems that are shown with the numbers of every estimator
 MAX_NAMED = 3  # maximum number of estimators that a cell names; of more it shows the first and the number of others
 QUIET_SECONDS = 10.0  # time between two lines of progress
 
@@ -84,7 +98,7 @@ def plain_progress(quiet: float = QUIET_SECONDS) -> Progress:
 
 
 def summary(frame: pd.DataFrame) -> list[Overview]:
-    """A table of the best estimators for each loss."""
+    """A table of the best estimators for each loss, and for few problems a table each with bias and error of every estimator."""
     from .analysis import answers, tables
 
     found = [answer for answer in answers.answers(frame) if answer.budget == answers.MAIN_BUDGET]
@@ -99,7 +113,27 @@ def summary(frame: pd.DataFrame) -> list[Overview]:
         rows = [[split_loss(name)[0].removesuffix("_regimes"), *(leader(known.get((name, at))) for at in stages)] for name in names]
         title = f"Best estimator for the loss {loss}, by ρ with {paid.format(answers.MAIN_BUDGET)}"
         overviews += [{"title": title, "of": "scores", "stages": stages, "rows": rows}] if rows else []
+    claims, spreads = tables.claims(frame), tables.spreads(frame)
+    problems = tables.order(claims, "problem")
+    for name in problems if len(problems) <= FEW_PROBLEMS else ():
+        chosen = claims[claims["problem"] == name]
+        cells = {
+            (row.stage, row.estimator): _numbers(row, spreads.get((name, row.stage, row.estimator, "relative_mse")))
+            for row in tables.items_of(chosen)
+        }
+        stages = tables.order(chosen, "stage")
+        rows = [[one, *(cells.get((stage, one), ("", "")) for stage in stages)] for one in tables.order(chosen, "estimator")]
+        overviews.append({"title": f"{name}: relative bias | relative MSE", "stages": stages, "rows": rows})
     return overviews
+
+
+def _numbers(row: Any, squared: Any) -> tuple[str, str]:
+    """A text and its style: relative bias with its verdict, and relative mean squared error."""
+    if row.relative_bias is None and not row.verdict:
+        return "", ""
+    mark, colour = ("!", "red") if row.contradicted else MARKS.get(row.verdict, (" ", ""))
+    bias, error = ("–" if spread is None else number(spread.median) for spread in (row.relative_bias, squared))
+    return f"{bias} {mark} | {error:>7}", colour
 
 
 def leader(answer: Any) -> tuple[str, str]:
@@ -110,7 +144,8 @@ def leader(answer: Any) -> tuple[str, str]:
     if answer.outcome == "useless":
         return "none useful", "dim"
     if answer.outcome == "unclear":
-        few = plural(answer.instances, "instance") if answer.score.low is None else f"{len(names)} of {answer.rivals + 1} tied"
+        tied = f"{len(names)} of {answer.rivals + 1}" if len(names) > MAX_NAMED else ", ".join(names)
+        few = plural(answer.instances, "instance") if answer.score.low is None else f"{tied} tied"
         return f"none clearly best ({few})", "dim"
     shown = " or ".join(names) if len(names) <= MAX_NAMED else f"{names[0]} or {len(names) - 1} others"
     return f"{shown} {number(answer.score.value)}", "green" if len(names) == 1 else ""

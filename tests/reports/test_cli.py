@@ -122,7 +122,8 @@ def test_plain_progress_is_quiet_between_start_and_end(capsys: pytest.CaptureFix
         (0.8, 8, (), "rloo 0.900"),
         (0.8, 8, ("ste", "imle"), "rloo or ste or imle 0.900"),
         (0.8, 8, ("ste", "imle", "simple"), "rloo or 3 others 0.900"),
-        (0.8, 4, ("ste", "imle"), "none clearly best (3 of 5 tied)"),
+        (0.8, 4, ("ste", "imle"), "none clearly best (rloo, ste, imle tied)"),
+        (0.8, 5, ("ste", "imle", "simple"), "none clearly best (4 of 6 tied)"),
         (-0.1, 8, (), "none useful"),
         (None, 8, (), "none clearly best (2 instances)"),
     ],
@@ -131,6 +132,13 @@ def test_at_most_three_estimators_are_named_as_the_best(low: float | None, rival
     scores = {"rloo": Interval(0.9, low, 1.0), **{f"other {number}": Interval(0.5) for number in range(rivals)}}
     found = answers.Answer("toy", "init", "mlp", answers.QUESTIONS[0], 16, scores, tied, "", "", 2, True, (), ())
     assert terminal.leader(found)[0] == text
+
+
+def test_few_problems_are_shown_with_the_bias_of_every_estimator() -> None:
+    best, table = terminal.summary(results.to_frame(examples.rows()))
+    assert best["title"] == "Best estimator for the loss quadratic, by ρ with the run time of 16 REINFORCE estimates"
+    shown = [row[1][0] for row in table["rows"]]
+    assert [text.split("|")[0].split() for text in shown] == [["0", "="], ["0", "≈"], ["0.100", "!"], ["0.700", "≠"]]
 
 
 @pytest.mark.parametrize("verdict", ["unresolved: rare events", "broken"])

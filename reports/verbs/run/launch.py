@@ -271,10 +271,14 @@ def _summarise(frame: Any, manifest: results.Manifest, verbosity: Verbosity) -> 
     overviews = terminal.summary(measured)
     if overviews:
         verbosity.say(page.headline(measured, manifest), apart=True)
-    for table in [*(trained.overviews if trained else []), *overviews]:
+    for table in trained.overviews if trained else []:
         verbosity.table(table)
-    if overviews:
-        verbosity.say(terminal.LEGEND, "dim", apart=True)
+    for of_scores, legend in ((True, terminal.LEGEND), (False, terminal.MARKS_LEGEND)):
+        chosen = [table for table in overviews if ("of" in table) == of_scores]
+        for table in chosen:
+            verbosity.table(table)
+        if chosen:
+            verbosity.say(legend, "dim", apart=True)
     for line in terminal.compared(measured):
         verbosity.say(line, apart=True)
     for line in page.contradictions(tables.claims(frame)):
