@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -87,8 +88,9 @@ def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None =
     Cost: per step one MAP, and O(m²) for the m atoms; memory for the atoms of the answers alone.
 
     Example:
+        >>> from structgrad.oracles import LinearChain
         >>> rows = torch.tensor([[[[0.4, 0.0], [0.0, 0.0]]]], dtype=torch.float64)
-        >>> kernel = kernels.find("linear_chain", "project", rows)
+        >>> kernel = LinearChain()._kernel("project", rows)
         >>> solve_compiled(kernel, rows).mean[0, 0, 0]
         tensor([0.7000, 0.3000], dtype=torch.float64)
     """
@@ -103,6 +105,7 @@ def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None =
 
     solver: Callable[..., Any] = kernel.function
 
+    @functools.wraps(solver)
     def project(items: Any, *arrays: Any) -> None:
         found[items[0] if len(items) else 0] = solver(*arrays)
 

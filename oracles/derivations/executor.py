@@ -145,7 +145,7 @@ def sample_distinct(packed: Packed, rows: Tensor, items: Tensor, k: int, uniform
     structures = torch.zeros(len(items), k, rows.shape[1])
     log_probs, log_rest, threshold = (torch.empty(shape, dtype=torch.float64) for shape in ((len(items), k), len(items), len(items)))
     arrays = (each.contiguous().numpy() for each in (rows, begins, order, uniforms, structures, log_probs, log_rest, threshold))
-    importlib.import_module(".cpu_without_replacement", __package__).sample_distinct(packed, *arrays)
+    kernels.in_one_thread(importlib.import_module(".cpu_without_replacement", __package__).sample_distinct, (packed, *arrays))
     return DrawnSet(structures.movedim(1, 0), log_probs, log_rest, threshold)
 
 

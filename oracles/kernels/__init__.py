@@ -259,19 +259,25 @@ def _bounds() -> Any:
     return importlib.import_module(".bounds", __package__)
 
 
+def in_one_thread(function: _Function, arguments: Sequence[Any], options: tuple[Any, ...] = ()) -> None:
+    """Call a kernel that takes what `launch` cannot deal out."""
+    observer = _observer.get()
+    if observer is None:
+        function(*arguments, *options)
+    else:
+        observer(function, arguments, options)
+
+
 def launch(function: _Function, tensors: tuple[Tensor | np.ndarray, ...], options: tuple[Any, ...], operations: int) -> None:
     """Call a kernel over the first dimension of the tensors, in as many threads as torch uses where that pays.
 
     Rows are independent of each other, so that the result does not depend on how they are split.
     """
     arrays = [each if isinstance(each, np.ndarray) else each.detach().numpy() for each in tensors]
-    if (observer := _observer.get()) is not None:
-        observer(function, arrays, options)
-        return
     rows = len(arrays[0])
     threads = min(rows, rows * operations // GRAIN)
-    if threads <= 1 or (threads := min(threads, torch.get_num_threads())) <= 1:
-        function(*arrays, *options)
+    if threads <= 1 or _observer.get() is not None or (threads := min(threads, torch.get_num_threads())) <= 1:
+        in_one_thread(function, arrays, options)
         return
     edges = [rows * i // threads for i in range(threads + 1)]
     slices = [slice(first, last) for first, last in pairwise(edges)]

@@ -110,7 +110,7 @@ def test_the_code_that_computes_an_operation() -> None:
     lines = call("doctor", "--served", "--only", "tree").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["argmax", "projective_tree", "spanning_tree"]
     table = json.loads(call("doctor", "--served", "--json", "--only", "ctc").stdout)
-    assert table["ctc"]["marginals"] == table["ctc"]["backward"] == "executor"
+    assert set(table["ctc"].values()) == {"executor"}
     with kernels.disabled():
         assert set(json.loads(call("doctor", "--served", "--json", "--only", "ctc").stdout)["ctc"].values()) == {"torch"}
 
