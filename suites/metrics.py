@@ -153,7 +153,7 @@ METRICS: dict[str, Metric] = {
         "share of estimates that are exactly 0", replace(_SHARE_LOST, gated=True), title="zero gradients", undirected=True
     ),
     "gradient_nonzeros": Metric(
-        "mean number of non-zero parts of an estimate",
+        "mean number of parts of an estimate that are not 0 but for rounding",
         _GATED,
         unit="count",
         title="parts, gradient",

@@ -12,6 +12,7 @@ from ...estimators.base import Estimator, PathwiseEstimator
 from ...oracles.capabilities import FactorisedOracle, ProjectionOracle
 from ..base import Problem
 from ..statistics.intervals import Interval, wilson
+from ..statistics.moments import signs_of
 from ..statistics.selection import student_mean
 from ..truth import Truth
 from .draws import Draws, estimates
@@ -86,7 +87,7 @@ class Sparsity(Suite):
                 try:
                     warmed, count = draws.warmed(estimator), 1 if estimator.deterministic else number
                     support, nonzeros = forward(warmed, draws, truth, replicates=count)
-                    parts = (estimates(warmed, draws, count) != 0).sum(-1).double()
+                    parts = signs_of(estimates(warmed, draws, count)).abs().sum(-1).double()
                     vanishing = float((parts == 0).double().mean())
                     metrics = {
                         "support": Interval(support),

@@ -20,6 +20,15 @@ _SUMS = ("square", "along", "zero", "nonzero", "signs", "descents", "cosines", "
 FULL_COVARIANCE = 256  # up to this many parts the whole covariance is accumulated; above, batch means replace it
 
 
+ROUNDING = 1e-13  # parts of an estimate count as 0 below this share of its largest one: zeros that rounding has moved
+
+
+def signs_of(rows: Tensor) -> Tensor:
+    """The signs of the parts of estimates ``[r, d]``: −1, 0 or 1."""
+    size = rows.abs()
+    return rows.sign() * (size >= ROUNDING * size.amax(-1, keepdim=True))
+
+
 @dataclass
 class Moments:
     """Moments of the errors ``ĝ − g`` of estimates, in batches.
@@ -82,7 +91,7 @@ class Moments:
         count = sums(torch.ones_like(weights).unsqueeze(-1)).squeeze(-1)
         mean = sums(errors) / count.clamp(min=1e-300).unsqueeze(-1)
         centred = errors - mean[place]
-        along, square, signs = rows @ self.direction, torch.linalg.vecdot(rows, rows), rows.sign()
+        along, square, signs = rows @ self.direction, torch.linalg.vecdot(rows, rows), signs_of(rows)
         moving, cosine = signs.abs(), torch.where(square > 0, along / square.sqrt(), 0)
         singles = [(centred @ self.direction).square(), (moving.sum(-1) == 0).double(), (along > 0).double(), cosine, square.square()]
         if self.information is not None:
