@@ -85,7 +85,7 @@ class Moments:
         place, errors = batches - first, rows - self.gradient
 
         def sums(numbers: Tensor) -> Tensor:
-            """By batch; not a product with a matrix, by which an infinite estimate would make the other batches NaN."""
+            """Sums by batch; a product with a matrix would carry an infinite estimate into the other batches as NaN."""
             return numbers.new_zeros(last - first + 1, *numbers.shape[1:]).index_add_(0, place, numbers * weights.unsqueeze(-1))
 
         count = sums(torch.ones_like(weights).unsqueeze(-1)).squeeze(-1)
