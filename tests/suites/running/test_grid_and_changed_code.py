@@ -160,18 +160,8 @@ def test_a_changed_score_file_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_suite_takes_its_portion_of_the_grid() -> None:
-    plan = dataclasses.replace(
-        SMALL,
-        suites=("bias", "sparsity"),
-        estimators=("ste",),
-        stages=("init", "early", "final"),
-        instances=5,
-        portions=(("sparsity", Portion(instances=2, stages=2)),),
-    )
-    assert [(cell.suite, cell.stage, cell.instances) for cell in grid(plan).cells] == [
-        ("bias", "init", 5),
-        ("sparsity", "init", 2),
-        ("bias", "early", 5),
-        ("bias", "final", 5),
-        ("sparsity", "final", 2),
-    ]
+    portions = (("sparsity", Portion(instances=2, stages=2)),)
+    plan = dataclasses.replace(SMALL, suites=("bias", "sparsity"), estimators=("ste",), instances=5, portions=portions)
+    cells = grid(dataclasses.replace(plan, stages=("init", "early", "final"))).cells
+    expected = [("bias", "init", 5), ("sparsity", "init", 2), ("bias", "early", 5), ("bias", "final", 5), ("sparsity", "final", 2)]
+    assert [(cell.suite, cell.stage, cell.instances) for cell in cells] == expected
