@@ -143,12 +143,14 @@ class MarginalOracle(Oracle):
         """
         single, inside = self._parameters("log_prob", scores, lengths)
         score, reach = self._score_indices if wants_indices("log_prob", as_indices) else self._score, self.reach(single)
-        result = score("log_prob", z, single, inside, Total(reach == 0, self._log_partition_of(single)))
+        log_partition = self._log_partition_of(single)
+        result = score("log_prob", z, single, inside, Total(reach == 0, log_partition))
         if reach == 2 and (exact := self._exact(single.detach())):
             large, law = exact
             total = Total(offsets=law.offsets.reshape(*large.shape, -1))
             value = score("log_prob", z.detach(), single.detach().double(), inside, total)
-            result = torch.where(large, exchanged_for(value, result), result)
+            # Of an infeasible item the exact sums are NaN.
+            result = torch.where(large & (log_partition > -math.inf), exchanged_for(value, result), result)
         return result.to(scores.dtype)
 
     @final

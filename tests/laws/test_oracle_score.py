@@ -65,3 +65,12 @@ def test_structures_and_scores_broadcast(case: OracleCase) -> None:
     assert torch.equal(case.oracle.log_prob(many, scores), expected.expand(4, 2, 3))
     alone = case.oracle.log_prob(many[0, 0, 0], scores[0, 0])  # sums of few items may have another order
     torch.testing.assert_close(alone, expected[0, 0], rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6, 1e30], ids=str)
+@cases
+def test_nothing_has_a_probability_where_all_is_forbidden(case: OracleCase, scale: float) -> None:
+    scores = scale * make_scores(case, "masked")
+    found = case.oracle.log_prob(structures(case)[0], scores)
+    assert not found.isnan().any()
+    assert bool((found[~case.oracle.feasible(scores)] == -math.inf).all())
