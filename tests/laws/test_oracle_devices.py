@@ -106,9 +106,11 @@ def test_plain_torch_on_a_device_finds_what_the_cpu_finds(case: OracleCase, ragg
 
     for operation in operations_of(case.oracle):
         if case.oracle.name != "assignment" or operation not in NOT_UNIQUE:
-            expected = called(operation, scores, lengths)
+            # With ties a projection may lie on a face that is no simplex, where atoms and gradients are not unique.
+            given = scores.index_copy(0, torch.tensor([2]), scores[:1]) if operation.startswith("project") else scores
+            expected = called(operation, given, lengths)
             with far_device():
-                found = called(operation, Far(scores), Far(lengths))
+                found = called(operation, Far(given), Far(lengths))
             for there, here in zip(found, expected, strict=True):
                 assert_same(held(there), here, operation, 1e-9)
     count = min(3, case.oracle.count(event))
