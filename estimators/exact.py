@@ -26,7 +26,7 @@ TYPICAL_RATE = 2e4
 
 
 class ListedOracle(MarginalOracle, EnumerableOracle):
-    """What a sum over all structures needs, as a type."""
+    """The oracle of a sum over all structures, as a type."""
 
 
 def too_many(name: str, oracle: EnumerableOracle, event_shape: tuple[int, ...], limit: int) -> str | None:

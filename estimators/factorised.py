@@ -69,7 +69,7 @@ def gumbels(oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Te
 def conditional_race(log_probs: Tensor, sample: Tensor, noise: Tensor) -> Tensor:
     """``log p + G`` given that the sample won the race, from Gumbel noise without conditions; differentiable.
 
-    The maximum is a Gumbel variable of location 0 whoever wins, and the others are Gumbel variables cut off there:
+    The maximum is a Gumbel variable of location 0 whichever part wins, and the others are Gumbel variables cut off there:
     ``x_D = G_D`` and ``x_j = −log(e^{−G_D} + e^{−log p_j − G_j})``.
     """
     return (sample * noise).sum(-1, keepdim=True) - _behind(log_probs, sample, noise)

@@ -108,7 +108,7 @@ class DecoupledGumbel(PathwiseEstimator[MarginalOracle], name="decoupled_st_gumb
 
     @property
     def noise(self) -> Gumbel:
-        """What the scores are perturbed by, in their own scale: ``τ_f G``."""
+        """The perturbation of the scores, in their own scale: ``τ_f G``."""
         return Gumbel(self.forward_temperature)
 
     calls = Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1, perturbations=1)

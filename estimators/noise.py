@@ -156,7 +156,7 @@ def make_noise(text: str) -> Noise:
 
 
 INTERVALS = 2048
-"""Of the table, in the logit of the probability; the relative error of a quantile is below 1e-8."""
+"""Spacing of the table, in the logit of the probability; the relative error of a quantile is below 1e-8."""
 
 MOST_TERMS = 200
 """A table takes seconds then; its cost grows with the square."""
@@ -236,7 +236,7 @@ class _Law:
         return np.stack([poisson @ self.at_most[near], above, poisson @ self.densities[near]])
 
     def log_quantiles(self, logits: Any) -> Any:
-        """By Newton's method, from an interpolation."""
+        """Newton's method, from an interpolation."""
         lowest = (ENDS[0] - 2 - np.log(self.at_most[0] or 1.0) + self.special.gammaln(self.least + 1)) / self.least
         lowest = min(lowest, np.log(self.mean) - 1)
         log_x = np.union1d(np.linspace(lowest, np.log(self.mean), 300), np.log(np.linspace(self.mean * 1e-2, self.last, 500)))

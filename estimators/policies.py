@@ -42,12 +42,12 @@ class Walks:
 
     @property
     def steps(self) -> Tensor:
-        """How many decisions come before each part: ``[*event]``, -1 for an ignored entry."""
+        """The number of decisions before each part: ``[*event]``, -1 for an ignored entry."""
         return self.oracle.steps(self.event, self.scores.device)
 
     @property
     def decisions(self) -> int:
-        """How many decisions a structure takes at most."""
+        """The largest number of decisions of a structure."""
         return int(self.oracle.steps(self.event, torch.device("cpu")).max()) + 1
 
     def per_part(self, values: Tensor) -> Tensor:
@@ -218,7 +218,7 @@ class StepLocalExpectation(
 
     ``Q_t(a)`` is the loss of the sample for the action that it took, and for every other the loss of an independent completion of
     ``a_<t, a``. Given the prefix each has the mean loss of its action, so that the estimate is unbiased, under either normalisation. What
-    `local_expectation` keeps as it was drawn, the rest of the sample, does not fit another action here, and is drawn anew.
+    `local_expectation` keeps as it was drawn, the rest of the sample, does not fit another action here, and is drawn again.
 
     Cost: N samples, one pass for the probabilities of the actions and its gradient; after every prefix, for each other action, one exact
     sample and one loss value.

@@ -6,6 +6,7 @@ learns nothing. None of them is in the registry of estimators, whose entries see
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,8 +51,13 @@ class Supervised(Estimator[Any]):
 
     def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
         """``[*batch]``: how far scores are from a structure; the options are those of the loss."""
-        taken = inspect.signature(self.measured).parameters
-        return self.measured(oracle, scores, gold, **{option: value for option, value in vars(self).items() if option in taken})
+        options = {name: value for name, value in vars(self).items() if name in _parameters(self.measured)}
+        return self.measured(oracle, scores, gold, **options)
+
+
+@functools.cache
+def _parameters(loss: Callable[..., Tensor]) -> frozenset[str]:
+    return frozenset(inspect.signature(loss).parameters)
 
 
 @dataclass(frozen=True)

@@ -242,7 +242,7 @@ def depends(losses: Tensor, point: Tensor) -> bool:
 
 
 def learns_besides(losses: Tensor, point: Tensor) -> bool:
-    """Whether anything but a point may get a gradient from losses; what a function of somebody's own holds back counts as such."""
+    """Whether anything but a point may get a gradient from losses; what a function of yours holds back counts as such."""
     waiting, known = [losses.grad_fn], set[Node | None]((None,))
     while waiting:
         node = waiting.pop()

@@ -123,7 +123,7 @@ def shares(logits: Tensor) -> Tensor:
 
 
 class _Ranked(ListedOracle, KBestOracle):
-    """What sum-and-sample needs, as a type."""
+    """The oracle of sum-and-sample, as a type."""
 
 
 @dataclass(frozen=True)
@@ -378,7 +378,7 @@ class ImportanceWeightedSet(SetEstimator, name="importance_weighted_set", refere
         return carry(value, (terms.to(scores.dtype) * oracle.log_prob(drawn.structures, scores)).sum(0))
 
     def _terms(self, losses: Tensor, probabilities: Tensor, weights: Tensor) -> Tensor:
-        """What the score of every structure is multiplied with, [k, *batch]."""
+        """The factor of the score of every structure, [k, *batch]."""
         total, mean = weights.sum(0), (weights * losses).sum(0)
         if not self.baseline:
             return weights * losses / (_at_least_tiny(total) if self.normalised else 1)

@@ -121,7 +121,7 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
         if not rows.is_cpu or not SERVING.get():
             return None
         kernel, event = executor.kernel(_packed(tuple(rows.shape[1:])), "kbest_parts", len(rows)), self._event(rows)
-        numbers = kernel.results((len(rows), k, self._written_parts(event)), rows, torch.int64)
+        numbers = kernels.zeros((len(rows), k, self._written_parts(event)), torch.int64)
         kernel(kernels.converted(rows.contiguous(), torch.float64), numbers)
         return numbers.sub_(1)
 

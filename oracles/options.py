@@ -69,7 +69,7 @@ Peers = Annotated[int, Within(least=2, because="the others are the baseline")]
 
 @dataclass(frozen=True, eq=False)
 class OptionKind:
-    """What an option takes; it prints as the end of ``expected ...``.
+    """The values that an option takes; it prints as the end of ``expected ...``.
 
     Attributes:
         expected: the words for it.
@@ -176,7 +176,7 @@ def _literal(text: str, readers: Readers) -> Any:
 
 
 ANYTHING = OptionKind("anything", lambda value: value, _literal)
-"""What nothing is known of, in somebody's own class: a Python literal, or text where it is none."""
+"""An option of unknown type, in a class of yours: a Python literal, or text if it is none."""
 
 _FUNCTION = _instance(Callable, "a torch.nn.Module or a function, which Python alone can give")
 _PLAIN: dict[Any, OptionKind] = {

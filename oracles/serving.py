@@ -37,7 +37,7 @@ OPERATIONS: dict[str, tuple[type, Call]] = {
 
 
 def served(oracle: Oracle, event: tuple[int, ...]) -> dict[str, str]:
-    """How each operation of an oracle is computed for scores of such an event shape: every one is called once.
+    """The code that computes each operation of an oracle for scores of such an event shape: every one is called once.
 
     Returns:
         ``executor`` (of derivations), ``kernel`` (compiled for this structure), or ``torch``, by operation. Operations that the oracle

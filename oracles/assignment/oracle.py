@@ -31,7 +31,7 @@ SUMMED = ("log_partition", "marginals", "covariance_product", "sample", "sample_
 
 @dataclass(frozen=True)
 class _Permutations(DerivedOracle):
-    """The same structures by derivations, for sums over them."""
+    """Permutations by derivations, for sums over them."""
 
     name: ClassVar[str] = "permutations"
     axes: ClassVar[tuple[str, ...]] = ("length", "length")

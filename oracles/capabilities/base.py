@@ -281,7 +281,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
             scores = torch.where(inside, scores, 0)
         elif scores.is_neg():  # a view of torch's that NumPy does not know
             scores = scores.resolve_neg()
-        # One cheap pass first: what is wrong in an ignored entry is nobody's business, and rare.
+        # One cheap pass first: errors in ignored entries are allowed, and rare.
         if scores.is_cpu and not kernels.below_infinity(share_rows(scores.detach(), self.event_ndim)):
             bad = ~(scores < math.inf) & self.read_mask(self._event(scores), scores.device)
             if bool(bad.any()):

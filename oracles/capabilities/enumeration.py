@@ -106,7 +106,7 @@ class EnumerableOracle(Oracle):
         kernel = kernels.find_unranking(self._unranking, ranks, event_shape, self.kernel_options())
         if kernel is None:
             return self._unrank(ranks, event_shape)
-        structures = kernel.results((len(ranks), *event_shape), ranks, torch.uint8)
+        structures = kernels.zeros((len(ranks), *event_shape), torch.uint8)
         kernel(ranks, structures)
         return structures
 
@@ -186,6 +186,6 @@ class KBestOracle(Oracle):
         if kernel is None:
             return None
         natural = kernels.converted(self.natural_parameters(rows).contiguous(), torch.float64)
-        numbers = kernel.results((len(rows), k, self._written_parts(self._event(rows))), rows, torch.int64)
+        numbers = kernels.zeros((len(rows), k, self._written_parts(self._event(rows))), torch.int64)
         kernel(natural, numbers)
         return numbers.sub_(1)

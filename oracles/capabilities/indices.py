@@ -167,7 +167,7 @@ class IndexedStructures(abc.ABC):
     def _kernel_parts(
         self, operation: str, inputs: tuple[Tensor, ...], shape: tuple[int, ...], reference: Callable[..., tuple[Tensor]]
     ) -> Tensor | None:
-        """What a kernel of parts finds, ``[b, *shape, p]``; None without one. Kernels write 1 + part, and leave 0 where there is none."""
+        """Parts that a kernel finds, ``[b, *shape, p]``; None without one. Kernels write 1 + part, and leave 0 where there is none."""
         rows = inputs[0]
         kernel = self._kernel(operation, rows)
         if kernel is None:

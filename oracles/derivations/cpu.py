@@ -7,7 +7,7 @@ to `LARGEST` cannot leave. What an edge adds to its node, by the weight of that,
 everything else follows from those by products and sums, of numbers up to 1.
 
 Where nodes of one item lie side by side, the last vector of a segment goes beyond it: bottom up, that is written over by the next segment;
-top down, it counts nothing. An item's numbers do not depend on those beside it.
+top down, it counts nothing. An item's numbers do not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class DerivationWorkspace(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """What a pass asks of a segment; see `packing.Packed`."""
+    """A segment, as passes read it; see `packing.Packed`."""
 
     start: int
     height: int
@@ -208,13 +208,13 @@ def _workspace(packed, lanes: int, wide: bool, deep: bool, twice: bool):
 
 @inlined
 def size_of(numbers) -> int:
-    """How many rows there are."""
+    """The number of rows."""
     return numbers.doubles.shape[0] + numbers.singles.shape[0]
 
 
 @inlined
 def vectors_of(packed, lanes) -> int:
-    """How many vectors the scores of the items side by side are."""
+    """The number of vectors of scores of the items side by side."""
     return len(packed.used) if lanes > 1 else len(packed.straight)
 
 
@@ -292,7 +292,7 @@ def _hand_out(packed, numbers, start, begin, end, rows):
 
 @uncounted
 def _lay_back(packed, numbers, log_partition, start, count, rows):
-    """The same for items side by side."""
+    """Write the numbers of items side by side, and leave 0 behind."""
     used, feasible = packed.used, 0
     for lane in range(count):
         feasible += log_partition[start + lane] > -math.inf
@@ -328,7 +328,7 @@ def _segment(packed, lanes, x):
 
 @inlined
 def _kind(packed, lanes, x):
-    """What a segment is spelt out as."""
+    """The kind of a segment: passes have a branch for each."""
     kind = packed.segments[x, 9]
     return ANYTHING if kind == CHAIN and lanes > 1 else kind
 
@@ -353,7 +353,7 @@ def _operand(numbers, at, moves, lanes, i):
 
 @inlined
 def _product(nodes, parts, columns, k, segment, i):
-    """What the k-th edges add to their nodes, but for what all edges of a node take."""
+    """The terms that the k-th edges add to their nodes, without the part that all edges of a node take."""
     value = _operand(nodes, columns[k, 0] * segment.lanes, segment.first_moves, segment.lanes, i)
     if segment.joins:
         value = multiply(value, _operand(nodes, columns[k, 1] * segment.lanes, segment.second_moves, segment.lanes, i))
@@ -377,7 +377,7 @@ def _add_product(nodes, parts, columns, k, segment, i, to):
 
 @inlined
 def _sum(nodes, parts, columns, k, segment, i):
-    """The same of logarithms and exponents."""
+    """`_product` of logarithms and exponents: a sum."""
     value = _operand(nodes, columns[k, 0] * segment.lanes, segment.first_moves, segment.lanes, i)
     if segment.joins:
         value = add(value, _operand(nodes, columns[k, 1] * segment.lanes, segment.second_moves, segment.lanes, i))
@@ -445,7 +445,7 @@ def _inside(packed, lanes, space, rows, wide, start, count, log_partition, certi
 
 @uncounted
 def _find_shift(packed, lanes, space, rows, start, count):
-    """What is taken off the score of a unit.
+    """The shift of the score of a unit.
 
     Where scores are like independent normal variables, it is the log-partition by unit, of which Derrida's random energy model (1981) says
     by part: mean, entropy and half the variance; from where that entropy is used up, the largest score.
@@ -550,7 +550,7 @@ def _sum_edges(columns, space, segment):
 
 @inlined
 def _sum_edges_of_chain(columns, space, segment):
-    """The same for four vectors of nodes at a time, none of whose sums waits for the others; the last one may be the same again."""
+    """Sum edges of four vectors of nodes at a time, none of which waits for the others; the last one may be repeated."""
     nodes, weights, last = space.nodes, space.weights, max(segment.height - 1, 0) // WIDTH * WIDTH
     for i in range(0, segment.height, 4 * WIDTH):
         one, two, three, four = spread(0.0), spread(0.0), spread(0.0), spread(0.0)
@@ -712,7 +712,7 @@ def _outside_edges(columns, space, segment, wide):
 
 @inlined
 def _places(columns, k, segment):
-    """Of the nodes and the part of the first of the k-th edges."""
+    """Places of the nodes and the part of the first of the k-th edges."""
     return columns[k, 0] * segment.lanes, columns[k, 1] * segment.lanes, columns[k, 2] * segment.lanes
 
 
@@ -875,7 +875,7 @@ def _maximise_edges(columns, scores, best, segment):
 
 @inlined
 def _maximise_edges_of_chain(columns, scores, best, segment):
-    """The same for four vectors of nodes at a time, as in `_sum_edges_of_chain`; the last one of a segment may be the same again."""
+    """Maxima for four vectors of nodes at a time, as in `_sum_edges_of_chain`; the last one of a segment may be repeated."""
     last = max(segment.height - 1, 0) // WIDTH * WIDTH
     for i in range(0, segment.height, 4 * WIDTH):
         one, two, three, four = spread(-math.inf), spread(-math.inf), spread(-math.inf), spread(-math.inf)

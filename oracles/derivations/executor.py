@@ -63,7 +63,7 @@ def argmax(rows: Array, structures: Array, how: Layout) -> None:
 
 
 def argmax_parts(rows: Array, numbers: Array, how: Layout) -> None:
-    """The same structures by the numbers of their parts in ascending order, [b, p]: 1 + part, 0 behind the last."""
+    """The structures of `argmax` by the numbers of their parts in ascending order, [b, p]: 1 + part, 0 behind the last."""
     _cpu().argmax(*how, _numbers(rows), _NONE[0], numbers)
 
 
@@ -73,7 +73,7 @@ def kbest(rows: Array, structures: Array, how: Layout) -> None:
 
 
 def kbest_parts(rows: Array, numbers: Array, how: Layout) -> None:
-    """The same structures by the numbers of their parts in ascending order, [b, k, p]: 1 + part, 0 behind the last."""
+    """The structures of `kbest` by the numbers of their parts in ascending order, [b, k, p]: 1 + part, 0 behind the last."""
     _kbest().kbest(*how, _numbers(rows), _NONE[1], numbers)
 
 
@@ -125,7 +125,7 @@ def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, ho
 
 
 def sample_parts(rows: Array, uniforms: Array, numbers: Array, certified: Array, how: Layout) -> None:
-    """The same structures by the numbers of their parts in ascending order, [b, s, p]: 1 + part, 0 behind the last."""
+    """The structures of `sample` by the numbers of their parts in ascending order, [b, s, p]: 1 + part, 0 behind the last."""
 
     def draw(wide: bool, rows: Array, uniforms: Array, found: Array, certified: Array) -> None:
         _cpu().sample(*how, _numbers(rows), uniforms, wide, _NONE[1], found, certified)

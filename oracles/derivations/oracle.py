@@ -209,7 +209,7 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
             listed = algorithms.kbest(self._tables_for(rows), rows.flatten(1), k)
             return listed.reshape(k, *rows.shape)
         # Few numbers are 1: what is written, and cast to the dtype of the scores, is mostly zeros, of which float32 has the fewest bytes.
-        structures = kernel.results((len(rows), k, *rows.shape[1:]), rows, torch.float32)
+        structures = kernels.zeros((len(rows), k, *rows.shape[1:]), torch.float32)
         kernel(rows.contiguous(), structures)
         return structures.movedim(1, 0)
 
@@ -217,7 +217,7 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
         kernel, event = StatedOracle._kernel(self, "kbest_parts", rows), self._event(rows)
         if not isinstance(kernel, kernels.Kernel):
             return super()._listed_indices(rows, k)
-        numbers = kernel.results((len(rows), k, self._written_parts(event)), rows, torch.int64)
+        numbers = kernels.zeros((len(rows), k, self._written_parts(event)), torch.int64)
         kernel(kernels.converted(self.natural_parameters(rows).contiguous(), torch.float64), numbers)
         return self._from_parts(numbers.sub_(1), event)
 
@@ -232,7 +232,7 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
         kernel = executor.unranking(packed, _ranking(self, event_shape))
         # How often a part is counted, at most once for each node of a derivation, must fit.
         fits = self._tables(event_shape).binary is None or int(packed.sizes[STEPS]) < 256
-        structures = kernel.results((len(ranks), *event_shape), ranks, torch.uint8 if fits else torch.int64)
+        structures = kernels.zeros((len(ranks), *event_shape), torch.uint8 if fits else torch.int64)
         kernel(ranks.contiguous(), structures)
         return structures
 

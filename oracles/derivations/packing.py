@@ -1,8 +1,9 @@
 """Hypergraphs of derivations in flat arrays, for the compiled executor: without dead items, and with columns that move by 0 or 1.
 
-Walks read the edges of one node after another. Passes read *segments*: nodes with the same number of edges, whose k-th edges lead to one
-node, or to nodes that follow each other, and take parts likewise. So k-th edges (a *column*) are three numbers for all nodes of a segment,
-and an edge of eight nodes is a vector instruction. Parts are renumbered to that end; nodes keep the order in which the author adds them.
+Walks read the edges of one node after another. Passes read *segments*: nodes with the same number of edges. Their k-th edges lead to one
+node, or to nodes that follow each other, and take one part, or parts that follow each other. So k-th edges (a *column*) are three numbers
+for all nodes of a segment, and an edge of eight nodes is a vector instruction. Parts are renumbered to that end; nodes keep the order in
+which the author adds them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ WIDTH = 8
 """Numbers of a vector, as in `kernels.vectors`."""
 
 SCORE_LIMIT, WIDE_SCORE_LIMIT = 50.0, 150.0
-"""Of the sizes of shifted scores: a product of a weight and two nodes stays within float64, and one of a weight and a node."""
+"""Limits of shifted scores: a product of a weight and two nodes stays within float64, and one of a weight and a node."""
 
 JOINS, EACH = 1, 2
 """Flags of a level: its edges lead to two nodes; each of them takes a part of its own, and not all edges of a node the same."""
@@ -37,7 +38,7 @@ NEAR = 2**13
 """Nodes and parts of which eight items are in the processor's own cache."""
 
 SHORT = 2.0
-"""How many times as many vector instructions nodes side by side may take before items do without the cache."""
+"""Factor: so many times as many vector instructions nodes side by side may take before items do without the cache."""
 
 ENTRIES, STEPS, WAITING, UNITS, PLACES, ITEMS, ALIKE = range(7)
 """Places in `Packed.sizes`."""
@@ -232,7 +233,7 @@ class _Edges:
         self.before = self.here - np.repeat(sizes, sizes)
 
     def _strides(self, numbers: Array, nothing: int) -> Array:
-        """By node, how the columns of its edges move from the node before."""
+        """Moves of the columns of each node from the node before."""
         strides = np.full(len(self.counts), BROKEN)
         if not len(self.here):
             return strides

@@ -132,11 +132,6 @@ class Kernel(NamedTuple):
     def __call__(self, *tensors: Tensor) -> None:
         launch(self.function, tensors, self.options, self.operations)
 
-    @staticmethod
-    def results(shape: tuple[int, ...], rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Room for results: `zeros`, most of which a kernel leaves as they are."""
-        return zeros(shape, dtype or rows.dtype)
-
     def computed(
         self, inputs: tuple[Tensor, ...], outputs: Sequence[Output], reference: Reference, *, certified: bool = True
     ) -> Sequence[Tensor]:

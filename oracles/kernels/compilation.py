@@ -229,7 +229,7 @@ those below, which have the wrappers.
 """
 
 inlined: Any = _uncounted(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
-"""The same, in place of every call: for functions of many arrays, which take longer to pass than a short loop over them."""
+"""`uncounted`, inlined in place of every call: for functions of many arrays, which take longer to pass than a short loop over them."""
 
 shared: Any = _uncounted()
 """As it is written, for Python and for compiled functions."""

@@ -40,7 +40,7 @@ _HUES = {
 """Hues by module of the estimator, and of all other ones; estimators of one hue spread over a tenth of the circle."""
 
 _LIGHTNESS = (0.54, 0.64)
-"""Of OKLab. Between these, every hue has a contrast of at least 3 : 1 on a white page and on a dark one."""
+"""Lightness in OKLab. Between these, every hue has a contrast of at least 3 : 1 on a white page and on a dark one."""
 
 _OKLAB = ((1, 0.39633778, 0.21580376), (1, -0.10556135, -0.06385417), (1, -0.08948418, -1.29148555))
 _LINEAR_RGB = ((4.07674166, -3.30771159, 0.23096993), (-1.268438, 2.60975740, -0.34131940), (-0.00419609, -0.70341861, 1.70761470))

@@ -27,7 +27,7 @@ HEADLINES = {
     "crashed": ("CRASHED", "bold red", "it raised an exception, and no violation is proven"),
     "undecided": ("UNDECIDED", "bold yellow", "no law is violated, and some could not be decided"),
 }
-"""By verdict: the word, its style, its meaning."""
+"""Verdicts: the word, its style, its meaning."""
 
 MARKS = {
     "violated": ("VIOLATED", "bold red"),
@@ -36,7 +36,7 @@ MARKS = {
     "skipped": ("not asked", "dim"),
     "holds": ("holds", "green"),
 }
-"""By status: the word and its style, in the order of the screen."""
+"""Statuses: the word and its style, in the order of the screen."""
 
 MAX_CAUSES = 4
 

@@ -134,7 +134,7 @@ def case_of(event: tuple[int, ...]) -> OracleCase:
 
 
 def chances(scores: Tensor, tree: str) -> list[float]:
-    """Of going right, node by node and category by category."""
+    """Probabilities of going right, node by node and category by category."""
     found = []
     for p in scores.softmax(-1).reshape(-1, scores.shape[-1]).tolist():
         p, (right, left) = (sorted(p), sticks(len(p), CPU)) if tree == "sticks" else (p, halves(len(p), CPU))

@@ -106,7 +106,7 @@ def test_many_rows_of_a_large_space_with_local_policies() -> None:
 
 
 RELAXED = tuple(case for case in CASES if type(case.oracle) in WALKS and case.potentials is None)
-"""Where scores are natural parameters, in which the value is convex."""
+"""Cases whose scores are natural parameters, in which the value is convex."""
 
 
 cases = pytest.mark.parametrize("case", RELAXED, ids=str)

@@ -1,4 +1,4 @@
-"""Straight-through estimators, Gumbel relaxations and perturbation: edges, exactness and refusals beside the formulas of the catalogue."""
+"""Straight-through estimators, Gumbel relaxations and perturbation: edges, exactness and refusals; the catalogue has their formulas."""
 
 from __future__ import annotations
 

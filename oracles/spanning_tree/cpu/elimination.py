@@ -48,7 +48,7 @@ DEEPEST = -660.0
 """The least exponent of a weight."""
 
 SMALLEST, LARGEST = 1e-285, 1e285
-"""What all sums of heads must lie between, and the weight of an arc over a word where some are forbidden: what is lost below 1e-308 is then
+"""Bounds of all sums of heads, and the weight of an arc over a word where some are forbidden: what is lost below 1e-308 is then
 less than 1e-18 of it, at any n below 10⁵."""
 
 
@@ -89,7 +89,7 @@ def weigh(rows, first, single_root, space, weights):
 
 @uncounted
 def items_from(rows, first):
-    """Where `LANES` items from one on begin in an array [b, n + 1, n + 1]; the last one again where there are fewer."""
+    """Places at which `LANES` items from one on begin in an array [b, n + 1, n + 1]; the last one again where there are fewer."""
     last, each = rows.shape[0] - 1, rows.shape[1] * rows.shape[2]
     return min(first, last) * each, min(first + 1, last) * each, min(first + 2, last) * each, min(first + 3, last) * each
 
@@ -337,7 +337,7 @@ def _reach(weights, source, start, size, word, k, extent):
 
 @uncounted
 def _replace_root(weights, rates, start, size, low, k, ends, level):
-    """Where a word from ``low`` to k has taken the root's place, what stood at the root before is none of its arcs' weights."""
+    """If a word from ``low`` to k has taken the root's place, what stood at the root before is none of its arcs' weights."""
     for lane in range(LANES):
         word = ends[level * LANES + lane]
         if low <= word <= k:

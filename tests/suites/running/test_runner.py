@@ -97,8 +97,8 @@ def large_plan(folder: Path, oracle: str, loss: str, estimators: tuple[str, ...]
 @pytest.mark.parametrize("loss", ["squared_distance", "mlp"])
 def test_every_loss_on_large_trees(loss: str, tmp_path: Path) -> None:
     large = large_plan(tmp_path, "spanning_tree", loss, ("exact", "reinforce"))
-    foretold = grid(large)
-    assert {row.estimator for row in foretold.skips if not row.suite} == {"exact"}
+    planned = grid(large)
+    assert {row.estimator for row in planned.skips if not row.suite} == {"exact"}
     rows = run(large, tmp_path / "out", machine=HERE)
     assert {row.status for row in rows} <= {"ok", "skipped"}
     skipped = {row.suite for row in rows if row.status == "skipped" and row.estimator == "reinforce"}

@@ -76,7 +76,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "expected a task on which structures help": {"ceiling": Clusters.floor},
     "failed with KeyError: 'nothing'": {"judge": failing},
 }
-"""What a sentence of the check says, and the methods that break the contract."""
+"""Sentences of the check, and the methods that break the contract."""
 
 
 @pytest.mark.parametrize("sentence", FAULTS)
