@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import importlib
 import math
 from dataclasses import dataclass
@@ -37,10 +36,6 @@ class SoftmaxOracle(FactorisedOracle):
 
     kernel: ClassVar[str | None] = "softmax"
 
-    @abc.abstractmethod
-    def _sum_of_structures(self, rows: Tensor) -> Tensor:
-        """Log-partition of scores [..., *event], of which nobody asks the derivative."""
-
     def _indices_of(self, structures: Tensor) -> Tensor:
         return chosen(structures, -1)
 
@@ -50,7 +45,11 @@ class SoftmaxOracle(FactorisedOracle):
         return torch.where(feasible.reshape(-1, *[1] * (places.ndim - 1)), places, NONE)
 
     def _argmax(self, rows: Tensor) -> Tensor:
-        return torch.zeros_like(rows).scatter_(-1, rows.argmax(-1, keepdim=True), 1)
+        places = self._best_indices(rows).unsqueeze(-1)
+        return torch.zeros_like(rows).scatter_(-1, places.clamp(min=0), (places >= 0).to(rows.dtype))
+
+    def _reference_argmax(self, rows: Tensor) -> tuple[Tensor]:
+        return (self._argmax(rows),)
 
     def _law(self, rows: Tensor) -> ExactLaw | None:
         lines = rows.reshape(len(rows), -1, rows.shape[-1])
@@ -65,15 +64,8 @@ class SoftmaxOracle(FactorisedOracle):
         found = feasible_softmax(valid) if differentiated(valid) else None
         return super()._marginals_at(structure, valid) if found is None else exchanged_for(structure, found)
 
-    def _compute_log_partition(self, scores: Tensor) -> Tensor:
-        return (
-            super()._compute_log_partition(scores)
-            if kernels.enabled(scores)
-            else self._rowwise(lambda rows: (self._sum_of_structures(rows),), scores)[0]
-        )
-
     def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return softmax(rows, self.event_ndim), self._sum_of_structures(rows)
+        return softmax(rows, self.event_ndim), self._log_partition(rows)
 
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
         marginals = softmax(at_least_single(scores), self.event_ndim)
@@ -127,9 +119,6 @@ class Categorical(SoftmaxOracle, ProjectionOracle, EnumerableOracle, KBestOracle
     def _log_partition(self, rows: Tensor) -> Tensor:
         return log_sum_exp(rows, -1)
 
-    def _sum_of_structures(self, rows: Tensor) -> Tensor:
-        return rows.logsumexp(-1)
-
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return 1
 
@@ -179,6 +168,8 @@ def softmax(rows: Tensor, event_ndim: int = 1) -> Tensor:
         event_ndim: how many of the last dimensions are one item.
     """
     probabilities = rows.softmax(-1)
+    if probabilities.is_cpu and kernels.below_infinity(probabilities.detach()):
+        return probabilities
     feasible = (rows > -math.inf).any(-1).flatten(rows.ndim - event_ndim).all(-1) if event_ndim > 1 else (rows > -math.inf).any(-1)
     return torch.where(unsqueeze_event(feasible, event_ndim), probabilities, 0)
 
@@ -188,18 +179,10 @@ def feasible_softmax(scores: Tensor) -> Tensor | None:
 
     None too where a row of it is NaN, as it is by -inf alone, by +inf and by NaN. A function of Python takes twice as long for autograd.
     """
-    # Between a forward and a backward pass every check finds its code far from the processor: there are few.
-    if not (kernels.enabled(scores) and scores.is_contiguous() and scores.numel()):
+    if not (kernels.enabled(scores) and scores.is_contiguous()):
         return None
     probabilities = scores.softmax(-1)
-    shown = probabilities.detach().numpy()
-    return probabilities if _looks().are_numbers(shown.reshape(-1, shown.shape[-1])) else None
-
-
-@cache
-def _looks() -> Any:
-    # Loads the compiler.
-    return importlib.import_module(".softmax.cpu", __package__)
+    return probabilities if kernels.below_infinity(probabilities.detach()) else None
 
 
 def softmax_product(probabilities: Tensor, direction: Tensor) -> Tensor:

@@ -86,9 +86,6 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
         feasible = (each > -math.inf).all(-1, keepdim=True)
         return torch.where(feasible.squeeze(-1), torch.where(feasible, each, 0).sum(-1), -math.inf)
 
-    def _sum_of_structures(self, rows: Tensor) -> Tensor:
-        return _log_partition(rows)
-
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0]
 
@@ -156,11 +153,6 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
             digits.append(ranks % parts)
             ranks = ranks // parts
         return torch.stack(digits[::-1], -1).unsqueeze(-1) == torch.arange(parts, device=ranks.device)
-
-
-def _log_partition(rows: Tensor) -> Tensor:
-    """``Σ_i log Σ_j exp θ_ij``: without +inf, -inf where one category is."""
-    return rows.logsumexp(-1).sum(-1)
 
 
 def _where_feasible(rows: Tensor, values: Tensor) -> Tensor:

@@ -28,24 +28,23 @@ def operations(event: tuple[int, ...]) -> int:
     return math.prod(event)
 
 
-COMPLETE = frozenset({"argmax", "argmax_indices", "log_partition", "marginals"})
+COMPLETE = frozenset({"argmax", "log_partition", "marginals"})
 """Kernels that compute every row: they write no certificates."""
 
 
 @compiled
 def argmax(rows: np.ndarray, structures: np.ndarray) -> None:
     """A one among zeros in each line, at the first of its greatest; none where an item has a line of -inf."""
-    lines = _lines(rows)
-    places = np.empty(len(lines), np.int64)
-    _find(lines, len(rows), places)
+    lines, ones = _lines(rows), _lines(structures)
+    each = len(lines) // max(1, len(rows))
     structures[:] = 0
-    _mark(places, _lines(structures))
-
-
-@compiled
-def argmax_indices(rows: np.ndarray, places: np.ndarray) -> None:
-    """The same places as numbers [b, ...]."""
-    _find(_lines(rows), len(rows), places.reshape(-1))
+    for item in range(len(rows)):
+        for k in range(item * each, (item + 1) * each):
+            greatest = top(lines[k])
+            if greatest == -math.inf:
+                structures[item] = 0
+                break
+            ones[k, first_place(lines[k], greatest)] = 1
 
 
 @compiled
@@ -73,15 +72,6 @@ def sample_parts(rows: np.ndarray, uniforms: np.ndarray, numbers: np.ndarray, ce
     """The same draws by the numbers of their parts, [b, s, lines]."""
     certified[:] = True
     _draw(rows, uniforms, no_structures(rows, 1), numbers)
-
-
-@compiled
-def are_numbers(probabilities: np.ndarray) -> bool:
-    """Whether no line of a softmax [lines, n] is NaN: then its first number is."""
-    some = True
-    for line in range(len(probabilities)):
-        some &= probabilities[line, 0] >= 0
-    return some
 
 
 @inner
@@ -192,24 +182,3 @@ def _search(sums: np.ndarray, shares: np.ndarray, places: np.ndarray) -> None:
         for draw in range(len(places)):
             places[draw] += half * (sums[np.uint64(places[draw] + half - 1)] <= shares[draw] * whole)
         left -= half
-
-
-@uncounted
-def _find(lines: np.ndarray, items: int, places: np.ndarray) -> None:
-    """Write where the greatest of each line stands first, -1 in items with a line of -inf."""
-    each = len(lines) // max(1, items)
-    for item in range(items):
-        some = True
-        for k in range(item * each, (item + 1) * each):
-            greatest = top(lines[k])
-            places[k] = first_place(lines[k], greatest)
-            some &= greatest > -math.inf
-        for k in range(item * each, 0 if some else (item + 1) * each):
-            places[k] = -1
-
-
-@uncounted
-def _mark(places: np.ndarray, structures: np.ndarray) -> None:
-    for k in range(len(places)):
-        if places[k] >= 0:
-            structures[k, places[k]] = 1

@@ -99,7 +99,8 @@ def large() -> dict[str, Any]:
 def _summary(summary: Any) -> list[float] | None:
     if summary is None:
         return None
-    return [*_numbers(summary.error), *_numbers(summary.trace), *_numbers(summary.informed)]
+    estimates = summary.estimates
+    return [*_numbers(summary.error), *_numbers(summary.trace), *([] if estimates is None else _numbers(estimates.informed))]
 
 
 def replays() -> dict[str, Any]:
