@@ -25,6 +25,7 @@ from ..kernels.parts import allowed, ascend, mark, number
 from ..kernels.vectors import (
     WIDTH,
     add,
+    collect,
     divide,
     greatest,
     high_half,
@@ -232,18 +233,21 @@ def gather(packed, lanes, rows, start, count, begin, end, scores):
 
 @inlined
 def _vector_of(packed, rows, start, vector, scores):
-    """The scores of some parts of one item, brought together in their place where they are no neighbours."""
-    at = vector * WIDTH
+    """The scores of some parts of one item. The last ones are completed by 0, in their place."""
+    if rows.singles.shape[0] > 0:
+        return _vector_in(packed, rows.singles, start, vector, scores)
+    return _vector_in(packed, rows.doubles, start, vector, scores)
+
+
+@inlined
+def _vector_in(packed, rows, start, vector, scores):
+    used, at, row = packed.used, vector * WIDTH, start * rows.shape[1]
     if packed.straight[vector]:
-        if rows.singles.shape[0] > 0:
-            return load(rows.singles, start * rows.singles.shape[1] + packed.used[at])
-        return load(rows.doubles, start * rows.doubles.shape[1] + packed.used[at])
+        return load(rows, row + used[at])
+    if at + WIDTH <= len(used):
+        return collect(rows, row, used, at)
     for place in range(at, at + WIDTH):
-        if place < len(packed.used):
-            entry = packed.used[place]
-            scores[place] = rows.singles[start, entry] if rows.singles.shape[0] > 0 else rows.doubles[start, entry]
-        else:
-            scores[place] = 0.0
+        scores[place] = rows[start, used[place]] if place < len(used) else 0.0
     return load(scores, at)
 
 
@@ -275,18 +279,22 @@ def _scatter(packed, lanes, numbers, log_partition, start, count, rows):
 @inlined
 def _hand_out(packed, numbers, start, begin, end, rows):
     """Write some vectors of one item, and leave 0 behind."""
+    if rows.singles.shape[0] > 0:
+        _hand_to(packed, numbers, start, begin, end, rows.singles)
+    else:
+        _hand_to(packed, numbers, start, begin, end, rows.doubles)
+
+
+@inlined
+def _hand_to(packed, numbers, start, begin, end, rows):
     used = packed.used
-    for at in range(begin * WIDTH, end * WIDTH, WIDTH):
-        if packed.straight[at // WIDTH] and rows.singles.shape[0] > 0:
-            store(rows.singles, start * rows.singles.shape[1] + used[at], load(numbers, at))
-        elif packed.straight[at // WIDTH]:
-            store(rows.doubles, start * rows.doubles.shape[1] + used[at], load(numbers, at))
+    for vector in range(begin, end):
+        at = vector * WIDTH
+        if packed.straight[vector]:
+            store(rows, start * rows.shape[1] + used[at], load(numbers, at))
         else:
-            for place in range(at, min(at + WIDTH, len(used))):
-                if rows.singles.shape[0] > 0:
-                    rows.singles[start, used[place]] = numbers[place]
-                else:
-                    rows.doubles[start, used[place]] = numbers[place]
+            for place in range(uint64(at), uint64(min(at + WIDTH, len(used)))):
+                rows[start, uint64(used[place])] = numbers[place]
         store(numbers, at, spread(0.0))
 
 

@@ -34,8 +34,11 @@ ANY, BROKEN = -1, 2
 SEVERAL = 4
 """Items from which on these lie side by side, and not nodes, where that pays."""
 
-NEAR = 2**13
-"""Nodes and parts of which eight items are in the processor's own cache."""
+NEAR = 2**14
+"""Nodes and parts of which eight items are in the processor's own cache.
+
+Parts that are neighbours in the event count twice: one instruction reads eight of one item, but eight items take one for each.
+"""
 
 SHORT = 2.0
 """Factor: so many times as many vector instructions nodes side by side may take before items do without the cache."""
@@ -189,9 +192,10 @@ def _packed(derivations: Any, levels: list[_Level], reached: Array) -> Packed:
     segments[:, 8] = np.maximum.accumulate(needed + 1)
     segments[:, 8] = -(-segments[:, 8] // WIDTH)
     edges_alone, edges_together = (-(-segments[:, 1] // WIDTH) * segments[:, 2]).sum(), (segments[:, 1] * segments[:, 2]).sum() / WIDTH
-    together = shift + len(counts) + width <= NEAR or edges_alone > SHORT * edges_together
     blocks = entries.reshape(-1, WIDTH)
-    real = np.arange(width).reshape(-1, WIDTH)[:, -1] < len(used)
+    straight = (np.arange(width).reshape(-1, WIDTH)[:, -1] < len(used)) & (np.diff(blocks, axis=1) == 1).all(1)
+    near = shift + len(counts) + width + WIDTH * int(straight.sum()) <= NEAR
+    together = near or edges_alone > SHORT * edges_together
     padding = np.zeros(width - len(used) + WIDTH)
     of_sizes = derivations.sizes is not None
     packed = Packed(
@@ -202,7 +206,7 @@ def _packed(derivations: Any, levels: list[_Level], reached: Array) -> Packed:
         part(edges.parts).astype(np.int32),
         np.concatenate([np.full(shift, width), part(edges.node_parts)]).astype(np.int32),
         used[order],
-        real & (np.diff(blocks, axis=1) == 1).all(1),
+        straight,
         np.append(np.zeros(len(used)), padding),
         np.append(derivations.sizes.numpy()[used[order]].astype(float) if of_sizes else np.ones(len(used)), padding),
         np.array([derivations.parts, 0, 0, 0, width + max(nothings, 1), SEVERAL if together else np.iinfo(np.int64).max, not of_sizes]),

@@ -86,6 +86,24 @@ def own_width(typing_context: Any, array: Any) -> Any:
 
 
 @_operation
+def collect(typing_context: Any, array: Any, start: Any, places: Any, at: Any) -> Any:
+    """The vector of an array's numbers at ``start`` plus each of `WIDTH` places, listed from ``at`` on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, vector = signature.args[0], ir.Constant(_VECTOR, ir.Undefined)
+        array, start, places, at = arguments
+        table = _pointer(context, builder, signature.args[2], places, at, ir.IntType(64))
+        for lane in range(WIDTH):
+            place = builder.add(start, builder.load(builder.gep(table, [ir.Constant(ir.IntType(64), lane)])))
+            number = builder.load(_pointer(context, builder, kind, array, place, context.get_data_type(kind.dtype)))
+            number = builder.fpext(number, _VECTOR.element) if kind.dtype == types.float32 else number
+            vector = builder.insert_element(vector, number, ir.Constant(ir.IntType(32), lane))
+        return vector
+
+    return _LANES(array, types.intp, places, types.intp), generate
+
+
+@_operation
 def load_own(typing_context: Any, array: Any, place: Any) -> Any:
     """The vector at a place of an array, in its own precision."""
     own = _own(array)
