@@ -1,0 +1,98 @@
+"""Ignored entries are never read, forbidden parts have neither mass nor gradient, and nothing is NaN; infeasible items give zeros."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import ORACLE_CASES, OracleCase, make_scores, read_parts, seeded, structures
+from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, operations_of
+
+cases = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+
+SHAPED = {"argmax", "marginals", "sample", "project", "relax", "relaxed_sample"}
+"""Results that are structures or points between them."""
+
+INFEASIBLE = {"log_partition": -math.inf, "log_prob": -math.inf, "relaxed_value": -math.inf, "project_gap": math.inf}
+"""Results for an infeasible item that are not 0."""
+
+UNWEIGHTED = {"free_parts", "feasible", "step_log_probs"}
+"""Results that say what is possible, or are no sums over structures."""
+
+
+def forbidding_scores(case: OracleCase) -> Tensor:
+    """Random masks; one structure left; all but one part forbidden; the parts of the first or last structure forbidden."""
+    first, last, finite = structures(case)[0], structures(case)[-1], make_scores(case, 1.0, rows=5, seed=1)
+    one = torch.arange(first.numel()).reshape(case.event) == 0
+    keep = torch.stack([last > 0, first > 0, one, first == 0, last == 0])
+    return torch.cat([make_scores(case, "masked", rows=8), finite.masked_fill(~keep, -math.inf)])
+
+
+def derivatives(result: Tensor, scores: Tensor) -> tuple[Tensor, ...]:
+    """The first and, if there is one, the second derivative of squares."""
+    (first,) = torch.autograd.grad(result.square().sum(), scores, create_graph=True)
+    return (first, torch.autograd.grad(first.square().sum(), scores)[0]) if first.requires_grad else (first,)
+
+
+@cases
+def test_ignored_entries_are_never_read(case: OracleCase, device: torch.device) -> None:
+    used = read_parts(case)
+    assert torch.equal(case.oracle.read_mask(case.event, device).cpu(), used)
+    if bool(used.all()):
+        return
+    masked, plain = make_scores(case, "masked", rows=6), make_scores(case, 1.0, rows=4)
+    for operation in operations_of(case.oracle):
+        compute = lambda scores, operation=operation: OPERATIONS[operation](case.oracle, scores)  # noqa: E731
+        expected = compute(masked.masked_fill(~used, 0))
+        for junk in (math.nan, math.inf, -math.inf, 1e30):
+            assert torch.equal(compute(masked.masked_fill(~used, junk)), expected), operation
+        if operation in SHAPED:
+            assert not compute(plain.masked_fill(~used, math.nan))[:, ~used].any(), operation
+        if operation in DIFFERENTIABLE:
+            leaf = plain.masked_fill(~used, math.nan).requires_grad_()
+            for gradient in derivatives(compute(leaf), leaf):
+                assert gradient.isfinite().all(), operation
+                assert not gradient[:, ~used].any(), operation
+    assert not case.oracle.project(0.05 * plain).atoms[..., ~used].any()
+
+
+@cases
+def test_forbidden_parts_have_neither_mass_nor_gradient(case: OracleCase) -> None:
+    scores = forbidding_scores(case)
+    forbidden, feasible = scores == -math.inf, case.oracle.feasible(scores)
+    assert not feasible.all()
+    assert torch.equal(case.oracle.free_parts(scores), ~forbidden & read_parts(case))
+    for operation in operations_of(case.oracle):
+        leaf = scores.clone().requires_grad_(operation in DIFFERENTIABLE)
+        result = OPERATIONS[operation](case.oracle, leaf)
+        assert not result.isnan().any(), operation
+        if operation in SHAPED:
+            assert not result[forbidden].any(), operation
+        if operation not in UNWEIGHTED:
+            assert bool((result[~feasible] == INFEASIBLE.get(operation, 0)).all()), operation
+        if operation in DIFFERENTIABLE:
+            (gradient,) = torch.autograd.grad(result.sum(), leaf, create_graph=True)  # of infeasible rows too
+            assert not gradient[~feasible].any(), operation
+            for gradient in derivatives(OPERATIONS[operation](case.oracle, leaf)[feasible], leaf):
+                assert gradient.isfinite().all(), operation
+                assert not gradient[forbidden].any(), operation
+                assert not gradient[~feasible].any(), operation
+    solution, samples = case.oracle.project(scores), case.oracle.sample(scores, 50, generator=seeded())
+    used = (solution.weights > 0).reshape(*solution.weights.shape, *[1] * len(case.event)) * solution.atoms
+    assert not (used * forbidden.unsqueeze(1)).any()
+    assert not (samples * forbidden).any()
+    assert bool((case.oracle.log_prob(samples, scores)[:, feasible] > -math.inf).all())
+
+
+@cases
+def test_a_structure_with_a_forbidden_part_is_impossible(case: OracleCase) -> None:
+    structure = structures(case)[-1]
+    scores = torch.where(structure > 0, -math.inf, make_scores(case, 1.0)[0])
+    assert case.oracle.log_prob(structure, scores) == case.oracle.score(structure, scores) == -math.inf
+
+
+def test_random_operations_are_among_these() -> None:
+    assert {*RANDOM, *SHAPED} <= set(OPERATIONS)

@@ -1,0 +1,166 @@
+"""`enumerate` lists every structure once in a fixed order, `rank` is its inverse, `count` is exact; the k best lead all others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from structgrad.oracles import (
+    Alignment,
+    Assignment,
+    Categorical,
+    Constituency,
+    EnumerableOracle,
+    IndependentCategoricals,
+    LinearChain,
+    ProjectiveTree,
+    ShiftReduce,
+    SpanningTree,
+    Subset,
+    kernels,
+)
+from structgrad.oracles.derivations import DerivedOracle, algorithms
+from tests.helpers import ORACLE_CASES, OracleCase, make_scores, structures
+
+Space = tuple[Any, tuple[int, ...]]
+
+SMALL: tuple[Space, ...] = (
+    *((LinearChain(), (n, 3, 3)) for n in range(1, 7)),
+    *((IndependentCategoricals(), (n, 3)) for n in range(1, 7)),
+    *((Subset(k), (n,)) for n in range(1, 7) for k in range(1, n + 1)),
+    *((Assignment(), (n, n)) for n in range(1, 7)),
+    *((Alignment(), (n, m)) for n in range(1, 7) for m in range(1, 7)),
+    *((Constituency(), (n, n)) for n in range(1, 7)),
+    *((ShiftReduce(), (n + 1, n + 1, 2)) for n in range(1, 7)),
+    *((tree(single_root=one), (n, n)) for tree in (SpanningTree, ProjectiveTree) for one in (True, False) for n in range(2, 8)),
+)
+LARGE: tuple[Space, ...] = (
+    (LinearChain(), (26, 5, 5)),
+    (IndependentCategoricals(), (26, 5)),
+    (Subset(30), (64,)),
+    (Subset(45), (62,)),
+    (Assignment(), (20, 20)),
+    (Alignment(), (24, 25)),
+    (Constituency(), (34, 34)),
+    (ShiftReduce(), (35, 35, 2)),
+    *((SpanningTree(single_root=one), (17, 17)) for one in (True, False)),
+    *((ProjectiveTree(single_root=one), (25, 25)) for one in (True, False)),
+)
+HUGE: tuple[tuple[Any, tuple[int, ...], int], ...] = (
+    (Categorical(), (10**30,), 10**30),
+    (Subset(10), (1000,), math.comb(1000, 10)),
+    (Subset(500), (1000,), math.comb(1000, 500)),
+    (LinearChain(), (1000, 30, 30), 30**1000),
+)
+cases = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+
+
+@cases
+def test_the_order_is_that_of_an_independent_list(case: OracleCase) -> None:
+    oracle, event, every = case.oracle, case.event, structures(case)
+    assert torch.equal(oracle.enumerate(event, dtype=torch.float64), every)
+    for size in (1, 7):
+        pieces = [oracle.enumerate(event, start, min(start + size, len(every))) for start in range(0, len(every), size)]
+        assert torch.equal(torch.cat(pieces), every.float())
+    assert oracle.enumerate(event, len(every)).shape == (0, *event)
+    assert oracle.enumerate(event, dtype=torch.bool).dtype == torch.bool
+    with kernels.disabled():
+        assert torch.equal(oracle.enumerate(event, dtype=torch.uint8), every.byte())
+    ranks = torch.arange(len(every))
+    assert torch.equal(oracle.rank(torch.stack([every, every.flip(0)])), torch.stack([ranks, ranks.flip(0)]))
+    assert oracle.rank(every[0]).shape == ()
+    for start, stop in ((-1, None), (0, 10**6), (3, 2), (len(every) + 1, None), (0, len(every) + 1)):
+        with pytest.raises(ValueError, match=rf"`enumerate` got start={start}, stop={stop}; expected 0 <= start <= stop <= {len(every)}"):
+            oracle.enumerate(event, start, stop)
+
+
+@pytest.mark.parametrize(("oracle", "event"), SMALL, ids=str)
+def test_ranks_and_structures_are_one_to_one(oracle: Any, event: tuple[int, ...]) -> None:
+    count = oracle.count(event)
+    for first in range(0, count, 20_000):
+        listed = oracle.enumerate(event, first, min(first + 20_000, count), dtype=torch.uint8)
+        assert torch.equal(oracle.rank(listed), torch.arange(first, first + len(listed)))
+    if count > 90:  # kernels go on from the structure before, whichever it was
+        order = torch.randint(count, (300,), generator=torch.Generator().manual_seed(0))
+        with kernels.disabled():
+            expected = oracle.unrank(order, event)
+        assert torch.equal(oracle.unrank(order, event).bool(), expected.bool())
+
+
+@pytest.mark.parametrize(("oracle", "event"), LARGE, ids=str)
+def test_the_ends_and_the_middle_of_a_large_space(oracle: Any, event: tuple[int, ...]) -> None:
+    count = oracle.count(event)
+    assert 2**47 < count <= 2**62
+    for first in (0, count // 3, count - 50):
+        compiled = oracle.enumerate(event, first, first + 50, dtype=torch.uint8)
+        assert oracle.rank(compiled).tolist() == list(range(first, first + 50))  # exact beyond 2**53
+        with kernels.disabled():
+            assert torch.equal(compiled, oracle.enumerate(event, first, first + 50, dtype=torch.uint8))
+    if isinstance(oracle, Subset):
+        assert torch.equal(oracle.enumerate(event, 0, 1)[0].bool(), torch.arange(event[0]) < oracle.k)
+
+
+@pytest.mark.parametrize("case", [case for case in ORACLE_CASES if isinstance(case.oracle, DerivedOracle)], ids=str)
+def test_derivations_are_taken_apart_by_the_executor(case: OracleCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("in torch")
+
+    monkeypatch.setattr(algorithms, "unrank", refuse)
+    assert len(case.oracle.enumerate(case.event, 0, 1)) == 1
+    with kernels.disabled(), pytest.raises(AssertionError, match="in torch"):
+        case.oracle.enumerate(case.event, 0, 1)
+
+
+@pytest.mark.parametrize("name", ["assignment", "categories", "spanning_tree"])
+def test_structures_are_unranked_by_a_kernel(name: str) -> None:
+    case = next(case for case in ORACLE_CASES if case.oracle.name == name)
+    find = kernels.find_unranking
+    assert find(case.oracle._unranking, torch.arange(1), case.event, case.oracle.kernel_options()) is not None
+    with kernels.disabled():
+        assert find(case.oracle._unranking, torch.arange(1), case.event, ()) is None
+
+
+@pytest.mark.parametrize(("oracle", "event", "count"), HUGE, ids=str)
+def test_counts_are_exact_integers(oracle: Any, event: tuple[int, ...], count: int) -> None:
+    assert oracle.count(event) == count
+    assert isinstance(oracle.count(event), int)
+    if len(event) > 1 or event[0] < 10**4:
+        with pytest.raises(ValueError, match=r"`enumerate` got a space of \d\.\d\de\+\d+ structures; expected at most 2\*\*62"):
+            oracle.enumerate(event, 0, 1)
+        with pytest.raises(ValueError, match=r"`rank` got a space of [\d.e+]+ structures; expected at most 2\*\*62"):
+            oracle.rank(torch.zeros(1).expand(event))
+
+
+@cases
+def test_the_k_best_lead_all_others(case: OracleCase) -> None:
+    oracle, every, scores = case.oracle, structures(case), make_scores(case, 1.0)
+    listed = oracle.kbest(scores[:2], len(every))
+    for row in range(2):
+        assert {tuple(z.flatten().tolist()) for z in listed[:, row]} == {tuple(z.flatten().tolist()) for z in every}
+    assert torch.equal(oracle.kbest(50 * scores, 1)[0], oracle.argmax(50 * scores))
+    together = oracle.kbest(scores.reshape(2, 3, *case.event), k := min(len(every), 3))
+    assert torch.equal(together[:, 1, 2], oracle.kbest(scores[5], k))
+    assert torch.equal(oracle.kbest(scores[:1].expand(5, *case.event), k), together[:, 0, :1].expand(k, 5, *case.event))
+    for k in (0, len(every) + 1):
+        with pytest.raises(ValueError, match=rf"`kbest` got k={k}; expected 1 <= k <= {len(every)}, the number of structures"):
+            oracle.kbest(scores, k)
+
+
+def test_lists_beyond_memory_are_refused_at_once() -> None:
+    memory = r"which take [\d,.]+ GiB of memory, and this machine has [\d,.]+ GiB; "
+    with pytest.raises(ValueError, match=rf"^`enumerate` got 1\.18e\+17 structures of subset, {memory}take ranges"):
+        Subset(30).enumerate((60,))
+    with pytest.raises(ValueError, match=rf"^`kbest` got k=10000000000000 of subset, {memory}choose a smaller k$"):
+        Subset(30).kbest(torch.zeros(60), 10**13)
+    assert len(Subset(30).enumerate((60,), 10**15, 10**15 + 5)) == 5
+
+
+def test_an_oracle_without_ranks_says_so() -> None:
+    class Unranked(Subset):
+        _rank = EnumerableOracle._rank
+
+    with pytest.raises(ValueError, match="`rank` is not offered by the oracle subset; implement `_rank`, the inverse of its `_unrank`"):
+        Unranked(2).rank(torch.tensor([1.0, 1.0, 0.0]))
