@@ -17,7 +17,7 @@ from torch.autograd.functional import jvp
 from structgrad.oracles import Categorical, LinearChain, SeedBlocks
 from structgrad.oracles.capabilities import RelaxedOracle
 from tests.helpers import GENERIC_CASES, OracleCase, enumerate_truth, launched_rows, make_scores, seeded
-from tests.laws.test_oracle_shapes import lengths_of
+from tests.laws.test_oracle_batches import lengths_of
 from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, assert_same, operations_of
 
 cases = pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
