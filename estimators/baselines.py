@@ -15,7 +15,7 @@ from ..oracles.options import Count, Decay, NonNegative
 from .base import NOTHING, Estimator, Evaluations, UnbiasedEstimator
 from .exact import LIMIT, expected_loss, too_many
 from .score_function import ScoreFunction, scores_of
-from .surrogates import Loss, best, draw, with_gradient
+from .surrogates import Loss, OfStructures, draw, evaluate, with_gradient
 
 E = TypeVar("E", bound=Estimator[Any])
 
@@ -124,7 +124,9 @@ class GreedyBaseline(ScoreFunction, name="reinforce_greedy", references=("rennie
         return replace(super().evaluations(), losses=self.num_samples + 1, argmax=1)
 
     def _baseline(self, loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-        return best(loss, oracle, scores).losses(loss).detach()
+        if isinstance(loss, OfStructures):
+            return evaluate(loss.loss, oracle.argmax(scores, as_indices=True), oracle.index_ndim, scores.dtype).detach()
+        return evaluate(loss, oracle.argmax(scores), oracle.event_ndim).detach()
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class SampledBaseline(ScoreFunction, name="reinforce_sampled", references=("liu2
         return replace(super().evaluations(), losses=self.num_samples + 1, samples=self.num_samples + 1)
 
     def _baseline(self, loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
-        return draw(loss, oracle, scores, None, generator=generator).losses(loss).detach()
+        return draw(loss, oracle, scores, None, generator=generator)[1].detach()
 
 
 @dataclass(frozen=True)
@@ -212,18 +214,14 @@ class OptimalBaseline(UnbiasedEstimator[SamplingOracle], name="reinforce_optimal
 
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         baseline = self._baseline(loss, oracle, scores.detach(), generator)
-        samples = draw(loss, oracle, scores, self.num_samples, generator=generator)
-        losses = samples.losses(loss)
+        samples, losses = draw(loss, oracle, scores, self.num_samples, generator=generator)
         excess = unsqueeze_event(losses.detach(), oracle.event_ndim) - baseline
-        return with_gradient(
-            losses.mean(0), scores, (excess * scores_of(oracle, samples.drawn, scores, as_indices=samples.compact)).mean(0)
-        )
+        return with_gradient(losses.mean(0), scores, (excess * scores_of(oracle, samples, scores)).mean(0))
 
     def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, generator: torch.Generator) -> Tensor:
         """``[*batch, *event]``, or with ones in place of the event."""
-        samples = draw(loss, oracle, scores, self.pilots, generator=generator)
-        losses = unsqueeze_event(samples.losses(loss).detach(), oracle.event_ndim)
-        squares = scores_of(oracle, samples.drawn, scores, as_indices=samples.compact).square()
+        samples, values = draw(loss, oracle, scores, self.pilots, generator=generator)
+        losses, squares = unsqueeze_event(values.detach(), oracle.event_ndim), scores_of(oracle, samples, scores).square()
         if not self.per_part:
             squares = squares.sum(tuple(range(-oracle.event_ndim, 0)), keepdim=True)
         total = squares.sum(0)
@@ -266,8 +264,8 @@ class NormalisedRewards(ScoreFunction, name="reinforce_normalised", references=(
     def scale(self) -> float:
         return 1 / max(1.0, math.sqrt(self.variance))
 
-    def _weights(self, losses: Tensor) -> Tensor:
-        return (losses - self.mean) / self._next_variance(losses.mean(0)).sqrt().clamp(min=1)
+    def _carrier(self, losses: Tensor, log_probs: Tensor) -> Tensor:
+        return ((losses - self.mean) / self._next_variance(losses.mean(0)).sqrt().clamp(min=1) * log_probs).mean(0)
 
     def _next_variance(self, values: Tensor) -> Tensor:
         """v′ of every row by itself: the rows of a batch share nothing."""

@@ -68,11 +68,10 @@ class LearnedBaseline(ScoreFunction, name="reinforce_learned", references=("mnih
 
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         baseline = self._prediction(oracle, scores.detach())
-        samples = draw(loss, oracle, scores, self.num_samples, generator=generator)
-        losses = samples.losses(loss)
+        samples, losses = draw(loss, oracle, scores, self.num_samples, generator=generator)
         excess = losses.detach() - baseline
-        score_function = (excess.detach() * samples.log_probs(scores)).mean(0)
-        return carry(losses.mean(0), score_function + self.regression_weight * excess.square().mean(0))
+        log_probs = oracle.log_prob(samples, scores, as_indices=not samples.is_floating_point())
+        return carry(losses.mean(0), (excess.detach() * log_probs + self.regression_weight * excess.square()).mean(0))
 
     def _prediction(self, oracle: SamplingOracle, scores: Tensor) -> Tensor:
         batch = scores.shape[: scores.ndim - oracle.event_ndim]
@@ -96,9 +95,8 @@ class LearnedBaseline(ScoreFunction, name="reinforce_learned", references=("mnih
         """The estimator with a network fitted to losses of samples at these scores; itself where it has a module or the batch is empty."""
         if self.module is not None or not scores.numel():
             return self
-        samples = draw(loss, oracle, scores.detach(), FIT_SAMPLES, generator=generator)
         with torch.no_grad():
-            losses = samples.losses(loss).double()
+            losses = draw(loss, oracle, scores, FIT_SAMPLES, generator=generator)[1].double()
         network = PooledNetwork(oracle.event_ndim, generator)
         network.fit(readable(oracle, scores.detach()), losses)
         return replace(self, module=network)

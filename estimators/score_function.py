@@ -17,7 +17,7 @@ from .surrogates import Loss, carry, draw, evaluate, expand_samples, learns_besi
 
 
 class ScoreFunction(UnbiasedEstimator[SamplingOracle]):
-    """``ĝ = (1/N) Σ_i w_i ∇_θ log p_θ(z_i)`` with exact samples ``z_i``; by default ``w_i = L(z_i) − b`` with a baseline b of 0.
+    """``ĝ = (1/N) Σ_i (L(z_i) − b) ∇_θ log p_θ(z_i)`` with exact samples ``z_i`` and a baseline b, here 0; subclasses may weigh otherwise.
 
     Shifting the loss leaves the mean of the estimate alone and changes its variance. The score comes from `log_prob` and autograd, so that
     any oracle that knows its log-probabilities is served.
@@ -32,19 +32,16 @@ class ScoreFunction(UnbiasedEstimator[SamplingOracle]):
         """b, ``[*batch]`` or a number, independent of the samples."""
         return 0.0
 
-    def _weights(self, losses: Tensor) -> Tensor:
-        """``w_i`` of ``L(z_i) − b``, ``[N, *batch]``."""
-        return losses
-
     def _carrier(self, losses: Tensor, log_probs: Tensor) -> Tensor:
-        """``[*batch]``: its gradient is the estimate."""
-        return (self._weights(losses) * log_probs).mean(0)
+        """``[*batch]``, whose gradient is the estimate, from ``L(z_i) − b`` and ``log p(z_i)``, both ``[N, *batch]``."""
+        return (losses * log_probs).mean(0)
 
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         baseline = self._baseline(loss, oracle, scores.detach(), generator)
-        samples = draw(loss, oracle, scores, self.num_samples, generator=generator)
-        losses = samples.losses(loss) - baseline
-        return carry(losses.mean(0), self._carrier(losses.detach(), samples.log_probs(scores))) + baseline
+        samples, losses = draw(loss, oracle, scores, self.num_samples, generator=generator)
+        losses = losses - baseline
+        log_probs = oracle.log_prob(samples, scores, as_indices=not samples.is_floating_point())
+        return carry(losses.mean(0), self._carrier(losses.detach(), log_probs)) + baseline
 
 
 @dataclass(frozen=True)
@@ -86,8 +83,8 @@ class LeaveOneOut(ScoreFunction, name="rloo", tier="core", references=("kool2019
 
     num_samples: Peers = 2
 
-    def _weights(self, losses: Tensor) -> Tensor:
-        return (losses - losses.mean(0)) * (self.num_samples / (self.num_samples - 1))
+    def _carrier(self, losses: Tensor, log_probs: Tensor) -> Tensor:
+        return ((losses - losses.mean(0)) * (self.num_samples / (self.num_samples - 1)) * log_probs).mean(0)
 
 
 @dataclass(frozen=True)
@@ -149,12 +146,12 @@ def half_variance(losses: Tensor, log_probs: Tensor) -> Tensor:
     return covariance(total, total) / 2
 
 
-def scores_of(oracle: SamplingOracle, samples: Tensor, scores: Tensor, *, as_indices: bool = False) -> Tensor:
+def scores_of(oracle: SamplingOracle, samples: Tensor, scores: Tensor) -> Tensor:
     """``∇ log p(z_i)`` of every sample by itself: ``[N, *batch, *event]`` from N structures or indices and scores ``[*batch, *event]``."""
     batch_dims = scores.ndim - oracle.event_ndim
     leaf = expand_samples(scores.detach(), len(samples), oracle.event_ndim).requires_grad_()
     with torch.enable_grad():
-        total = oracle.log_prob(samples.movedim(0, batch_dims), leaf, as_indices=as_indices).sum()
+        total = oracle.log_prob(samples.movedim(0, batch_dims), leaf, as_indices=not samples.is_floating_point()).sum()
     (single,) = torch.autograd.grad(total, leaf)
     return single.movedim(batch_dims, 0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +13,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from ..oracles.capabilities import Oracle, SamplingOracle
 from ..oracles.kernels.switch import SERVING, serving_as
 from ..oracles.numerics import HALF
-from ..oracles.tensor_kinds import own
+from ..oracles.transforms import applied
 
 Loss = Callable[[Tensor], Tensor]
 """``[..., *batch, *event] -> [..., *batch]``: one value per structure. It may hold parameters, and data per batch row.
@@ -120,7 +119,11 @@ def evaluate(loss: Loss, structures: Tensor, event_ndim: int, dtype: torch.dtype
     """
     counted = not structures.is_inference()  # how often torch has written into the memory of a tensor
     version = structures._version if counted else 0
-    losses = own(loss, structures)
+    try:
+        losses = loss(structures)
+    except ValueError as error:
+        vars(error)["own"] = True  # so that it keeps its names
+        raise
     if counted and structures._version != version:
         raise ValueError(
             "the loss changed its structures in place; expected it to leave them as they are, because they are used again afterwards: "
@@ -149,45 +152,15 @@ def described(value: object) -> str:
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Structures ``[N?, *batch, ...]``, mostly samples, in the form that a loss takes.
-
-    Attributes:
-        oracle: that drew them.
-        drawn: dense structures, or indices where the loss takes these.
-        compact: whether they are indices.
-        dtype: of the scores.
-    """
-
-    oracle: SamplingOracle
-    drawn: Tensor
-    compact: bool
-    dtype: torch.dtype
-
-    def losses(self, loss: Loss) -> Tensor:
-        """``[N, *batch]``, of a loss that may take indices."""
-        if self.compact and isinstance(loss, OfStructures):
-            return evaluate(loss.loss, self.drawn, self.oracle.index_ndim, self.dtype)
-        return evaluate(loss, self.drawn, self.oracle.event_ndim)
-
-    def log_probs(self, scores: Tensor) -> Tensor:
-        """``[N, *batch]``, differentiable in the scores."""
-        return self.oracle.log_prob(self.drawn, scores, as_indices=True) if self.compact else self.oracle.log_prob(self.drawn, scores)
-
-
-def draw(loss: Any, oracle: SamplingOracle, scores: Tensor, num_samples: int | None, *, generator: torch.Generator) -> Samples:
-    """That many exact samples, or one without that dimension; those of a generator's state are the same in either form."""
+def draw(
+    loss: Any, oracle: SamplingOracle, scores: Tensor, num_samples: int | None, *, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """That many exact samples, or one without that dimension, and their losses; indices of the same samples where the loss takes these."""
     if isinstance(loss, OfStructures):
-        return Samples(oracle, oracle.sample(scores, num_samples, generator=generator, as_indices=True), True, scores.dtype)
-    return Samples(oracle, oracle.sample(scores, num_samples, generator=generator), False, scores.dtype)
-
-
-def best(loss: Any, oracle: SamplingOracle, scores: Tensor) -> Samples:
-    """The best structure of every item."""
-    if isinstance(loss, OfStructures):
-        return Samples(oracle, oracle.argmax(scores, as_indices=True), True, scores.dtype)
-    return Samples(oracle, oracle.argmax(scores), False, scores.dtype)
+        samples = oracle.sample(scores, num_samples, generator=generator, as_indices=True)
+        return samples, evaluate(loss.loss, samples, oracle.index_ndim, scores.dtype)
+    samples = oracle.sample(scores, num_samples, generator=generator)
+    return samples, evaluate(loss, samples, oracle.event_ndim)
 
 
 def expand_samples(scores: Tensor, samples: int, event_ndim: int) -> Tensor:
@@ -255,24 +228,6 @@ def learns_besides(losses: Tensor, point: Tensor) -> bool:
     return False
 
 
-def with_gradient(value: Tensor, scores: Tensor, estimate: Tensor) -> Tensor:
-    """``value`` [*batch], whose gradient in the scores is ``estimate`` [*batch, *event]; gradients in other parameters are kept."""
-    result: Tensor = _WithGradient.apply(value, scores, estimate)  # type: ignore[no-untyped-call]
-    return result
-
-
-def carry(value: Tensor, carrier: Tensor) -> Tensor:
-    """``value``, to whose gradient that of ``carrier`` is added; the carrier's own value, which may be infinite, is dropped."""
-    result: Tensor = _Carry.apply(value, carrier)  # type: ignore[no-untyped-call]
-    return result
-
-
-def with_backward(structure: Tensor, scores: Tensor, pull_back: Callable[[Tensor], Tensor]) -> Tensor:
-    """``structure``, with ``pull_back`` (from γ to the estimate) as its backward to the scores."""
-    result: Tensor = _WithBackward.apply(structure, scores, pull_back)  # type: ignore[no-untyped-call]
-    return result
-
-
 def straight_through(structure: Tensor, scores: Tensor, oracle: Oracle) -> Tensor:
     """``structure``, with the identity on the moving parts as its backward; ``z + θ − θ.detach()`` would be NaN at a score of -inf."""
     if oracle.all_free(scores):
@@ -316,6 +271,10 @@ _UNDERIVED = torch._C._functions.DelayedError(
 """Passes a gradient on, and refuses to be differentiated."""
 
 
+with_gradient: Callable[[Tensor, Tensor, Tensor], Tensor] = applied(_WithGradient)
+"""``value`` [*batch], whose gradient in the scores is ``estimate`` [*batch, *event]; gradients in other parameters are kept."""
+
+
 class _Carry(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, carrier: Tensor) -> Tensor:
@@ -324,6 +283,10 @@ class _Carry(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         return grads[0], grads[0]
+
+
+carry: Callable[[Tensor, Tensor], Tensor] = applied(_Carry)
+"""``value``, to whose gradient that of ``carrier`` is added; the carrier's own value, which may be infinite, is dropped."""
 
 
 class _WithBackward(torch.autograd.Function):
@@ -336,3 +299,7 @@ class _WithBackward(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
         with serving_as(ctx.serving):
             return None, ctx.pull_back(grads[0]), None
+
+
+with_backward: Callable[[Tensor, Tensor, Callable[[Tensor], Tensor]], Tensor] = applied(_WithBackward)
+"""``structure``, with ``pull_back`` (from γ to the estimate) as its backward to the scores."""
