@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import Any, ClassVar
+from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,19 +15,15 @@ from .active_set.solution import Projection
 from .active_set.start import Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import at_least_single
-from .capabilities.derivatives import differentiated, exchanged_for, unsqueeze_event
+from .capabilities.derivatives import exchanged_for, unsqueeze_event
 from .capabilities.indices import NONE, chosen
 from .capabilities.marginals import ExactLaw
 from .capabilities.projection import RowArgmax
 from .derivations import UNIT, Builder, Derivations
 from .derivations.law import EdgeLaw
 from .derivations.tables import Tables, tables_of
-from .kernels.switch import SERVING
-from .numerics import log_sum_exp, running_sums
+from .numerics import log_sum_exp, running_sums, share_rows
 from .simplex import projection
-
-MOST_LISTED = 64
-"""Up to so many of the best are kept in order while scores are read; more are sorted."""
 
 
 class SoftmaxOracle(FactorisedOracle):
@@ -39,30 +34,31 @@ class SoftmaxOracle(FactorisedOracle):
     def _indices_of(self, structures: Tensor) -> Tensor:
         return chosen(structures, -1)
 
-    def _best_indices(self, rows: Tensor) -> Tensor:
-        greatest, places = rows.max(-1)
-        feasible = (greatest > -math.inf).unsqueeze(-1).flatten(1).all(-1)
-        return torch.where(feasible.reshape(-1, *[1] * (places.ndim - 1)), places, NONE)
+    def _best(self, parameters: Tensor, as_indices: bool = False) -> Tensor:
+        if not as_indices:
+            return super()._best(parameters)
+        greatest, places = share_rows(parameters, self.event_ndim).max(-1)
+        feasible = greatest > -math.inf
+        feasible = feasible.all(-1, keepdim=True) if self.event_ndim > 1 else feasible
+        return torch.where(feasible, places, NONE).expand(parameters.shape[:-1])
 
     def _argmax(self, rows: Tensor) -> Tensor:
-        places = self._best_indices(rows).unsqueeze(-1)
+        places = self._best(rows, as_indices=True).unsqueeze(-1)
         return torch.zeros_like(rows).scatter_(-1, places.clamp(min=0), (places >= 0).to(rows.dtype))
 
-    def _reference_argmax(self, rows: Tensor) -> tuple[Tensor]:
-        return (self._argmax(rows),)
+    def _reference_argmax(self, rows: Tensor) -> Tensor:
+        return self._argmax(rows)
 
     def _law(self, rows: Tensor) -> ExactLaw | None:
         lines = rows.reshape(len(rows), -1, rows.shape[-1])
         tables = tables_of_categories(tuple(lines.shape[1:]), rows.device)
         return EdgeLaw(tables, rows.flatten(1).unsqueeze(0), lambda parts: parts.reshape(rows.shape))
 
-    def _marginals_of(self, valid: Tensor) -> Tensor:
-        found = feasible_softmax(valid) if differentiated(valid) else None
-        return super()._marginals_of(valid) if found is None else found
-
-    def _marginals_at(self, structure: Tensor, valid: Tensor) -> Tensor:
-        found = feasible_softmax(valid) if differentiated(valid) else None
-        return super()._marginals_at(structure, valid) if found is None else exchanged_for(structure, found)
+    def _differentiable_marginals(self, parameters: Tensor, at: Tensor | None) -> Tensor:
+        found = feasible_softmax(parameters)
+        if found is None:
+            return super()._differentiable_marginals(parameters, at)
+        return found if at is None else exchanged_for(at, found)
 
     def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         return softmax(rows, self.event_ndim), self._log_partition(rows)
@@ -131,27 +127,19 @@ class Categorical(SoftmaxOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         return projection.closed(rows, 1, _parts_alone)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        order = rows.sort(dim=-1, descending=True, stable=True).indices[:, :k]
+        # Of values that tie with the last of the k largest, the first ones: `topk` may give any of them, and in any order.
+        last = rows.topk(k).values[:, -1:]
+        above, tied = rows > last, rows == last
+        wanted = above | (tied & (tied.cumsum(-1) <= k - above.sum(-1, keepdim=True)))
+        listed = torch.where(wanted, torch.arange(rows.shape[-1], device=rows.device), rows.shape[-1]).topk(k, largest=False).values
+        order = listed.gather(1, rows.gather(1, listed).sort(dim=-1, descending=True, stable=True).indices)
         return torch.zeros((k, *rows.shape), dtype=torch.bool, device=rows.device).scatter_(-1, order.T.unsqueeze(-1), True)
-
-    def _best_parts(self, rows: Tensor, k: int) -> Tensor | None:
-        if k > MOST_LISTED or not rows.is_cpu or not SERVING.get():
-            return None
-        numbers = kernels.zeros((len(rows), k, 1), torch.int64)
-        kernels.launch(_selection().largest_parts, (kernels.converted(rows.contiguous(), torch.float64), numbers), (), rows.shape[-1])
-        return numbers.sub_(1)
 
     def _rank(self, structures: Tensor) -> Tensor:
         return structures.to(torch.uint8).argmax(-1)
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         return torch.nn.functional.one_hot(ranks, event_shape[0])
-
-
-@cache
-def _selection() -> Any:
-    # Loads the compiler.
-    return importlib.import_module(".kernels.selection", __package__)
 
 
 def _parts_alone(mean: Tensor) -> tuple[Tensor, Tensor]:

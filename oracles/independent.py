@@ -114,13 +114,10 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
         mean, gap = cut(_where_feasible(known, mean), inside), gap.sum(-1)
         return Projection(gap=gap, decompose=lambda: _common_levels(mean), mean=mean, free=free, tangent=_along_the_face)
 
-    def _best_parts(self, rows: Tensor, k: int) -> Tensor | None:
-        if not rows.is_cpu or not SERVING.get():
-            return None
-        kernel, event = executor.kernel(_packed(tuple(rows.shape[1:])), "kbest_parts", len(rows)), self._event(rows)
-        numbers = kernels.zeros((len(rows), k, self._written_parts(event)), torch.int64)
-        kernel(kernels.converted(rows.contiguous(), torch.float64), numbers)
-        return numbers.sub_(1)
+    def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
+        if operation in ("kbest", "kbest_parts"):
+            return executor.kernel(_packed(tuple(rows.shape[1:])), operation, len(rows))
+        return super()._select(operation, rows)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         """Category by category, the k best endings; the order of ties is that of `enumerate`."""

@@ -15,22 +15,18 @@ def operations(event: tuple[int, ...]) -> int:
     return int(event[0] ** 3)
 
 
-COMPLETE = frozenset({"argmax", "argmax_indices"})
-"""Kernels that compute every row: they write no certificates."""
-
-
 def argmax(rows, structures):
     """Best permutations; 0 where every one is forbidden."""
     return _argmax(rows, structures, np.empty((0, 0), np.int64))
 
 
-def argmax_indices(rows, columns):
-    """The same permutations as the columns of their rows, [b, n]; -1 where every one is forbidden."""
-    return _argmax(rows, no_structures(rows), columns)
+def argmax_parts(rows, numbers):
+    """The same permutations by the numbers of their parts, [b, n]: 1 + part; 0 where every one is forbidden."""
+    return _argmax(rows, no_structures(rows), numbers)
 
 
 @compiled
-def _argmax(rows, structures, columns):
+def _argmax(rows, structures, numbers):
     n = rows.shape[1]
     costs, floats, integers = matching_workspace(n)
     structures[:] = 0
@@ -38,8 +34,8 @@ def _argmax(rows, structures, columns):
         load_costs(rows[b], costs)
         feasible = match(costs, floats, integers) == n
         for i in range(n):
-            if len(columns) > 0:
-                columns[b, i] = integers[0, i] if feasible else -1
+            if feasible and len(numbers) > 0:
+                numbers[b, i] = 1 + i * n + integers[0, i]
             elif feasible:
                 structures[b, i, integers[0, i]] = 1
 

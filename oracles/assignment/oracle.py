@@ -18,7 +18,7 @@ from ..capabilities.base import FORBIDDEN
 from ..capabilities.indices import NONE, chosen, last_axis
 from ..capabilities.marginals import ExactLaw
 from ..capabilities.projection import RowArgmax
-from ..derivations import UNIT, Builder, Derivations, DerivedOracle, StatedOracle
+from ..derivations import UNIT, Builder, Derivations, DerivedOracle
 from . import birkhoff
 from .matching import best_columns, one_hot_rows, ranked_columns
 
@@ -124,11 +124,11 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
     def _argmax(self, rows: Tensor) -> Tensor:
         return one_hot_rows(best_columns(rows.double()), rows.dtype)
 
-    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
+    def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
         if operation not in SUMMED:
-            return super()._kernel(operation, rows)
-        kernel = StatedOracle._kernel(SUMS, operation, rows)
-        if not (isinstance(kernel, kernels.Kernel) and operation.startswith("sample")):
+            return super()._select(operation, rows)
+        kernel = SUMS._select(operation, rows)
+        if kernel is None or not operation.startswith("sample"):
             return kernel
 
         @wraps(kernel.function)

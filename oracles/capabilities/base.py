@@ -29,8 +29,9 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels.gpu.first_use import Output, Reference
+from ..kernels.switch import SERVING
 from ..magnitudes import beyond_memory
-from ..numerics import HALF, Total, share_rows, zero_ignored
+from ..numerics import HALF, Total, in_single, share_rows, zero_ignored
 from ..options import Configured
 from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming
@@ -108,12 +109,9 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         With ``as_indices`` the same structure in compact form, int64 ``[*batch, *index]``, all -1 for an infeasible item: see `indices`.
         """
         compact = wants_indices("argmax", as_indices)
-        valid, inside = self._prepared("argmax", scores, lengths)
-        if compact:
-            (best,) = self._rowwise(lambda rows: (self._best_indices(self.natural_parameters(rows)),), valid, torch.int64)
-            return self._cut_indices(best, inside, self._event(valid))
-        (best,) = self._rowwise(lambda rows: (self._best(self.natural_parameters(rows)),), valid)
-        return self._cut(best, inside)
+        parameters, inside = self._parameters("argmax", scores, lengths)
+        best = self._best(parameters, compact)
+        return self._cut_indices(best, inside, self._event(parameters)) if compact else self._cut(best, inside, scores.dtype)
 
     @final
     @operation()
@@ -124,8 +122,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         ``z`` and ``scores`` broadcast against each other, so that many structures may share one row of scores. With ``as_indices`` z is
         given in compact form, ``[*batch, *index]``, and neither it nor the gradient is ever made dense for every structure.
         """
-        valid, inside = self._prepared("score", scores, lengths)
-        parameters = self.natural_parameters(at_least_single(valid))
+        parameters, inside = self._parameters("score", scores, lengths)
         score = self._score_indices if wants_indices("score", as_indices) else self._score
         return score("score", z, parameters, inside, Total(self.reach(parameters) == 0)).to(scores.dtype)
 
@@ -142,12 +139,9 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
     @final
     def forbids_nothing(self, scores: Tensor) -> bool:
         """Whether no entry is ``-inf`` for certain. Values are looked at on the CPU alone: elsewhere it would synchronise."""
-        return (
-            not transforming()
-            and scores.device.type == "cpu"
-            and scores.numel() > 0
-            and kernels.least(share_rows(scores.detach(), self.event_ndim)) > -math.inf
-        )
+        if transforming() or not scores.is_cpu or not scores.numel():
+            return False
+        return kernels.reach(share_rows(scores.detach(), self.event_ndim)) == 0
 
     @final
     def all_free(self, scores: Tensor) -> bool:
@@ -186,16 +180,19 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         An event that `pad` made larger comes back in its ``event_shape``.
         """
         inside = self._inside(event_shape, lengths)
-        return self._cut(values, inside.expand(*inside.shape[: inside.ndim - self.event_ndim], *event_shape))
+        return self._cut(values, inside.expand(*inside.shape[: inside.ndim - self.event_ndim], *event_shape), values.dtype)
 
     @final
     def check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         """Raise ValueError, in the name of a call, where no score tensor of this oracle has such a shape."""
         self._check_sizes(call, event_shape)
 
+    def check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
+        """Raise ValueError where the log-partition of scores of such a shape is out of reach."""
+
     def argmax_of(self, parameters: Tensor) -> Tensor:
         """The best structure ``[b, *event]`` of natural parameters η of that shape, in their dtype; `argmax` makes them of scores."""
-        return self._best(at_least_single(parameters)).to(parameters.dtype)
+        return self._cut(self._best(at_least_single(parameters)), None, parameters.dtype)
 
     # What a subclass implements: rows are [b, *event], valid, floating, with ignored entries set to 0 (only kernels get them as they are).
 
@@ -213,12 +210,12 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         """
         if transforming() or not parameters.is_cpu:
             return 1
-        return kernels.reach(share_rows(parameters.detach(), self.event_ndim), LARGEST)
+        return min(kernels.reach(share_rows(parameters.detach(), self.event_ndim), LARGEST), 2)
 
     def _score(self, call: str, z: Tensor, parameters: Tensor, inside: Tensor | None, total: Total) -> Tensor:
         """⟨η, z⟩ of natural parameters, or what the total makes of it: what is inside, without ignored entries."""
         free = total.free and inside is None and not (isinstance(z, Tensor) and z.requires_grad)
-        natural = parameters if free else self._cut(self._cleaned(parameters), inside)
+        natural = parameters if free else self._cut(self._cleaned(parameters), inside, parameters.dtype)
         if not isinstance(z, Tensor):
             raise ValueError(f"`{call}` got a structure of type {type(z).__name__}; expected a torch.Tensor [*batch, *event] of 0/1")
         check_dense(call, "z", z)
@@ -228,7 +225,8 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
                 f"expected the same last {self.event_ndim} dimension(s)"
             )
         check_batches(call, "a structure", z, self.event_ndim, natural.shape[: natural.ndim - self.event_ndim])
-        within = self._cut(signed(z), inside)
+        within = signed(z)
+        within = self._cut(within, inside, within.dtype)
         if not free:
             natural = torch.where(within != 0, natural, 0)
         elif self._ignores_entries:  # A part that is 0 adds 0 by itself, in the gradient of the scores too.
@@ -268,12 +266,27 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
 
     # Shared plumbing.
 
-    def _prepared(self, call: str, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _parameters(self, call: str, scores: Tensor, lengths: Tensor | None, *, sums: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Natural parameters, at least float32, with their padding completed, and which entries are inside (None for all), or ValueError.
+
+        With ``sums``, ValueError also where the log-partition of such scores is out of reach.
+        """
+        valid, inside = self._prepared(call, scores, lengths, sums=sums)
+        return self.natural_parameters(in_single(valid, self.event_ndim) if valid.dtype in HALF else valid), inside
+
+    def _prepared(self, call: str, scores: Tensor, lengths: Tensor | None, *, sums: bool = False) -> tuple[Tensor, Tensor | None]:
         """Valid scores with their padding completed, and which entries are inside (None for all), or ValueError.
 
         Values are looked at on the CPU alone: elsewhere it would synchronise.
         """
-        self.check_scores(call, scores)
+        # Shapes and dtypes in which nothing was found wrong are kept: to look them up takes less time than the checks.
+        if not isinstance(scores, Tensor) or (scores.layout, scores.shape, scores.dtype, sums) not in self._fitting:
+            self.check_scores(call, scores)
+            if sums:
+                self.check_marginals(call, self._event(scores))
+            if len(self._fitting) == MOST_KNOWN:
+                self._fitting.clear()
+            self._fitting.add((scores.layout, scores.shape, scores.dtype, sums))
         inside = None
         if lengths is not None:
             self.check_lengths(call, scores, lengths)
@@ -281,11 +294,13 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
             scores = torch.where(inside, scores, 0)
         elif scores.is_neg():  # a view of torch's that NumPy does not know
             scores = scores.resolve_neg()
-        # One cheap pass first: errors in ignored entries are allowed, and rare.
-        if scores.is_cpu and not kernels.below_infinity(share_rows(scores.detach(), self.event_ndim)):
-            bad = ~(scores < math.inf) & self.read_mask(self._event(scores), scores.device)
-            if bool(bad.any()):
-                raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
+        if scores.is_cpu:
+            plain = scores.detach() if scores.requires_grad else scores
+            # One cheap pass first: errors in ignored entries are allowed, and rare.
+            if kernels.reach(share_rows(plain, self.event_ndim) if 0 in plain.stride() else plain) == 3:
+                bad = ~(plain < math.inf) & self.read_mask(self._event(scores), scores.device)
+                if bool(bad.any()):
+                    raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
         return scores if lengths is None else self._complete(scores, lengths), inside
 
     def check_lengths(self, call: str, scores: Tensor, lengths: Tensor) -> None:
@@ -315,26 +330,33 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
             )
 
     @cached_property
-    def _fitting(self) -> set[tuple[tuple[int, ...], torch.dtype]]:
-        """Shapes and dtypes of scores in which nothing was found wrong."""
+    def _fitting(self) -> set[tuple[Any, ...]]:
+        """Layouts, shapes and dtypes of scores in which nothing was found wrong, and whether their sums are within reach."""
         return set()
+
+    @cached_property
+    def _kernels(self) -> dict[tuple[str, torch.Size], kernels.Kernel | None]:
+        """The kernels on the CPU that were selected before, by operation and shape of rows."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Options: caches stay in their process."""
+        return {name: value for name, value in vars(self).items() if name not in ("_fitting", "_kernels")}
 
     def _cleaned(self, scores: Tensor) -> Tensor:
         """Scores with ignored entries at 0."""
         return zero_ignored(scores, self.read_mask(self._event(scores), scores.device)) if self._ignores_entries else scores
 
-    def _cut(self, values: Tensor, inside: Tensor | None) -> Tensor:
-        """Results for what is inside, 0 elsewhere, without what `_complete` added to the event; leading dimensions as they are."""
-        if inside is None:
-            return values
-        for dim in range(-self.event_ndim, 0):
-            values = values.narrow(dim, 0, inside.shape[dim])
-        return torch.where(inside, values, 0)
+    def _cut(self, values: Tensor, inside: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """Results in a dtype, 0 for what is not inside, without what `_complete` added to the event; leading dimensions as they are."""
+        if inside is not None:
+            for dim in range(-self.event_ndim, 0):
+                values = values.narrow(dim, 0, inside.shape[dim])
+            values = torch.where(inside, values, 0)
+        return values if values.dtype == dtype else values.to(dtype)
 
     def check_scores(self, call: str, scores: Tensor) -> None:
         """Raise ValueError, in the name of a call, for scores of another type or shape; their values are not looked at."""
-        if isinstance(scores, Tensor) and scores.layout is torch.strided and (scores.shape, scores.dtype) in self._fitting:
-            return
         if not isinstance(scores, Tensor) or scores.dtype not in FLOATING:
             got, do = (
                 (f"dtype {scores.dtype}", "scores.float()")
@@ -348,9 +370,6 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
                 f"`{call}` got scores of shape {tuple(scores.shape)}; expected [*batch, *event] with {self.event_ndim} event dimension(s)"
             )
         self._check_sizes(call, self._event(scores))
-        if len(self._fitting) == MOST_KNOWN:
-            self._fitting.clear()
-        self._fitting.add((scores.shape, scores.dtype))
 
     def _check_sizes(self, call: str, event: tuple[int, ...]) -> None:
         if 0 in event:
@@ -369,41 +388,104 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         """[*batch, *event] -> [b, *event]; a reshape takes a microsecond where nothing is to be done."""
         return values if values.ndim == self.event_ndim + 1 else values.reshape(-1, *self._event(values))
 
-    def _rowwise(self, compute: Callable[[Tensor], Sequence[Tensor]], scores: Tensor, dtype: torch.dtype | None = None) -> list[Tensor]:
-        """Results ``[*batch, ...]`` of ``compute`` for distinct rows [b, *event], in a dtype, that of the scores where it is None."""
-        given = scores.detach()
-        shared = share_rows(given, self.event_ndim)
-        if shared is given and scores.ndim == self.event_ndim + 1:
-            return [_in(each, dtype or scores.dtype) for each in compute(at_least_single(shared))]
-        batch = scores.shape[: scores.ndim - self.event_ndim]
-        distinct = shared.shape[: len(batch)]
-        results = [_in(each, dtype or scores.dtype) for each in compute(at_least_single(self._rows(shared)))]
+    # One way of a call: every operation selects its kernel and runs here.
+
+    def _run(
+        self, operation: str, parameters: Tensor, outputs: Sequence[Output], reference: Reference, *others: Tensor
+    ) -> Sequence[Tensor]:
+        """Results ``[*batch, ...]`` of an operation on natural parameters ``[*batch, *event]`` and others like them, without gradients.
+
+        Rows that `Tensor.expand` made are computed once. A kernel computes what it can, and the reference everything else.
+        """
+        rows = parameters.detach() if parameters.requires_grad else parameters
+        plain = rows.ndim == self.event_ndim + 1 and (rows.shape[0] <= 1 or rows.stride(0) != 0)
+        batch = distinct = rows.shape[: rows.ndim - self.event_ndim]
+        if not plain:
+            shared = rows if others else share_rows(rows, self.event_ndim)
+            distinct, rows = shared.shape[: len(batch)], shared.reshape(-1, *self._event(rows))
+            others = tuple(other.reshape(len(rows), *other.shape[len(batch) :]) for other in others)
+        kernel = self._kernel(operation, rows)
+        results: Sequence[Tensor]
+        if kernel is None:
+            found = zip(reference(rows, *others), outputs, strict=True)
+            # Log-partitions stay in their dtype: differences of them are taken.
+            results = [value if not shape else kernels.converted(value, dtype or rows.dtype) for value, (shape, dtype) in found]
+        else:
+            kernel = kernel.drawing(*others) if operation.startswith("sample") else kernel
+            results = kernel.computed((rows, *others), outputs, reference)
+        if plain:
+            return results
         return [each.reshape((*distinct, *each.shape[1:])).expand((*batch, *each.shape[1:])) for each in results]
 
-    def _computed(
-        self, operation: str, rows: Tensor, outputs: Sequence[Output], reference: Reference, *others: Tensor, certified: bool = True
-    ) -> Sequence[Tensor]:
-        """Results [b, ...] of rows [b, *event] and others like them, by a kernel. Rows that it refuses are left to the reference."""
-        kernel = self._kernel(operation, rows)
-        if kernel is None:
-            return reference(rows, *others)
-        inputs = (rows.contiguous(), *[other.contiguous() for other in others])
-        return kernel.computed(inputs, outputs, reference, certified=certified)
-
+    @final
     def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
-        """The compiled kernel of an operation where it applies to these rows."""
+        """The compiled kernel of an operation on rows [b, *event], or None where the torch reference is to run."""
+        if not SERVING.get() or rows.dtype not in kernels.FLOATING:
+            return None
+        if not rows.is_cpu or kernels.gpu.interpreting():
+            return self._device_kernel(operation, rows)
+        key = operation, rows.shape
+        if key not in self._kernels:
+            if len(self._kernels) == MOST_KNOWN:
+                self._kernels.clear()
+            self._kernels[key] = self._select(operation, rows)
+        return self._kernels[key]
+
+    def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
+        """The kernel of an operation on the CPU for rows of this shape."""
         return kernels.find(self.kernel, operation, rows, self.kernel_options())
 
-    def _best(self, rows: Tensor) -> Tensor:
-        """MAP of rows, compiled where that applies."""
-        return self._computed("argmax", rows, ((rows.shape[1:], None),), self._reference_argmax, certified=False)[0]
+    def _device_kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
+        """The kernel of an operation on a GPU."""
+        return None
+
+    def _chosen(
+        self,
+        operation: str,
+        parameters: Tensor,
+        reference: Callable[..., Tensor],
+        *others: Tensor,
+        output: Output = ((), None),
+        as_indices: bool = False,
+    ) -> Tensor:
+        """The structures ``[*batch, *leading, *event]`` that an operation chooses, or their indices ``[*batch, *leading, *index]``.
+
+        Args:
+            operation: the name of kernels for structures; those for indices have ``_parts`` behind it.
+            parameters: natural parameters.
+            reference: structures [b, *leading, *event] of rows and others.
+            others: as in `_run`.
+            output: the leading dimensions, and the dtype of structures.
+            as_indices: which of both.
+        """
+        event, (leading, dtype) = self._event(parameters), output
+        if not as_indices:
+            dense = (*leading, *event), dtype
+            return self._run(operation, parameters, (dense,), lambda *rows: (reference(*rows),), *others)[0]
+
+        def numbered(*given: Tensor) -> tuple[Tensor]:
+            """By whatever computes dense structures."""
+            structures = self._chosen(operation, given[0], reference, *given[1:], output=output)
+            return (self._parts(self._of_dense(structures), event)[..., : self._written_parts(event)] + 1,)
+
+        # Kernels write 1 + part, and leave 0 where there is none.
+        written = (*leading, self._written_parts(event)), torch.int64
+        shared = parameters if others else share_rows(parameters, self.event_ndim)
+        (numbers,) = self._run(f"{operation}_parts", shared, (written,), numbered, *others)
+        indices = self._from_parts(numbers - 1, event)
+        batch = parameters.shape[: parameters.ndim - self.event_ndim]
+        return indices.expand((*batch, *indices.shape[len(batch) :]))
+
+    def _best(self, parameters: Tensor, as_indices: bool = False) -> Tensor:
+        """MAP of natural parameters ``[*batch, *event]``, or its indices."""
+        return self._chosen("argmax", parameters, self._reference_argmax, as_indices=as_indices)
 
     def _holds_empty(self, event_shape: tuple[int, ...]) -> bool:
         """Whether having no part is a structure, which is then feasible whatever is forbidden."""
         return False
 
-    def _reference_argmax(self, rows: Tensor) -> tuple[Tensor]:
-        return (self._feasible_or_zero(self._argmax(self._cleaned(rows)), rows),)
+    def _reference_argmax(self, rows: Tensor) -> Tensor:
+        return self._feasible_or_zero(self._argmax(self._cleaned(rows)), rows)
 
     def _feasible_or_zero(self, best: Tensor, rows: Tensor) -> Tensor:
         """The best structures of rows [b, *event], 0 where one has a forbidden part: then every structure has."""
@@ -415,11 +497,6 @@ def inner(structure: Tensor, scores: Tensor, event_ndim: int) -> Tensor:
     """``⟨θ, z⟩`` over the event dimensions, where a part that is 0 adds 0 even at score -inf."""
     product = structure * torch.where(structure != 0, scores, 0)
     return product.flatten(product.ndim - event_ndim).sum(-1)
-
-
-def _in(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Results [b, ...] in a dtype. Log-partitions [b] stay in float64: differences of them are taken."""
-    return values if values.dtype == dtype or values.ndim == 1 else kernels.converted(values, dtype)
 
 
 def at_least_single(rows: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,79 +19,55 @@ from ..kernels.switch import SERVING, serving_as
 from ..numerics import Total
 from ..transforms import applied
 
-
-class Differentiable(Protocol):
-    """What these functions ask of an oracle: computations on scores [*batch, *event], without gradients, and the reference with them."""
-
-    @property
-    def event_ndim(self) -> int:
-        """How many dimensions one structure has."""
-
-    def _compute_log_partition(self, scores: Tensor) -> Tensor: ...
-
-    def _compute_marginals(self, scores: Tensor) -> list[Tensor]: ...
-
-    def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor: ...
-
-    def _reference_log_partition(self, scores: Tensor) -> Tensor: ...
+if TYPE_CHECKING:
+    from .marginals import MarginalOracle
 
 
-class LogPartition(torch.autograd.Function):
-    """A(η), in float64 where a kernel sums it, with a gradient for every row, those that share their scores included.
+class Law(torch.autograd.Function):
+    """A(η) and μ(η), or one of them: every output of a function for autograd takes time.
 
-    Marginals come with A: where a gradient is wanted, both at once take two thirds of the time of one after the other.
+    A is in float64 where a kernel sums it, with a gradient for every row, those that share their scores included. Marginals come with A:
+    where a gradient is wanted, both at once take two thirds of the time of one after the other. With a structure ``at``, that is the value
+    in the place of μ, which is not computed.
     """
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, oracle: Differentiable) -> Tensor:
-        marginals, log_partition = oracle._compute_marginals(scores)
-        ctx.oracle, ctx.serving = oracle, SERVING.get()
-        ctx.save_for_backward(scores, marginals)
-        return log_partition
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        scores, marginals = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            with serving_as(ctx.serving):
-                marginals = marginals_of(scores, ctx.oracle)
-        return unsqueeze_event(grads[0].to(marginals.dtype), ctx.oracle.event_ndim) * marginals, None
-
-
-class Marginals(torch.autograd.Function):
-    """μ(η), and A(η) which comes with it where both are wanted: every output of a function for autograd takes time."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, oracle: Differentiable, both: bool) -> Any:
-        ctx.oracle, ctx.serving = oracle, SERVING.get()
+    def forward(ctx: Any, scores: Tensor, oracle: MarginalOracle, wanted: Literal["A", "μ", "both"], at: Tensor | None) -> Any:
+        ctx.oracle, ctx.serving, ctx.wanted = oracle, SERVING.get(), wanted
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(scores)
-        found = oracle._compute_marginals(scores)
-        return (found[0], found[1]) if both else found[0]
+        if at is not None:
+            ctx.save_for_backward(scores, None)
+            return at.view_as(at)
+        marginals, log_partition = oracle._compute_marginals(scores)
+        ctx.save_for_backward(scores, marginals if wanted == "A" else None)
+        return log_partition if wanted == "A" else marginals if wanted == "μ" else (marginals, log_partition)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
-        (scores,), oracle = ctx.saved_tensors, ctx.oracle
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        along, weights = (None, *grads) if ctx.wanted == "A" else (*grads, None)[:2]
+        scores, marginals = ctx.saved_tensors
         if SERVING.get() == ctx.serving:  # as it is on the CPU
-            return _pulled_back(scores, oracle, *grads), None, None
+            return _pulled_back(scores, marginals, ctx.oracle, along, weights), None, None, None
         with serving_as(ctx.serving):
-            return _pulled_back(scores, oracle, *grads), None, None
+            return _pulled_back(scores, marginals, ctx.oracle, along, weights), None, None, None
 
 
-class Replaced(torch.autograd.Function):
-    """A structure, with the Jacobian of the marginals at η as its derivative: what `Marginals` are, whose values nobody asks for."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, structure: Tensor, oracle: Differentiable) -> Tensor:
-        ctx.oracle, ctx.serving = oracle, SERVING.get()
-        ctx.save_for_backward(scores)
-        return structure.view_as(structure)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None]:
-        (scores,) = ctx.saved_tensors
-        with serving_as(ctx.serving):
-            return _pulled_back(scores, ctx.oracle, grads[0]), None, None
+def _pulled_back(
+    scores: Tensor, marginals: Tensor | None, oracle: MarginalOracle, along: Tensor | None, weights: Tensor | None
+) -> Tensor | None:
+    """The gradient of `Law` from those of μ and of A; None where neither has one. Marginals are given where they are known."""
+    # In a backward that is not differentiated in turn the numbers alone are wanted: a function takes as long as a small kernel.
+    higher, gradient = torch.is_grad_enabled(), None
+    if along is not None:
+        gradient = _product(scores, along, oracle) if higher else oracle._compute_covariance_product(scores, along)
+    if weights is None:
+        return gradient
+    if higher:
+        marginals = marginals_of(scores, oracle)
+    elif marginals is None:
+        marginals = oracle._compute_marginals(scores)[0]
+    first = unsqueeze_event(weights.to(marginals.dtype), oracle.event_ndim) * marginals
+    return first if gradient is None else gradient + first
 
 
 class Exchanged(torch.autograd.Function):
@@ -124,24 +100,11 @@ class Score(torch.autograd.Function):
         return product.sum_to_size(ctx.shape), None, None, None if log_partition is None else -grad.sum_to_size(log_partition.shape)
 
 
-def _pulled_back(scores: Tensor, oracle: Differentiable, along: Tensor | None, weights: Tensor | None = None) -> Tensor | None:
-    """The gradient of `Marginals` from those of its results; None where neither has one."""
-    # In a backward that is not differentiated in turn the numbers alone are wanted: a function takes as long as a small kernel.
-    higher, gradient = torch.is_grad_enabled(), None
-    if along is not None:
-        gradient = _product(scores, along, oracle) if higher else oracle._compute_covariance_product(scores, along)
-    if weights is None:
-        return gradient
-    marginals = marginals_of(scores, oracle) if higher else oracle._compute_marginals(scores)[0]
-    first = unsqueeze_event(weights.to(marginals.dtype), oracle.event_ndim) * marginals
-    return first if gradient is None else gradient + first
-
-
 class CovarianceProduct(torch.autograd.Function):
     """Cov(z)·v, the product of the Jacobian of the marginals with a direction."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, direction: Tensor, oracle: Differentiable) -> Tensor:
+    def forward(ctx: Any, scores: Tensor, direction: Tensor, oracle: MarginalOracle) -> Tensor:
         ctx.oracle = oracle
         ctx.save_for_backward(scores, direction)
         return oracle._compute_covariance_product(scores, direction)
@@ -159,8 +122,7 @@ class CovarianceProduct(torch.autograd.Function):
         return first, second, None
 
 
-_log_partition, _marginals, _product, _score = map(applied, (LogPartition, Marginals, CovarianceProduct, Score))
-_replaced, _exchanged = map(applied, (Replaced, Exchanged))
+_law, _product, _score, _exchanged = map(applied, (Law, CovarianceProduct, Score, Exchanged))
 
 
 def differentiated(scores: Tensor) -> bool:
@@ -174,33 +136,27 @@ def score_of(scores: Tensor, structure: Tensor, event_ndim: int, log_partition: 
     return result
 
 
-def log_partition_of(scores: Tensor, oracle: Differentiable) -> Tensor:
-    """`LogPartition`, differentiable."""
-    result: Tensor = _log_partition(unwrap_if_dead(scores), oracle)
+def log_partition_of(scores: Tensor, oracle: MarginalOracle) -> Tensor:
+    """The log-partition, differentiable."""
+    result: Tensor = _law(unwrap_if_dead(scores), oracle, "A", None)
     return result
 
 
-def marginals_of(scores: Tensor, oracle: Differentiable) -> Tensor:
-    """`Marginals` alone, differentiable."""
-    result: Tensor = _marginals(unwrap_if_dead(scores), oracle, False)
+def marginals_of(scores: Tensor, oracle: MarginalOracle, at: Tensor | None = None) -> Tensor:
+    """Marginals, or a structure in their place, with the derivative of marginals."""
+    result: Tensor = _law(unwrap_if_dead(scores), oracle, "μ", at)
     return result
 
 
-def replaced_by(structure: Tensor, scores: Tensor, oracle: Differentiable) -> Tensor:
-    """The structure, with the derivative of `marginals_of`; they are not computed."""
-    result: Tensor = _replaced(unwrap_if_dead(scores), structure, oracle)
+def both_of(scores: Tensor, oracle: MarginalOracle) -> tuple[Tensor, Tensor]:
+    """Marginals and the log-partition, differentiable."""
+    result: tuple[Tensor, Tensor] = _law(unwrap_if_dead(scores), oracle, "both", None)
     return result
 
 
 def exchanged_for(structure: Tensor, marginals: Tensor) -> Tensor:
     """The structure, with the derivative of marginals."""
     result: Tensor = _exchanged(marginals, structure)
-    return result
-
-
-def both_of(scores: Tensor, oracle: Differentiable) -> tuple[Tensor, Tensor]:
-    """`Marginals` and the log-partition, differentiable."""
-    result: tuple[Tensor, Tensor] = _marginals(unwrap_if_dead(scores), oracle, True)
     return result
 
 

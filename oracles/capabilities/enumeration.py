@@ -143,49 +143,37 @@ class KBestOracle(Oracle):
         Raises:
             ValueError: k is not within ``1 .. count``.
         """
-        valid, inside = self._prepared("kbest", scores, lengths)
-        total = self.count(self._event(scores))
+        compact = wants_indices("kbest", as_indices)
+        parameters, inside = self._parameters("kbest", scores.detach() if isinstance(scores, Tensor) else scores, lengths)
+        total, event = self.count(self._event(scores)), self._event(parameters)
         if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= total:
             raise ValueError(f"`kbest` got k={k}; expected 1 <= k <= {total}, the number of structures")
-        compact = wants_indices("kbest", as_indices)
-        numbers = math.prod(self.index_shape(self._event(valid))) if compact else math.prod(self._event(valid))
-        items = share_rows(valid, self.event_ndim).numel() // math.prod(self._event(valid))
-        self._check_memory(f"`kbest` got k={k}", 8 * k * items * numbers, "choose a smaller k")
-        if compact:
-            (found,) = self._rowwise(lambda rows: (self._listed_indices(rows, k),), valid, torch.int64)
-            return self._cut_indices(found.movedim(scores.ndim - self.event_ndim, 0), inside, self._event(valid))
-        (listed,) = self._rowwise(lambda rows: (self._listed_best(rows, k).movedim(0, 1),), valid)
-        return self._cut(listed.movedim(scores.ndim - self.event_ndim, 0), inside)
+        items = share_rows(parameters, self.event_ndim).numel() // math.prod(event)
+        self._check_memory(
+            f"`kbest` got k={k}", 8 * k * items * math.prod(self.index_shape(event) if compact else event), "choose a smaller k"
+        )
+        found = self._listed_best(parameters, k, compact).movedim(scores.ndim - self.event_ndim, 0)
+        return self._cut_indices(found, inside, event) if compact else self._cut(found, inside, scores.dtype)
 
-    def _listed_best(self, rows: Tensor, k: int) -> Tensor:
-        """[k, b, *event] of scores [b, *event]."""
-        parts = self._best_parts(rows, k)
-        if parts is not None:
-            event = self._event(rows)
-            structures: Tensor = kernels.zeros((*parts.shape[:-1], math.prod(event)), rows.dtype)
-            structures.scatter_(-1, parts.clamp(min=0), (parts >= 0).to(rows.dtype))  # a structure has all of its parts, or none
-            return structures.reshape(*parts.shape[:-1], *event).movedim(1, 0)
-        rows = self._cleaned(self.natural_parameters(rows))
+    def _listed_best(self, parameters: Tensor, k: int, as_indices: bool = False) -> Tensor:
+        """``[*batch, k, *event]`` of natural parameters, or indices; in float64, whatever their dtype."""
+        shared = kernels.converted(share_rows(parameters, self.event_ndim), torch.float64)
+        output = (k,), parameters.dtype
+        listed = self._chosen("kbest", shared, lambda rows: self._reference_kbest(rows, k), output=output, as_indices=as_indices)
+        return listed.expand(*parameters.shape[: parameters.ndim - self.event_ndim], *listed.shape[parameters.ndim - self.event_ndim :])
+
+    def _reference_kbest(self, rows: Tensor, k: int) -> Tensor:
+        """[b, k, *event] of float64 parameters [b, *event]."""
+        event = self._event(rows)
+        if isinstance(kernel := self._kernel("kbest_parts", rows), kernels.Kernel):  # the structure's kernel lists parts alone
+            numbers = kernels.zeros((len(rows), k, self._written_parts(event)), torch.int64)
+            kernel(rows.contiguous(), numbers)
+            structures: Tensor = torch.zeros(len(rows), k, 1 + math.prod(event)).scatter_(-1, numbers, 1)
+            return structures[..., 1:].unflatten(-1, event)
+        rows = self._cleaned(rows)
         # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
-        if rows.is_cpu and rows.numel() and kernels.least(rows) > -math.inf:  # every structure is feasible
-            return self._kbest(kernels.converted(rows, torch.float64), k)
-        listed = self._kbest(torch.where(rows > -math.inf, kernels.converted(rows, torch.float64), FORBIDDEN), k)
+        if rows.is_cpu and rows.numel() and kernels.reach(rows) == 0:  # every structure is feasible
+            return self._kbest(rows, k).movedim(0, 1)
+        listed = self._kbest(torch.where(rows > -math.inf, rows, FORBIDDEN), k)
         used = (listed != 0) & (rows == -math.inf)
-        return listed * unsqueeze_event(~used.flatten(2).any(-1), self.event_ndim)
-
-    def _listed_indices(self, rows: Tensor, k: int) -> Tensor:
-        """The same in compact form, [b, k, *index]; dense in between where no kernel finds parts."""
-        parts = self._best_parts(rows, k)
-        if parts is not None:
-            return self._from_parts(parts, self._event(rows))
-        return self._of_dense(self._listed_best(rows, k)).movedim(0, 1)
-
-    def _best_parts(self, rows: Tensor, k: int) -> Tensor | None:
-        """Parts [b, k, p] of the same, by their flat place, -1 where fewer are feasible; None without a kernel that lists structures."""
-        kernel = kernels.find(self.kernel, "kbest_parts", rows, self.kernel_options())
-        if kernel is None:
-            return None
-        natural = kernels.converted(self.natural_parameters(rows).contiguous(), torch.float64)
-        numbers = kernels.zeros((len(rows), k, self._written_parts(self._event(rows))), torch.int64)
-        kernel(natural, numbers)
-        return numbers.sub_(1)
+        return (listed * unsqueeze_event(~used.flatten(2).any(-1), self.event_ndim)).movedim(0, 1)

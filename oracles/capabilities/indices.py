@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from .. import kernels
 from ..numerics import Total
 from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming
@@ -151,40 +148,6 @@ class IndexedStructures(abc.ABC):
 
     # What operations share.
 
-    def _best_indices(self, rows: Tensor) -> Tensor:
-        """Indices [b, *index] of the best structures of natural parameters."""
-
-        def reference(rows: Tensor) -> tuple[Tensor]:
-            return (self._numbered(self._of_dense(self._reference_argmax(rows)[0]), tuple(rows.shape[1:])),)
-
-        kernel = self._kernel("argmax_indices", rows)
-        if isinstance(kernel, kernels.Kernel):
-            output = self.index_shape(tuple(rows.shape[1:])), torch.int64
-            return kernel.computed((rows.contiguous(),), (output,), reference, certified=False)[0]
-        parts = self._kernel_parts("argmax_parts", (rows.contiguous(),), (), reference)
-        return self._of_dense(self._best(rows)) if parts is None else self._from_parts(parts, tuple(rows.shape[1:]))
-
-    def _kernel_parts(
-        self, operation: str, inputs: tuple[Tensor, ...], shape: tuple[int, ...], reference: Callable[..., tuple[Tensor]]
-    ) -> Tensor | None:
-        """Parts that a kernel finds, ``[b, *shape, p]``; None without one. Kernels write 1 + part, and leave 0 where there is none."""
-        rows = inputs[0]
-        kernel = self._kernel(operation, rows)
-        if kernel is None:
-            return None
-        if operation == "sample_parts":
-            kernel = kernel.drawing(inputs[1])
-        output = (*shape, self._written_parts(tuple(rows.shape[1:]))), torch.int64
-        numbers: Tensor = kernel.computed(inputs, (output,), reference, certified=operation == "sample_parts")[0]
-        if not numbers.is_cpu:
-            return numbers.sub_(1)
-        np.subtract(numbers.numpy(), 1, numbers.numpy())  # in a quarter of the time, where there are few
-        return numbers
-
-    def _numbered(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        """As kernels number the parts of indices."""
-        return self._parts(indices, event_shape)[..., : self._written_parts(event_shape)] + 1
-
     def _own_parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """One part for each index, ``[..., p]``."""
         return self._parts(indices, event_shape)[..., : math.prod(self.index_shape(event_shape))]
@@ -214,7 +177,7 @@ class IndexedStructures(abc.ABC):
 
     def _score_indices(self, call: str, indices: Tensor, parameters: Tensor, inside: Tensor | None, total: Total) -> Tensor:
         """⟨η, z⟩ of natural parameters ``[*batch, *event]`` and indices ``[*batch, *index]``, which broadcast: sums of looked-up parts."""
-        natural = self._cut(self._cleaned(parameters), inside)
+        natural = self._cut(self._cleaned(parameters), inside, parameters.dtype)
         event = tuple(natural.shape[natural.ndim - self.event_ndim :])
         self._check_indices(call, indices, event)
         check_batches(call, "indices", indices, self.index_ndim, natural.shape[: natural.ndim - self.event_ndim])
@@ -270,16 +233,7 @@ class IndexedStructures(abc.ABC):
     def _cleaned(self, scores: Tensor) -> Tensor: ...
 
     @abc.abstractmethod
-    def _cut(self, values: Tensor, inside: Tensor | None) -> Tensor: ...
-
-    @abc.abstractmethod
-    def _kernel(self, operation: str, rows: Tensor) -> Any: ...
-
-    @abc.abstractmethod
-    def _best(self, rows: Tensor) -> Tensor: ...
-
-    @abc.abstractmethod
-    def _reference_argmax(self, rows: Tensor) -> tuple[Tensor]: ...
+    def _cut(self, values: Tensor, inside: Tensor | None, dtype: torch.dtype) -> Tensor: ...
 
 
 def looked_up(values: Tensor, parts: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol, final
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..kernels.gpu.first_use import Output
 from ..numerics import Total, share_rows
 from ..transforms import operation
 from .base import LARGEST, Oracle, at_least_single, inner
@@ -23,10 +23,12 @@ from .derivatives import (
     marginals_of,
     reference_covariance_product,
     reference_marginals,
-    replaced_by,
     unsqueeze_event,
 )
 from .indices import wants_indices
+
+LOG_PARTITION: Output = (), torch.float64
+"""What kernels write of a log-partition: one number for a row, of which differences are taken."""
 
 
 class ExactLaw(Protocol):
@@ -78,9 +80,6 @@ class MarginalOracle(Oracle):
             rows = self._cleaned(torch.full((1, *event_shape), -math.inf, dtype=torch.float64))
             return bool(self._log_partition(rows) > -math.inf)
 
-    def check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
-        """Raise ValueError where the log-partition of scores of such a shape is out of reach."""
-
     @final
     def sums_in_reach(self, event_shape: tuple[int, ...]) -> bool:
         """Whether log-partition, marginals and samples of scores of such a shape can be had."""
@@ -97,7 +96,8 @@ class MarginalOracle(Oracle):
 
         Its gradient is `marginals` where η is θ; of a policy that is normalised locally it is constantly 0, and so is its gradient.
         """
-        return self._log_partition_of(self._parameters("log_partition", scores, lengths)[0]).to(scores.dtype)
+        parameters, _ = self._parameters("log_partition", scores, lengths, sums=True)
+        return self._log_partition_of(parameters).to(scores.dtype)
 
     @final
     @operation()
@@ -121,17 +121,22 @@ class MarginalOracle(Oracle):
             (tensor([1., 0., 0.]), tensor([-0.3715,  0.0487,  0.3228]))
         """
         if at is not None and not (isinstance(at, Tensor) and isinstance(scores, Tensor) and at.shape == scores.shape):
-            scores, at = self._alike(scores, at)
-        valid, inside = self._parameters("marginals", scores, lengths)
-        marginals = self._marginals_of(valid) if at is None else self._marginals_at(self._grown(at, valid), valid)
-        marginals = self._cut(marginals, inside)
-        return marginals if marginals.dtype == scores.dtype else marginals.to(scores.dtype)
+            self._check_alike("marginals", scores, at=at)
+            scores, at = torch.broadcast_tensors(scores, at)
+        parameters, inside = self._parameters("marginals", scores, lengths, sums=True)
+        if at is not None:
+            at = self._grown(at, parameters)
+        if parameters.requires_grad and torch.is_grad_enabled():
+            marginals = self._differentiable_marginals(parameters, at)
+        else:
+            marginals = self._compute_marginals(parameters)[0] if at is None else at
+        return self._cut(marginals, inside, scores.dtype)
 
     @final
     @operation()
     def feasible(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Boolean ``[*batch]``: whether any structure has a score above ``-inf``."""
-        return self._log_partition_of(self._parameters("feasible", scores, lengths)[0].detach()) > -math.inf
+        return self._log_partition_of(self._parameters("feasible", scores, lengths, sums=True)[0].detach()) > -math.inf
 
     @final
     @operation()
@@ -141,7 +146,7 @@ class MarginalOracle(Oracle):
         ``z`` and ``scores`` broadcast against each other, so that many samples may share one row of scores. With ``as_indices`` z is given
         in compact form, ``[*batch, *index]``: see `score`.
         """
-        single, inside = self._parameters("log_prob", scores, lengths)
+        single, inside = self._parameters("log_prob", scores, lengths, sums=True)
         score, reach = self._score_indices if wants_indices("log_prob", as_indices) else self._score, self.reach(single)
         log_partition = self._log_partition_of(single)
         result = score("log_prob", z, single, inside, Total(reach == 0, log_partition))
@@ -157,7 +162,7 @@ class MarginalOracle(Oracle):
     @operation()
     def entropy(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``H = A − ⟨η, μ⟩`` in nats: ``[*batch]``, differentiable; 0 for an infeasible item."""
-        double = self._parameters("entropy", scores, lengths)[0].double()
+        double = self._parameters("entropy", scores, lengths, sums=True)[0].double()
         marginals, log_partition = self._both_of(double)
         reach = self.reach(double)
         entropy = log_partition - self._mean_score(marginals, double, reach)
@@ -175,7 +180,7 @@ class MarginalOracle(Oracle):
         ``inf`` where the other law forbids what this one allows; 0 for an item that is infeasible under ``scores``.
         """
         self._check_alike("kl", scores, other=other)
-        here, there = (self._parameters("kl", theta, lengths)[0].double() for theta in (scores, other))
+        here, there = (self._parameters("kl", theta, lengths, sums=True)[0].double() for theta in (scores, other))
         marginals, log_partition = self._both_of(here)
         divergence, reach = self._log_partition_of(there) - log_partition, max(self.reach(here), self.reach(there))
         if reach == 0:
@@ -190,12 +195,6 @@ class MarginalOracle(Oracle):
         divergence = divergence.masked_fill(log_partition == -math.inf, 0)
         divergence.detach().clamp_(min=0)
         return divergence.to(scores.dtype)
-
-    def _parameters(self, call: str, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Natural parameters, at least float32, with their padding completed, and which entries are inside (None for all)."""
-        valid, inside = self._prepared(call, scores, lengths)
-        self.check_marginals(call, self._event(scores))
-        return self.natural_parameters(at_least_single(valid)), inside
 
     def _mean_score(self, marginals: Tensor, parameters: Tensor, reach: int) -> Tensor:
         """⟨η, μ⟩ of parameters of such a `reach`."""
@@ -221,18 +220,9 @@ class MarginalOracle(Oracle):
     def _log_partition_of(self, valid: Tensor) -> Tensor:
         return log_partition_of(valid, self) if differentiated(valid) else self._compute_log_partition(valid)
 
-    def _marginals_of(self, valid: Tensor) -> Tensor:
-        return marginals_of(valid, self) if differentiated(valid) else self._compute_marginals(valid)[0]
-
-    def _marginals_at(self, structure: Tensor, valid: Tensor) -> Tensor:
-        """The structure, with the derivative of `_marginals_of`."""
-        return replaced_by(structure, valid, self) if differentiated(valid) else structure
-
-    def _alike(self, scores: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Both with one batch, to which they broadcast."""
-        self._check_alike("marginals", scores, at=at)
-        scores, at = torch.broadcast_tensors(scores, at)
-        return scores, at
+    def _differentiable_marginals(self, parameters: Tensor, at: Tensor | None) -> Tensor:
+        """Marginals, or the structure in their place, with the derivative of marginals."""
+        return marginals_of(parameters, self, at)
 
     def _check_alike(self, call: str, scores: Tensor, **named: Tensor) -> None:
         """ValueError where what is named is no tensor of events of the same size, in a batch that broadcasts against that of the scores."""
@@ -257,33 +247,27 @@ class MarginalOracle(Oracle):
         return pad(structure, [side for size in missing for side in (0, size)]) if any(missing) else structure
 
     def _both_of(self, valid: Tensor) -> tuple[Tensor, Tensor]:
-        if differentiated(valid):
-            return both_of(valid, self)
-        marginals, log_partition = self._compute_marginals(valid)
-        return marginals, log_partition
+        return both_of(valid, self) if differentiated(valid) else self._compute_marginals(valid)
 
     # What `derivatives` differentiates: kernels where they apply, the reference elsewhere and for rows whose range a kernel cannot certify.
 
-    def _compute_log_partition(self, scores: Tensor) -> Tensor:
-        def compute(rows: Tensor) -> Sequence[Tensor]:
-            return self._computed("log_partition", rows, (((), torch.float64),), lambda rows: (self._reference_log_partition(rows),))
+    def _compute_log_partition(self, parameters: Tensor) -> Tensor:
+        """[*batch]."""
+        return self._run("log_partition", parameters, (LOG_PARTITION,), lambda rows: (self._reference_log_partition(rows),))[0]
 
-        return self._rowwise(compute, scores)[0]
-
-    def _compute_marginals(self, scores: Tensor) -> list[Tensor]:
+    def _compute_marginals(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         """Marginals and log-partitions."""
+        outputs = (parameters.shape[parameters.ndim - self.event_ndim :], None), LOG_PARTITION
+        marginals, log_partition = self._run("marginals", parameters, outputs, self._exact_marginals)
+        return marginals, log_partition
 
-        def compute(rows: Tensor) -> Sequence[Tensor]:
-            return self._computed("marginals", rows, ((rows.shape[1:], None), ((), torch.float64)), self._exact_marginals)
-
-        return self._rowwise(compute, scores)
-
-    def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
-        rows = at_least_single(self._rows(scores.detach()))
-        along = self._rows(direction.detach()).to(rows.dtype)
-        output, reference = (rows.shape[1:], None), lambda *given: (self._reference_covariance_product(*given),)
-        (product,) = self._computed("covariance_product", rows, (output,), reference, along)
-        return product.reshape(scores.shape).to(scores.dtype)
+    def _compute_covariance_product(self, parameters: Tensor, direction: Tensor) -> Tensor:
+        """``Cov(z) v`` for directions v like the parameters."""
+        output = parameters.shape[parameters.ndim - self.event_ndim :], None
+        along = direction.detach().to(parameters.dtype)
+        return self._run("covariance_product", parameters, (output,), lambda *given: (self._reference_covariance_product(*given),), along)[
+            0
+        ]
 
     def _reference_log_partition(self, scores: Tensor) -> Tensor:
         rows = at_least_single(self._cleaned(scores)).reshape(-1, *self._event(scores))

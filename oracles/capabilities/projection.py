@@ -158,4 +158,4 @@ class ProjectionOracle(Oracle):
     def _argmax_inside(self, rows: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:
             return self._best(rows)
-        return self._cut(self._best(self._complete(rows, lengths)), self._inside(self._event(rows), lengths).expand_as(rows))
+        return self._cut(self._best(self._complete(rows, lengths)), self._inside(self._event(rows), lengths).expand_as(rows), rows.dtype)

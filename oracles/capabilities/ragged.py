@@ -49,7 +49,7 @@ class Inside:
         if getattr(self.function, "takes_indices", False):
             return self.function(self.oracle._cut_indices(structure, self.inside, self._padded_event()))
         as_it_is = not structure.requires_grad and getattr(self.function, "ignores_padding", False)
-        return self.function(structure if as_it_is else self.oracle._cut(structure, self.inside))
+        return self.function(structure if as_it_is else self.oracle._cut(structure, self.inside, structure.dtype))
 
     def _padded_event(self) -> tuple[int, ...]:
         """What `Oracle.pad` makes of the event, whatever the lengths: indices come from there, where the function takes these."""

@@ -13,7 +13,6 @@ from torch import Tensor
 from ..numerics import log_sum_exp, sparse_max
 from ..random_streams import check_generator, standard_gumbel
 from ..transforms import operation
-from .base import at_least_single
 from .marginals import MarginalOracle
 
 Maximum = Callable[[Tensor, int], Tensor]
@@ -51,13 +50,13 @@ class RelaxedOracle(MarginalOracle):
         """
         if self._is_entropy("relax", omega):
             return self.marginals(scores, lengths=lengths)
-        valid, inside = self._prepared("relax", scores, lengths)
-        differentiable = torch.is_grad_enabled() and valid.requires_grad
+        parameters, inside = self._parameters("relax", scores, lengths)
+        differentiable = torch.is_grad_enabled() and parameters.requires_grad
         with torch.inference_mode(False), torch.enable_grad():
-            theta = self.natural_parameters(valid if differentiable else valid.detach().clone().requires_grad_())
+            theta = parameters if differentiable else parameters.detach().clone().requires_grad_()
             value = self._sparse_value(theta)
             (expected,) = torch.autograd.grad(value.sum(), theta, create_graph=differentiable)
-        return self._cut(expected.to(scores.dtype), inside)
+        return self._cut(expected, inside, scores.dtype)
 
     @final
     @operation()
@@ -69,12 +68,12 @@ class RelaxedOracle(MarginalOracle):
         """
         if self._is_entropy("relaxed_value", omega):
             return self.log_partition(scores, lengths=lengths)
-        valid = self._prepared("relaxed_value", scores, lengths)[0]
-        return self._sparse_value(self.natural_parameters(valid)).reshape(scores.shape[: scores.ndim - self.event_ndim]).to(scores.dtype)
+        value = self._sparse_value(self._parameters("relaxed_value", scores, lengths)[0])
+        return value.reshape(scores.shape[: scores.ndim - self.event_ndim]).to(scores.dtype)
 
-    def _sparse_value(self, scores: Tensor) -> Tensor:
+    def _sparse_value(self, parameters: Tensor) -> Tensor:
         """[b], every maximum of the recursion a sparsemax."""
-        return self._value(self._cleaned(at_least_single(scores)).reshape(-1, *self._event(scores)), sparse_max)
+        return self._value(self._cleaned(parameters).reshape(-1, *self._event(parameters)), sparse_max)
 
     @staticmethod
     def _is_entropy(call: str, omega: str) -> bool:
@@ -103,9 +102,9 @@ class RelaxedOracle(MarginalOracle):
         check_generator("relaxed_sample", generator)
         if not temperature > 0:
             raise ValueError(f"`relaxed_sample` got temperature={temperature}; expected a positive number")
-        valid, inside = self._prepared("relaxed_sample", scores, lengths)
+        parameters, inside = self._parameters("relaxed_sample", scores, lengths)
         batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
-        rows = self._cleaned(self.natural_parameters(at_least_single(valid))).reshape(-1, *self._event(valid))
+        rows = self._cleaned(parameters).reshape(-1, *self._event(parameters))
         choices: list[tuple[Tensor, Tensor]] = []
 
         def choose(values: Tensor, dim: int) -> Tensor:
@@ -118,7 +117,7 @@ class RelaxedOracle(MarginalOracle):
         with torch.inference_mode(False), torch.set_grad_enabled(learning):  # the walk asks autograd
             self._value(rows, choose)
             walked = self._walked(rows, choices)
-        return self._cut(walked.reshape(valid.shape).to(scores.dtype), inside)
+        return self._cut(walked.reshape(parameters.shape), inside, scores.dtype)
 
     def _walked(self, rows: Tensor, choices: list[tuple[Tensor, Tensor]]) -> Tensor:
         """The expected structures of walks of known choices: with the maxima replaced by means, the recursion is linear in the scores."""

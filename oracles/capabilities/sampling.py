@@ -13,7 +13,7 @@ from torch import Tensor
 from ..numerics import share_rows
 from ..random_streams import check_generator, inner_uniform, random_uniform
 from ..transforms import operation, transforming, uncompiled
-from .base import LARGEST, at_least_single
+from .base import LARGEST
 from .indices import wants_indices
 from .marginals import MarginalOracle
 
@@ -58,60 +58,39 @@ class SamplingOracle(MarginalOracle):
         compact = wants_indices("sample", as_indices)
         if num_samples is not None and (not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples < 1):
             raise ValueError(f"`sample` got num_samples={num_samples}; expected at least 1, or None for one sample without that dimension")
-        valid, inside = self._prepared("sample", scores, lengths)
-        self.check_marginals("sample", self._event(scores))
-        valid, event = valid.detach(), self._event(valid)
+        parameters, inside = self._parameters("sample", scores, lengths, sums=True)
+        parameters, event = parameters.detach(), self._event(parameters)
         batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
         leading = 1 if num_samples is None else num_samples
         uniforms = random_uniform(batch, (leading, self._noise_size(event)), generator=generator, device=scores.device)
-        plain = len(batch) == 1 and (batch[0] == 1 or valid.stride(0) != 0)  # rows as they are, whose samples need no order
-        structures = (self._drawn_plain if plain else self._drawn)(valid, uniforms, compact)
-        structures = structures if compact else structures.to(scores.dtype)
+        if len(batch) == 1 and (batch[0] == 1 or parameters.stride(0) != 0):
+            structures = self._draw(parameters, uniforms, compact).transpose(0, 1)
+        else:
+            structures = self._draw_shared(parameters, uniforms, compact)
         structures = structures[0] if num_samples is None else structures
-        return self._cut_indices(structures, inside, event) if compact else self._cut(structures, inside)
+        return self._cut_indices(structures, inside, event) if compact else self._cut(structures, inside, scores.dtype)
 
-    def _drawn_plain(self, valid: Tensor, uniforms: Tensor, as_indices: bool) -> Tensor:
-        """`_drawn` for one batch dimension that shares nothing."""
-        drawn = (self._draw_indices if as_indices else self._draw)(self.natural_parameters(at_least_single(valid)), uniforms)
-        return drawn.transpose(0, 1)
+    def _draw_shared(self, parameters: Tensor, uniforms: Tensor, as_indices: bool) -> Tensor:
+        """Structures ``[s, *batch, *event]``, or their indices, by uniforms ``[*batch, s, noise]``.
 
-    def _drawn(self, valid: Tensor, uniforms: Tensor, as_indices: bool) -> Tensor:
-        """Structures ``[s, *batch, *event]``, or their indices, by uniforms ``[*batch, s, noise]``."""
-        event = self._event(valid)
-        batch = valid.shape[: valid.ndim - self.event_ndim]
-        # Expanded dimensions join the samples, so that tables are built once per distinct row.
-        expanded = [dim for dim, size in enumerate(batch) if size > 1 and valid.stride(dim) == 0]
+        Expanded dimensions join the samples, so that tables are built once per distinct row.
+        """
+        event = self._event(parameters)
+        batch = parameters.shape[: parameters.ndim - self.event_ndim]
+        expanded = [dim for dim, size in enumerate(batch) if size > 1 and parameters.stride(dim) == 0]
         distinct = [dim for dim in range(len(batch)) if dim not in expanded]
         order = [*distinct, len(batch), *expanded]
-        rows = at_least_single(share_rows(valid, self.event_ndim).reshape(-1, *event))
+        rows = share_rows(parameters, self.event_ndim).reshape(-1, *event)
         shuffled = uniforms.permute(*order, len(batch) + 1)
         repeats = math.prod(shuffled.shape[len(distinct) : -1])
-        draw, shape = (self._draw_indices, self.index_shape(event)) if as_indices else (self._draw, event)
-        drawn = draw(self.natural_parameters(rows), shuffled.reshape(rows.shape[0], repeats, shuffled.shape[-1]))
-        drawn = drawn.reshape(*shuffled.shape[:-1], *shape)
+        drawn = self._draw(rows, shuffled.reshape(rows.shape[0], repeats, shuffled.shape[-1]), as_indices)
+        drawn = drawn.reshape(*shuffled.shape[:-1], *drawn.shape[2:])
         back = [order.index(dim) for dim in [len(batch), *range(len(batch))]]
-        return drawn.permute(*back, *range(len(back), len(back) + len(shape)))
+        return drawn.permute(*back, *range(len(back), drawn.ndim))
 
-    def _draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        """Structures [b, s, *event] from rows [b, *event] and uniforms [b, s, noise]: compiled where that applies."""
-
-        def reference(rows: Tensor, uniforms: Tensor) -> tuple[Tensor]:
-            return (self._reference_draw(rows, uniforms),)
-
-        kernel = self._kernel("sample", rows)
-        if kernel is None:
-            return self._reference_draw(rows, uniforms)
-        outputs = (((uniforms.shape[1], *rows.shape[1:]), None),)
-        return kernel.drawing(uniforms).computed((rows.contiguous(), uniforms.contiguous()), outputs, reference)[0]
-
-    def _draw_indices(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        """Indices [b, s, *index] of the samples that `_draw` gives."""
-
-        def reference(rows: Tensor, uniforms: Tensor) -> tuple[Tensor]:
-            return (self._numbered(self._of_dense(self._reference_draw(rows, uniforms)), tuple(rows.shape[1:])),)
-
-        parts = self._kernel_parts("sample_parts", (rows.contiguous(), uniforms.contiguous()), (uniforms.shape[1],), reference)
-        return self._of_dense(self._draw(rows, uniforms)) if parts is None else self._from_parts(parts, tuple(rows.shape[1:]))
+    def _draw(self, rows: Tensor, uniforms: Tensor, as_indices: bool = False) -> Tensor:
+        """Structures [b, s, *event], or indices, of natural parameters [b, *event] and uniforms [b, s, noise]."""
+        return self._chosen("sample", rows, self._reference_draw, uniforms, output=((uniforms.shape[1],), None), as_indices=as_indices)
 
     def _reference_draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         return self._sample(self._cleaned(rows), uniforms.transpose(0, 1)).transpose(0, 1)
@@ -178,23 +157,22 @@ class DistinctSamplingOracle(SamplingOracle):
             raise ValueError(
                 "`sample_distinct` got called under a transform of torch.func; expected plain tensors: batch its scores instead"
             )
-        valid, inside = self._prepared("sample_distinct", scores.detach() if isinstance(scores, Tensor) else scores, lengths)
-        self.check_marginals("sample_distinct", self._event(scores))
-        valid, event = valid.detach(), self._event(valid)
-        batch = tuple(valid.shape[: valid.ndim - self.event_ndim])
+        scores = scores.detach() if isinstance(scores, Tensor) else scores
+        parameters, inside = self._parameters("sample_distinct", scores, lengths, sums=True)
+        event, batch = self._event(parameters), tuple(scores.shape[: scores.ndim - self.event_ndim])
         k = min(k, self.count(event))
-        uniforms = inner_uniform(batch, (self._distinct_noise_size(event, k),), generator=generator, device=valid.device)
-        shared = share_rows(valid, self.event_ndim)
+        uniforms = inner_uniform(batch, (self._distinct_noise_size(event, k),), generator=generator, device=scores.device)
+        shared = share_rows(parameters, self.event_ndim)
         distinct = shared.shape[: shared.ndim - self.event_ndim]
-        items = torch.arange(math.prod(distinct), device=valid.device).reshape(distinct).expand(batch).flatten()
-        rows = self.natural_parameters(at_least_single(shared.reshape(-1, *event))).double()
+        items = torch.arange(math.prod(distinct), device=scores.device).reshape(distinct).expand(batch).flatten()
+        rows = shared.reshape(-1, *event).double()
         drawn = self._sample_distinct(self._cleaned(rows), items, k, uniforms.reshape(len(items), uniforms.shape[-1]))
-        structures = self._cut(drawn.structures.to(scores.dtype).reshape(k, *batch, *event), inside)
+        structures = self._cut(drawn.structures.reshape(k, *batch, *event), inside, scores.dtype)
         log_probs, log_rest = drawn.log_probs.reshape(*batch, k), drawn.log_rest.reshape(batch)
         if self.reach(rows) == 2:  # Walks add up log-weights, which lose digits.
             cleaned = self._cleaned(rows)
             large = ((cleaned.abs() > LARGEST) & (cleaned > -math.inf)).flatten(1).any(1)[items].reshape(batch)
-            exact = self.log_prob(drawn.structures.reshape(k, *batch, *event), valid.double()).movedim(0, -1)
+            exact = self.log_prob(drawn.structures.reshape(k, *batch, *event), parameters.double()).movedim(0, -1)
             log_probs = torch.where(large.unsqueeze(-1) & (log_probs > -math.inf), exact, log_probs)
             rest = 1 - log_probs.exp().sum(-1)
             rest = torch.where(rest > 1e-9, rest.log(), log_rest.clamp(max=math.log(1e-9)))

@@ -49,7 +49,8 @@ _NONE = tuple(Numbers(np.zeros((0,) * ndim), np.zeros((0,) * ndim, np.float32)) 
 def kernel(packed: Packed, operation: str, rows: int) -> kernels.Kernel:
     """An operation on so many rows [b, *event] of these derivations."""
     lanes = WIDTH if rows >= packed.sizes[ITEMS] else 1
-    return kernels.Kernel(globals()[operation], ((packed, lanes),), EDGE * len(packed.first) // kernels.LIGHT.get(operation, 1))
+    steps = EDGE * len(packed.first) // kernels.LIGHT.get(operation, 1)
+    return kernels.Kernel(globals()[operation], ((packed, lanes),), steps, operation not in kernels.CERTIFYING)
 
 
 def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:

@@ -39,9 +39,9 @@ class StatedOracle(Oracle):
     def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
         """The hypergraph whose parts are the entries of an event, in row-major order."""
 
-    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
-        own = super()._kernel(operation, rows)
-        if own is not None or operation not in executor.OPERATIONS or not kernels.enabled(rows) or kernels.gpu.takes(rows):
+    def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
+        own = super()._select(operation, rows)
+        if own is not None or operation not in executor.OPERATIONS:
             return own
         if operation == "project" and _may_be_empty(self, tuple(rows.shape[1:])):
             return None  # the compiled active set takes a structure without parts for none
@@ -155,8 +155,8 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
         completion = torch.zeros_like(scores).masked_fill(~self._completion(event, lengths), -math.inf)
         return torch.where(self._inside(event, lengths), scores, completion)
 
-    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
-        return super()._kernel(operation, rows) or device_kernel(self, operation, rows)
+    def _device_kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
+        return device_kernel(self, operation, rows)
 
     # The operations of the base classes, on rows [b, parts].
 
@@ -204,22 +204,14 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
         return replace(drawn, structures=drawn.structures.reshape(k, len(items), *event))
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        kernel = StatedOracle._kernel(self, "kbest", rows)
-        if not isinstance(kernel, kernels.Kernel):
+        kernel = StatedOracle._select(self, "kbest", rows) if kernels.enabled(rows) else None
+        if kernel is None:
             listed = algorithms.kbest(self._tables_for(rows), rows.flatten(1), k)
             return listed.reshape(k, *rows.shape)
         # Few numbers are 1: what is written, and cast to the dtype of the scores, is mostly zeros, of which float32 has the fewest bytes.
         structures = kernels.zeros((len(rows), k, *rows.shape[1:]), torch.float32)
         kernel(rows.contiguous(), structures)
         return structures.movedim(1, 0)
-
-    def _listed_indices(self, rows: Tensor, k: int) -> Tensor:
-        kernel, event = StatedOracle._kernel(self, "kbest_parts", rows), self._event(rows)
-        if not isinstance(kernel, kernels.Kernel):
-            return super()._listed_indices(rows, k)
-        numbers = kernels.zeros((len(rows), k, self._written_parts(event)), torch.int64)
-        kernel(kernels.converted(self.natural_parameters(rows).contiguous(), torch.float64), numbers)
-        return self._from_parts(numbers.sub_(1), event)
 
     def _rank(self, structures: Tensor) -> Tensor:
         return algorithms.rank(self._tables_for(structures), structures.flatten(1))

@@ -1,9 +1,9 @@
 """Compiled kernels: the hot loops, apart from the mathematics.
 
 The folder of a structure holds functions over contiguous arrays whose first dimension is the batch: in ``cpu.py``; here is
-what they share. `find` is the one place that chooses: it gives the kernel that serves an operation on the CPU, at the size and in the dtype
-of the rows. Everything else runs the torch references, in which the oracles are written; on a GPU, `gpu` serves what states its
-derivations. Kernels are compiled on first use and cached on disk; importing this package compiles nothing and does not load the compilers.
+what they share. `find` selects the kernel of an operation on the CPU, at the size and in the dtype of the rows. Everything else runs the
+torch references, in which the oracles are written. On a GPU, `gpu` runs oracles with derivations. Kernels are compiled on first use and
+cached on disk. Importing this package compiles nothing and does not load the compilers.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ _NUMPY = {dtype: np.dtype(str(dtype).removeprefix("torch.")) for dtype in (torch
 
 FLOATING = (torch.float32, torch.float64)
 """The dtypes of scores that kernels take."""
+
+CERTIFYING = ("log_partition", "marginals", "covariance_product", "sample", "sample_parts")
+"""Operations whose kernels may refuse rows outside their range: their last array, bool ``[b]``, is True for the rows that they computed."""
 
 _Function = Callable[..., None]
 
@@ -130,31 +133,27 @@ class Kernel(NamedTuple):
         return self._replace(operations=self.operations + UNIFORM * samples * noise)
 
     def __call__(self, *tensors: Tensor) -> None:
-        launch(self.function, tensors, self.options, self.operations)
+        launch(self.function, [tensor.detach() for tensor in tensors], self.options, self.operations)
 
-    def computed(
-        self, inputs: tuple[Tensor, ...], outputs: Sequence[Output], reference: Reference, *, certified: bool = True
-    ) -> Sequence[Tensor]:
-        """Results of contiguous inputs. Rows that a certifying kernel refuses are computed by the reference, in float64."""
-        rows, results, arrays = inputs[0], [], []
+    def computed(self, inputs: tuple[Tensor, ...], outputs: Sequence[Output], reference: Reference) -> list[Tensor]:
+        """Results [b, ...] of inputs [b, ...] without gradients. Rows that the kernel refuses are computed by the reference, in float64."""
+        inputs = tuple(map(Tensor.contiguous, inputs))
+        arrays, results, rows = [*map(Tensor.numpy, inputs)], [], inputs[0]
         for shape, dtype in outputs:
             array, result = _made((rows.shape[0], *shape), dtype or rows.dtype)
             arrays.append(array)
             results.append(result)
-        if self.complete or not certified:
-            launch(self.function, (*inputs, *arrays), self.options, self.operations)
-        elif (refused := self.certify(inputs, arrays)) is not None:
+        if self.complete:
+            launch(self.function, arrays, self.options, self.operations)
+            return results
+        certified = np.zeros(rows.shape[0], np.bool_)
+        launch(self.function, [*arrays, certified], self.options, self.operations)
+        if b"\0" in certified.tobytes():  # a reduction takes longer than a kernel of one row
+            refused = torch.from_numpy(np.flatnonzero(~certified))
             found = reference(*(given[refused].double() for given in inputs))
             for result, values in zip(results, found, strict=True):
                 result[refused] = values.to(result.dtype)
         return results
-
-    def certify(self, inputs: Sequence[Tensor], results: Sequence[Tensor | np.ndarray]) -> Tensor | None:
-        """Call a kernel that reports for every row whether its range sufficed: the indices of the rows that it refuses, None for none."""
-        certified = np.zeros(inputs[0].shape[0], np.bool_)
-        launch(self.function, (*inputs, *results, certified), self.options, self.operations)
-        # As bytes: a reduction takes longer than a kernel of one row.
-        return torch.from_numpy((~certified).nonzero()[0]) if b"\0" in certified.tobytes() else None
 
 
 AnyKernel = Kernel | gpu.DeviceKernel
@@ -217,35 +216,13 @@ def converted(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.float() if dtype == torch.float32 else values.double()  # in two thirds of the time
 
 
-def greatest(values: Tensor) -> float:
-    """The maximum of a CPU tensor, NaN where there is one.
-
-    By NumPy, in one thread, as in `zeros`: OpenMP's threads, which torch would wake, go on spinning for a while where kernels want to run.
-    """
-    if values.dtype in FLOATING:
-        return float(np.maximum.reduce(values.numpy(), None))
-    return float(values.amax())
-
-
-def least(values: Tensor) -> float:
-    """The minimum of a CPU tensor, NaN where there is one; see `greatest`."""
-    if values.dtype in FLOATING:
-        return float(np.minimum.reduce(values.numpy(), None))
-    return float(values.amin())
-
-
-def below_infinity(values: Tensor) -> bool:
-    """Whether every number of a CPU tensor is below +inf, and none is NaN."""
-    if values.is_contiguous() and values.dtype in _NUMPY and switch.SERVING.get():
-        return bool(_bounds().below_infinity(values.numpy().reshape(-1)))
-    return values.numel() == 0 or greatest(values) < math.inf
-
-
-def reach(values: Tensor, limit: float) -> int:
-    """0 if every number of a CPU tensor is of such a size at most, 1 if so except for -inf, 2 otherwise."""
-    if values.is_contiguous() and values.dtype in _NUMPY and switch.SERVING.get():
-        return int(_bounds().reach(values.numpy().reshape(-1), limit))
-    inside, forbidden = values.abs() <= limit, values == -math.inf
+def reach(values: Tensor, limit: float = math.inf) -> int:
+    """0 if every number of a CPU tensor is of such a size at most, 1 if so except for -inf, 2 if some are larger, 3 for +inf or NaN."""
+    if values.dtype in FLOATING and switch.SERVING.get():
+        return int(_bounds().reach(values.contiguous().numpy().reshape(-1), limit))
+    forbidden, inside = values == -math.inf, values.abs() <= limit
+    if not bool((values < math.inf).all()):
+        return 3
     return int(forbidden.any()) if bool((inside | forbidden).all()) else 2
 
 
@@ -254,32 +231,33 @@ def _bounds() -> Any:
     return importlib.import_module(".bounds", __package__)
 
 
-def in_one_thread(function: _Function, arguments: Sequence[Any], options: tuple[Any, ...] = ()) -> None:
-    """Call a kernel that takes what `launch` cannot deal out."""
-    observer = _observer.get()
-    if observer is None:
-        function(*arguments, *options)
+def in_one_thread(function: _Function, arguments: Sequence[Any]) -> None:
+    """Call a kernel whose arguments `launch` cannot split by rows."""
+    if (observer := _observer.get()) is None:
+        function(*arguments)
     else:
-        observer(function, arguments, options)
+        observer(function, arguments, ())
 
 
-def launch(function: _Function, tensors: tuple[Tensor | np.ndarray, ...], options: tuple[Any, ...], operations: int) -> None:
-    """Call a kernel over the first dimension of the tensors, in as many threads as torch uses where that pays.
+def launch(function: _Function, arrays: Sequence[np.ndarray | Tensor], options: tuple[Any, ...], operations: int) -> None:
+    """Call a kernel over the first dimension of arrays and CPU tensors, in as many threads as torch uses where that pays.
 
     Rows are independent of each other, so that the result does not depend on how they are split.
     """
-    arrays = [each if isinstance(each, np.ndarray) else each.detach().numpy() for each in tensors]
-    rows = len(arrays[0])
+    arrays = [*map(np.asarray, arrays)]
+    rows, observer = len(arrays[0]), _observer.get()
     threads = min(rows, rows * operations // GRAIN)
-    if threads <= 1 or _observer.get() is not None or (threads := min(threads, torch.get_num_threads())) <= 1:
-        in_one_thread(function, arrays, options)
-        return
-    edges = [rows * i // threads for i in range(threads + 1)]
-    slices = [slice(first, last) for first, last in pairwise(edges)]
-    others = [_pool(os.getpid(), threads - 1).submit(function, *(array[part] for array in arrays), *options) for part in slices[1:]]
-    function(*(array[slices[0]] for array in arrays), *options)
-    for other in others:
-        other.result()
+    if observer is not None:
+        observer(function, arrays, options)
+    elif threads <= 1 or (threads := min(threads, torch.get_num_threads())) <= 1:
+        function(*arrays, *options)
+    else:
+        edges = [rows * i // threads for i in range(threads + 1)]
+        slices = [slice(first, last) for first, last in pairwise(edges)]
+        others = [_pool(os.getpid(), threads - 1).submit(function, *(array[part] for array in arrays), *options) for part in slices[1:]]
+        function(*(array[slices[0]] for array in arrays), *options)
+        for other in others:
+            other.result()
 
 
 def _call_and_show(function: _Function, arrays: list[np.ndarray], options: tuple[Any, ...]) -> None:
@@ -301,10 +279,10 @@ def _planned(structure: str, operation: str, event: torch.Size, options: tuple[A
         return None
     module = importlib.import_module(name)
     function = getattr(module, operation, None)
-    if function is None:
+    if not callable(function):  # a package of kernels may have a module of that name
         return None
     steps = module.operations(tuple(event)) // LIGHT.get(operation, 1)
-    return Kernel(function, options, steps, operation in getattr(module, "COMPLETE", ()))
+    return Kernel(function, options, steps, operation not in CERTIFYING)
 
 
 @cache

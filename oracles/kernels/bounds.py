@@ -9,19 +9,11 @@ from .compilation import compiled
 
 @compiled
 def reach(values, limit):
-    """0 if every number is of such a size at most, 1 if so except for -inf, 2 otherwise."""
-    inside, forbidden = True, False
+    """See `structgrad.oracles.kernels.reach`."""
+    inside, forbidden, below = True, False, True
     for i in range(len(values)):
-        below = values[i] == -math.inf
-        forbidden |= below
-        inside &= below | (abs(values[i]) <= limit)
-    return (1 if forbidden else 0) if inside else 2
-
-
-@compiled
-def below_infinity(values):
-    """Whether every number of a line is below +inf, and none is NaN."""
-    below = True
-    for i in range(len(values)):
+        least = values[i] == -math.inf
+        forbidden |= least
+        inside &= least | (abs(values[i]) <= limit)
         below &= values[i] < math.inf
-    return below
+    return 3 if not below else 2 if not inside else int(forbidden)

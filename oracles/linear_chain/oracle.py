@@ -154,12 +154,8 @@ class LinearChain(DerivedOracle):
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0]
 
-    def _draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        return super()._draw(rows, uniforms.flip(-1))
-
-    def _draw_indices(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        # Without a kernel they come from `_draw`, which turns the uniforms round itself.
-        return super()._draw_indices(rows, uniforms if self._kernel("sample_parts", rows) is None else uniforms.flip(-1))
+    def _draw(self, rows: Tensor, uniforms: Tensor, as_indices: bool = False) -> Tensor:
+        return super()._draw(rows, uniforms.flip(-1), as_indices)
 
     def _rank(self, structures: Tensor) -> Tensor:
         return _with_digits_turned(super()._rank(structures), structures.shape[1], structures.shape[2])

@@ -15,10 +15,6 @@ def operations(event: tuple[int, ...]) -> int:
     return 5 * event[0]
 
 
-COMPLETE = frozenset({"project", "move_free"})
-"""Kernels that compute every row: they write no certificates."""
-
-
 @compiled
 def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarray, k: int) -> None:
     """Project rows [b, n]: ``mean = clip(θ − τ, 0, 1)``, the parts ``free`` with 0 < mean < 1, and the certified gap [b].

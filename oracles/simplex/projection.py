@@ -36,7 +36,7 @@ def project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     if kernel is None:
         return _project(rows, k)
     outputs = (rows.shape[1:], None), (rows.shape[1:], torch.bool), ((), None)
-    point, free, gap = kernel.computed((rows.contiguous(),), outputs, lambda rows: _project(rows, k), certified=False)
+    point, free, gap = kernel.computed((rows,), outputs, lambda rows: _project(rows, k))
     return point, free, gap
 
 

@@ -28,10 +28,6 @@ def operations(event: tuple[int, ...]) -> int:
     return math.prod(event)
 
 
-COMPLETE = frozenset({"argmax", "log_partition", "marginals"})
-"""Kernels that compute every row: they write no certificates."""
-
-
 @compiled
 def argmax(rows: np.ndarray, structures: np.ndarray) -> None:
     """A one among zeros in each line, at the first of its greatest; none where an item has a line of -inf."""
@@ -48,14 +44,16 @@ def argmax(rows: np.ndarray, structures: np.ndarray) -> None:
 
 
 @compiled
-def log_partition(rows: np.ndarray, log_partition: np.ndarray) -> None:
+def log_partition(rows: np.ndarray, log_partition: np.ndarray, certified: np.ndarray) -> None:
     """``Σ_i log Σ_j exp θ_ij`` of each row."""
+    certified[:] = True
     _weigh(rows, rows[:0], log_partition)
 
 
 @compiled
-def marginals(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -> None:
+def marginals(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray, certified: np.ndarray) -> None:
     """``exp θ_ij / Σ_k exp θ_ik``, 0 in a row without a structure, and the log-partition of each row."""
+    certified[:] = True
     _weigh(rows, marginals, log_partition)
     for item in range(len(rows)):
         if log_partition[item] == -math.inf:

@@ -15,10 +15,6 @@ def operations(event: tuple[int, ...]) -> int:
     return 20 * event[0]
 
 
-COMPLETE = frozenset({"argmax", "argmax_indices"})
-"""Kernels that compute every row: they write no certificates."""
-
-
 @compiled
 def argmax(rows: np.ndarray, structures: np.ndarray, k: int) -> None:
     """The k largest of each row; of those that tie with the smallest of them, the first. 0 where fewer are allowed."""
@@ -42,20 +38,19 @@ def argmax(rows: np.ndarray, structures: np.ndarray, k: int) -> None:
 
 
 @compiled
-def argmax_indices(rows: np.ndarray, parts: np.ndarray, k: int) -> None:
-    """The same parts as numbers [b, k]; -1 where fewer are allowed."""
+def argmax_parts(rows: np.ndarray, numbers: np.ndarray, k: int) -> None:
+    """The same parts by their numbers, [b, k]: 1 + part; 0 where fewer are allowed."""
     work = np.empty(rows.shape[1])
     for item in range(len(rows)):
-        row, listed = rows[item], parts[item]
+        row, listed = rows[item], numbers[item]
         last, above, count = kth_largest(row, k, work), 0, 0
         if last == -math.inf:
-            listed[:] = -1
             continue
         for part in range(len(row)):
             above += row[part] > last
         for part in range(len(row)):
             tied = row[part] == last and above < k
             if row[part] > last or tied:
-                listed[count] = part
+                listed[count] = 1 + part
                 count += 1
                 above += tied

@@ -13,11 +13,14 @@ from torch.nn.functional import pad
 from .. import kernels
 from ..active_set.solution import Projection
 from ..active_set.start import Start
-from ..capabilities import KBestOracle, Oracle, SubsetOracle
+from ..capabilities import Oracle, SubsetOracle
 from ..capabilities.projection import RowArgmax
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
 from ..options import Count
 from ..simplex import projection
+
+OWN = ("argmax", "argmax_parts", "kbest", "kbest_parts", "project")
+"""Operations without sums over structures: the largest scores, derivations of few parts, and a closed form."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,11 @@ class Subset(SubsetOracle, DerivedOracle):
     def kernel_options(self) -> tuple[int]:
         return (self.k,)
 
-    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
-        # The largest scores, and a closed form.
-        return Oracle._kernel(self, operation, rows) if operation in ("argmax", "project") else super()._kernel(operation, rows)
+    def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
+        return Oracle._select(self, operation, rows) if operation in OWN else super()._select(operation, rows)
+
+    def _device_kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
+        return None if operation in OWN else super()._device_kernel(operation, rows)
 
     def _argmax(self, rows: Tensor) -> Tensor:
         # The order of ties in `topk` is not defined, so only its last value is used: ties with it are taken from the left.
@@ -107,8 +112,6 @@ class Subset(SubsetOracle, DerivedOracle):
 
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
         return projection.closed(rows, self.k, lambda mean: systematic_atoms(mean, self.k))
-
-    _listed_indices = KBestOracle._listed_indices
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         # Only the first k + size − 1 parts by score can be in them: k better subsets hold one of these where another holds a later part.

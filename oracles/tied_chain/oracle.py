@@ -195,20 +195,18 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
         transition = torch.where(ends.unsqueeze(-1) & ~ends, -math.inf, transition)
         return torch.cat([unary, transition], -2)
 
-    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
-        if operation != "project" or not kernels.enabled(rows) or kernels.gpu.takes(rows):
-            return super()._kernel(operation, rows)
+    def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
+        if operation != "project":
+            return super()._select(operation, rows)
         return executor.kernel(_packed(tuple(rows.shape[1:])), operation, len(rows))
 
     # What kernels do not serve, by the edges, which the executor of derivations serves on a GPU.
 
-    def _best(self, rows: Tensor) -> Tensor:
-        return self._tied(EDGES._best(self._edges(rows))) if self._edges_serve("argmax", rows) else super()._best(rows)
-
-    def _compute_log_partition(self, scores: Tensor) -> Tensor:
-        if self._edges_serve("log_partition", self._rows(scores)):
-            return EDGES._compute_log_partition(self._edges(scores))
-        return super()._compute_log_partition(scores)
+    def _compute_log_partition(self, parameters: Tensor) -> Tensor:
+        rows, operation = self._rows(parameters)[:0], "log_partition"
+        if self._kernel(operation, rows) is None and EDGES._kernel(operation, _untied(rows)) is not None:
+            return EDGES._compute_log_partition(self._edges(parameters))
+        return super()._compute_log_partition(parameters)
 
     def _law(self, rows: Tensor) -> ExactLaw | None:
         places, transitions = _places(rows), _transitions(rows)
@@ -223,24 +221,11 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
     def _reference_covariance_product(self, rows: Tensor, along: Tensor) -> Tensor:
         return self._tied(EDGES._compute_covariance_product(self._edges(rows), self._edges(along)))
 
-    def _reference_draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        return (
-            self._tied(EDGES._draw(self._edges(rows), uniforms))
-            if self._edges_serve("sample", rows)
-            else super()._reference_draw(rows, uniforms)
-        )
-
-    def _edges_serve(self, operation: str, rows: Tensor) -> bool:
-        """Whether edges have a kernel for rows [b, n + t, t] where their factors have none."""
-        return self._kernel(operation, rows) is None and EDGES._kernel(operation, _untied(rows[:0])) is not None
-
     def _edges(self, rows: Tensor) -> Tensor:
         return _untied(self._cleaned(rows.detach()))
 
-    # In plain torch.
-
     def _argmax(self, rows: Tensor) -> Tensor:
-        return self._tied(EDGES._argmax(_untied(rows)))
+        return self._tied(EDGES._best(_untied(rows)))
 
     def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
         return EDGES._value(_untied(rows), maximum)
@@ -249,7 +234,7 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
         return event_shape[0] - event_shape[1]
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        return self._tied(EDGES._sample(_untied(rows), uniforms.flip(-1)))
+        return self._tied(EDGES._draw(_untied(rows), uniforms.transpose(0, 1)).transpose(0, 1))
 
     def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
         lines, tags = event_shape
@@ -262,8 +247,8 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         return self._tied(EDGES._kbest(_untied(rows), k))
 
-    def _listed_indices(self, rows: Tensor, k: int) -> Tensor:
-        return EDGES._listed_indices(_untied(rows), k)
+    def _listed_best(self, parameters: Tensor, k: int, as_indices: bool = False) -> Tensor:
+        return EDGES._listed_best(_untied(parameters), k, True) if as_indices else super()._listed_best(parameters, k)
 
     # The first tag is the most significant digit of a rank.
 

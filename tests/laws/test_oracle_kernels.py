@@ -133,14 +133,12 @@ def test_the_range_suffices_at_ordinary_scores(
 ) -> None:
     """Or the references would be compared with themselves."""
     left: list[int] = []
-    certify = kernels.Kernel.certify
+    computed = kernels.Kernel.computed
 
-    def certified(kernel: kernels.Kernel, *given: Any) -> Any:
-        refused = certify(kernel, *given)
-        left.extend([] if refused is None else [len(refused)])
-        return refused
+    def watched(kernel: kernels.Kernel, inputs: Any, outputs: Any, reference: Any) -> Any:
+        return computed(kernel, inputs, outputs, lambda *rows: left.append(len(rows[0])) or reference(*rows))
 
-    monkeypatch.setattr(kernels.Kernel, "certify", certified)
+    monkeypatch.setattr(kernels.Kernel, "computed", watched)
     scores = make_scores(case, regime).requires_grad_()
     if operation == "log_partition" and case.potentials:
         pytest.skip("the log-partition of a policy is 0 without any sum")

@@ -15,6 +15,7 @@ from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, alg
 from structgrad.oracles.derivations.packing import SEVERAL, Packed, pack
 from structgrad.oracles.derivations.tables import tables_of
 from structgrad.suites.truth.laws import derivations_of, gibbs_law
+from tests.helpers import refused_rows
 
 CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "subset": (Subset(3), (9,)),
@@ -49,7 +50,7 @@ def packed_of(derivations: Derivations) -> Packed:
 def called(packed: Packed, operation: str, inputs: tuple[Tensor, ...], *results: Tensor) -> tuple[Tensor, ...]:
     """Results, and boolean [b], where they can be relied upon."""
     kernel = executor.kernel(packed, operation, len(inputs[0]))
-    failed = kernel.certify(tuple(given.contiguous() for given in inputs), results)
+    failed = refused_rows(kernel, tuple(given.contiguous() for given in inputs), results)
     certified = torch.ones(len(inputs[0]), dtype=torch.bool)
     if failed is not None:
         certified[failed] = False

@@ -60,21 +60,20 @@ class DeviceKernel(NamedTuple):
         """The same: a launch has no threads to deal."""
         return self
 
-    def computed(
-        self, inputs: tuple[Tensor, ...], outputs: Sequence[Output], reference: Reference, *, certified: bool = True
-    ) -> Sequence[Tensor]:
-        """Results, of contiguous inputs: by the kernel, or by its reference where the kernel does not serve on this device.
+    def computed(self, inputs: tuple[Tensor, ...], outputs: Sequence[Output], reference: Reference) -> list[Tensor]:
+        """Results of inputs without gradients: by the kernel, or by its reference where the kernel does not serve on this device.
 
         Raises:
             Exception: what plain torch raises too, memory that ran out, and what a launch raises in the capture of a CUDA graph.
         """
+        inputs = tuple(map(Tensor.contiguous, inputs))
         rooms = [((len(inputs[0]), *shape), dtype or inputs[0].dtype) for shape, dtype in outputs]
         if not self.use.proven and not self.use.refused:
             first_use.judge(self.use, self.__call__, inputs, rooms, reference)
         failure = None
         if not self.use.refused:
             # Not filled, which would take a launch of its own.
-            results = tuple(torch.empty(shape, dtype=dtype, device=inputs[0].device) for shape, dtype in rooms)
+            results = [torch.empty(shape, dtype=dtype, device=inputs[0].device) for shape, dtype in rooms]
             try:
                 self(*inputs, *results)
                 return results
@@ -82,7 +81,7 @@ class DeviceKernel(NamedTuple):
                 if self.use.trusted or isinstance(error, torch.AcceleratorError) or _capturing():
                     raise
                 failure = errors.out_of_memory_or(error)
-        found = tuple(value.to(dtype) for value, (_, dtype) in zip(reference(*inputs), rooms, strict=True))
+        found = [value.to(dtype) for value, (_, dtype) in zip(reference(*inputs), rooms, strict=True)]
         if failure is not None:
             self.use.fail(failure)
         return found
