@@ -156,7 +156,7 @@ def softmax(rows: Tensor, event_ndim: int = 1) -> Tensor:
         event_ndim: how many of the last dimensions are one item.
     """
     probabilities = rows.softmax(-1)
-    if probabilities.is_cpu and kernels.below_infinity(probabilities.detach()):
+    if probabilities.is_cpu and kernels.reach(probabilities.detach()) == 0:
         return probabilities
     feasible = (rows > -math.inf).any(-1).flatten(rows.ndim - event_ndim).all(-1) if event_ndim > 1 else (rows > -math.inf).any(-1)
     return torch.where(unsqueeze_event(feasible, event_ndim), probabilities, 0)
@@ -170,7 +170,7 @@ def feasible_softmax(scores: Tensor) -> Tensor | None:
     if not (kernels.enabled(scores) and scores.is_contiguous()):
         return None
     probabilities = scores.softmax(-1)
-    return probabilities if kernels.below_infinity(probabilities.detach()) else None
+    return probabilities if kernels.reach(probabilities.detach()) == 0 else None
 
 
 def softmax_product(probabilities: Tensor, direction: Tensor) -> Tensor:

@@ -168,8 +168,8 @@ class KBestOracle(Oracle):
         if isinstance(kernel := self._kernel("kbest_parts", rows), kernels.Kernel):  # the structure's kernel lists parts alone
             numbers = kernels.zeros((len(rows), k, self._written_parts(event)), torch.int64)
             kernel(rows.contiguous(), numbers)
-            structures: Tensor = torch.zeros(len(rows), k, 1 + math.prod(event)).scatter_(-1, numbers, 1)
-            return structures[..., 1:].unflatten(-1, event)
+            structures: Tensor = torch.zeros(len(rows), k, 1 + math.prod(event)).scatter_(-1, numbers, 1)[..., 1:].unflatten(-1, event)
+            return structures
         rows = self._cleaned(rows)
         # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
         if rows.is_cpu and rows.numel() and kernels.reach(rows) == 0:  # every structure is feasible
