@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, is_dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -11,9 +11,7 @@ from torch import Tensor
 
 from structgrad.oracles import (
     ORACLES,
-    Categorical,
     EnumerableOracle,
-    LinearChain,
     Oracle,
     ProjectionOracle,
     SamplingOracle,
@@ -24,7 +22,7 @@ from structgrad.oracles.active_set import solver
 from structgrad.oracles.active_set.solution import Projection
 from structgrad.oracles.active_set.start import Start
 from structgrad.oracles.capabilities.projection import RowArgmax
-from structgrad.oracles.numerics import log_sum_exp, share_rows, zero_ignored
+from structgrad.oracles.numerics import log_sum_exp, share_rows
 
 
 @dataclass(frozen=True)
@@ -105,19 +103,6 @@ def test_expanded_rows_are_shared_and_strided_ones_are_not() -> None:
     assert share_rows(torch.randn(1, 4).expand(3, 4).unsqueeze(-1).expand(3, 4, 2), 1).shape == (1, 4, 2)
 
 
-def test_zeroing_ignored_entries_keeps_rows_shared() -> None:
-    mask = torch.tensor([True, False])
-    scores = torch.tensor([1.0, math.nan], dtype=torch.float64).expand(3, 2).detach().requires_grad_()
-    zeroed = zero_ignored(scores, mask)
-    assert zeroed.tolist() == [[1, 0]] * 3
-    assert share_rows(zeroed, 1).shape == (1, 2)
-    rates = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64).unsqueeze(1)
-    (gradient,) = torch.autograd.grad((rates * zeroed.square()).sum(), scores, create_graph=True)
-    assert gradient.tolist() == [[2, 0], [4, 0], [6, 0]]
-    (second,) = torch.autograd.grad(gradient.sum(), scores)
-    assert second.tolist() == [[2, 0], [4, 0], [6, 0]]
-
-
 def test_log_sum_exp_of_nothing() -> None:
     values = torch.tensor([[-math.inf, -math.inf], [0.0, -math.inf], [1e4, 1e4]], dtype=torch.float64, requires_grad=True)
     result = log_sum_exp(values, -1)
@@ -127,13 +112,56 @@ def test_log_sum_exp_of_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("oracle", "sizes", "message"),
+    ("name", "sizes", "expected"),
     [
-        (LinearChain, {"length": 3}, "`linear_chain.event_shape` got sizes length; expected length, tags"),
-        (Categorical, {}, "`categorical.event_shape` got sizes nothing; expected length"),
-        (Subset, {"length": 3, "tags": 2}, "`subset.event_shape` got sizes length, tags; expected length"),
+        ("categorical", {"length": 7}, (7,)),
+        ("subset[k=2]", {"length": 7}, (7,)),
+        ("linear_chain", {"length": 5, "tags": 3}, (5, 3, 3)),
+        ("alignment", {"rows": 5, "columns": 3}, (5, 3)),
+        ("constituency", {"length": 7}, (7, 7)),
+        ("projective_tree", {"length": 7}, (8, 8)),
+        ("spanning_tree", {"length": 5}, (6, 6)),
+        ("shift_reduce", {"length": 5}, (6, 6, 2)),
+        ("assignment", {"length": 5}, (5, 5)),
+        ("linear_chain", {"length": 3}, "`linear_chain.event_shape` got sizes length; expected length, tags"),
+        ("categorical", {}, "`categorical.event_shape` got sizes nothing; expected length"),
+        ("subset[k=2]", {"length": 3, "tags": 2}, "`subset.event_shape` got sizes length, tags; expected length"),
+        ("assignment", {"tags": 5}, "`assignment.event_shape` got sizes tags; expected length"),
+        ("alignment", {"length": 5}, "`alignment.event_shape` got sizes length; expected rows, columns"),
     ],
 )
-def test_event_shape_names_the_sizes_it_expects(oracle, sizes, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        oracle.event_shape(**sizes)
+def test_event_shapes_by_the_names_of_sizes(name: str, sizes: dict[str, int], expected: Any) -> None:
+    oracle = make_oracle(name)
+    if isinstance(expected, tuple):
+        assert oracle.event_shape(**sizes) == expected
+        oracle.check_event("test", expected)
+    else:
+        with pytest.raises(ValueError, match=re.escape(expected)):
+            oracle.event_shape(**sizes)
+
+
+ARCS = "(n + 1, n + 1) for n >= 1 words, scores of arcs from head to modifier"
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "expected"),
+    [
+        ("subset[k=4]", ((3,),), "got n=3 parts for k=4; expected n >= k, choose a smaller k"),
+        ("linear_chain", ((4, 3, 2), (5, 2, 3)), "(n, t, t), build it with LinearChain.from_potentials"),
+        ("tied_chain", ((3, 3), (2, 3), (2, 4)), "(n + t, t), build it with TiedChain.from_potentials"),
+        ("constituency", ((3, 4),), "(n, n), the first and last token of each span"),
+        ("projective_tree", ((3, 4), (1, 1)), ARCS),
+        ("spanning_tree", ((3, 4), (1, 1)), ARCS),
+        ("shift_reduce", ((4, 3, 2), (4, 4, 3), (1, 1, 2)), "(n + 1, n + 1, 2) for n leaves, n at least 1"),
+        ("assignment", ((3, 4),), "(n, n)"),
+        ("ctc", ((2, 7, 3),), "(n, 2l + 1, 3) for l labels in n frames, l from 1 to n"),
+        ("tied_semi_markov", ((1, 2, 2),), "(n + ⌈t / w⌉, w, t), build it with"),
+    ],
+)
+def test_event_shapes_that_do_not_fit(name: str, shapes: tuple[tuple[int, ...], ...], expected: str) -> None:
+    for shape in shapes:
+        said = expected if expected.startswith("got") else f"got event shape {shape}; expected {expected}"
+        with pytest.raises(ValueError, match=re.escape(f"`argmax` {said}")):
+            make_oracle(name).argmax(torch.zeros(2, *shape))
+        with pytest.raises(ValueError, match=re.escape(f"`enumerate` {said}")):
+            make_oracle(name).enumerate(shape)

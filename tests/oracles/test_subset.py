@@ -10,50 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from structgrad.oracles import Subset, kernels
-from structgrad.oracles.simplex.projection import project
-from structgrad.oracles.subset.oracle import systematic_atoms
-
-
-def test_k_must_not_exceed_n() -> None:
-    message = "got n=3 parts for k=4; expected n >= k, choose a smaller k"
-    with pytest.raises(ValueError, match=f"`argmax` {message}"):
-        Subset(4).argmax(torch.zeros(3))
-    with pytest.raises(ValueError, match=f"`enumerate` {message}"):
-        Subset(4).enumerate((3,))
-
-
-def test_the_event_shape_by_name() -> None:
-    assert Subset.event_shape(length=7) == (7,)
-
-
-def test_systematic_sampling_of_equal_parts() -> None:
-    atoms, weights = systematic_atoms(torch.full((1, 4), 0.5, dtype=torch.float64), 2)
-    assert {tuple(atom.tolist()): weight.item() for atom, weight in zip(atoms[0], weights[0], strict=True) if weight > 0} == {
-        (1, 0, 1, 0): 0.5,
-        (0, 1, 0, 1): 0.5,
-    }
-
-
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (5, 2), (30, 1), (30, 15), (30, 29), (30, 30), (100, 7)])
-def test_systematic_atoms_write_the_point(n: int, k: int) -> None:
-    points = project(torch.randn(20, n, dtype=torch.float64), k)[0]
-    atoms, weights = systematic_atoms(points, k)
-    torch.testing.assert_close(torch.einsum("bm,bmn->bn", weights, atoms), points, rtol=0, atol=1e-10)
-    used = atoms[weights > 0]
-    assert bool((used.sum(-1) == k).all())
-    assert bool(((used == 0) | (used == 1)).all())
-
-
-def test_k_one_is_categorical() -> None:
-    from structgrad.oracles import Categorical
-
-    scores = torch.randn(6, 9, dtype=torch.float64)
-    for call in ("argmax", "log_partition", "marginals", "entropy"):
-        torch.testing.assert_close(getattr(Subset(1), call)(scores), getattr(Categorical(), call)(scores), rtol=1e-12, atol=1e-13)
-    torch.testing.assert_close(Subset(1).project(scores).mean, Categorical().project(scores).mean, rtol=0, atol=1e-12)
 
 
 def test_marginals_of_a_large_subset_stay_exact() -> None:
@@ -83,25 +41,6 @@ def test_the_published_toy() -> None:
     assert 1 - torch.cosine_similarity(exact, simple, dim=0).item() == pytest.approx(0.038047, abs=1e-6)
 
 
-def test_the_gibbs_law_is_not_that_of_gumbel_top_k() -> None:
-    scores = torch.tensor([2.0, 0.0, 0.0], dtype=torch.float64)
-    weights = scores.exp()
-    pairs = torch.stack([weights[0] * weights[1], weights[0] * weights[2], weights[1] * weights[2]])
-    probabilities = Subset(2).log_prob(Subset(2).enumerate((3,), dtype=torch.float64), scores).exp()
-    torch.testing.assert_close(probabilities, pairs / pairs.sum(), rtol=1e-12, atol=0)
-
-
-SCALES = [0.0, 0.05, 1.0, 10.0, 50.0, 300.0, 1000.0]
-
-
-def scores_of(n: int, scale: float, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Rows of a scale; then with ties; then with forbidden parts, so many in the last that no subset is left."""
-    plain, masked = scale * torch.randn(8, n, dtype=dtype), scale * torch.randn(4, n, dtype=dtype)
-    masked[torch.rand(4, n) < 0.3] = -math.inf
-    masked[-1] = -math.inf
-    return torch.cat([plain, plain.round(), masked])
-
-
 @pytest.mark.parametrize("scale", [0.05, 1.0, 50.0, 1000.0])
 @pytest.mark.parametrize(("n", "k"), [(5, 2), (30, 7), (40, 39)])
 def test_equals_elementary_symmetric_polynomials_in_many_digits(n: int, k: int, scale: float) -> None:
@@ -125,30 +64,6 @@ def test_equals_elementary_symmetric_polynomials_in_many_digits(n: int, k: int, 
     with kernels.disabled():
         assert Subset(k).log_partition(row).item() == pytest.approx(log_partition, rel=1e-13)
         torch.testing.assert_close(Subset(k).marginals(row), expected, rtol=1e-10, atol=1e-14)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize(("n", "k"), [(20, 5), (33, 33), (60, 40), (100, 1)])
-def test_the_kernels_equal_their_references(n: int, k: int, scale: float, dtype: torch.dtype) -> None:
-    scores, oracle = scores_of(n, scale, dtype), Subset(k)
-    direction = torch.randn(scores.shape, dtype=dtype)
-
-    def results() -> list[Tensor]:
-        leaf = scores.clone().requires_grad_()
-        marginals = oracle.marginals(leaf)
-        (product,) = torch.autograd.grad(marginals, leaf, direction)
-        drawn = oracle.sample(scores, 3, generator=torch.Generator().manual_seed(0))
-        return [oracle.log_partition(scores), marginals.detach(), product, drawn, oracle.argmax(scores)]
-
-    compiled = results()
-    with kernels.disabled():
-        references = results()
-    tolerance = {"rtol": 1e-10, "atol": 1e-11} if dtype == torch.float64 else {"rtol": 2e-6, "atol": 1e-6}
-    for first, second in zip(compiled[:3], references[:3], strict=True):
-        torch.testing.assert_close(first, second, **tolerance)
-    assert torch.equal(compiled[3], references[3])
-    assert torch.equal(compiled[4], references[4])
 
 
 ENTRIES = st.one_of(st.floats(-3.0, 3.0), st.floats(-1e3, 1e3), st.integers(-2, 2).map(float), st.just(-math.inf))
@@ -194,15 +109,6 @@ def test_ties_at_the_last_place_go_to_the_lowest_index(k: int, compiled: bool) -
         assert torch.equal(Subset(k)._argmax(scores).double(), expected)
 
 
-def test_the_k_best_of_equal_scores_come_in_lexicographic_order() -> None:
-    every = Subset(3).enumerate((7,))
-    assert torch.equal(Subset(3).kbest(torch.zeros(7), 35), every)
-    assert torch.equal(Subset(3).kbest(torch.zeros(7), 11), every[:11])
-    scores = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
-    ranked = (every @ scores).sort(descending=True, stable=True).indices
-    assert torch.equal(Subset(3).kbest(scores, 20), every[ranked[:20]])
-
-
 def test_the_k_best_of_many_parts() -> None:
     scores = torch.randn(2, 400, dtype=torch.float64)
     # Two parts are in all of them, and every other one in turn: the worst case for leaving parts out beforehand.
@@ -215,14 +121,3 @@ def test_the_k_best_of_many_parts() -> None:
         np.testing.assert_allclose((best[:, row] @ scores[row]).numpy(), expected, rtol=1e-12)
         assert len(best[:, row].unique(dim=0)) == 50
     assert bool((best.sum(-1) == 3).all())
-
-
-def test_a_long_direction_does_not_leave_the_range() -> None:
-    scores = torch.randn(2, 9, dtype=torch.float64, requires_grad=True)
-    direction = torch.randn(2, 9, dtype=torch.float64)
-    (expected,) = torch.autograd.grad(Subset(4).marginals(scores), scores, direction)
-    for length in (1e-300, 1e300):
-        (product,) = torch.autograd.grad(Subset(4).marginals(scores), scores, length * direction)
-        torch.testing.assert_close(product / length, expected, rtol=1e-12, atol=1e-13)
-    (product,) = torch.autograd.grad(Subset(4).marginals(scores), scores, torch.zeros_like(scores))
-    assert not product.any()
