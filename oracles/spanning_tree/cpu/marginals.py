@@ -78,12 +78,12 @@ def find(space, weights, rates, chances, chance_rates, single_root, items):
         words, start, size = space.words[level], space.starts[level], space.sizes[level]
         side, corner = space.side[level], space.corner[level]
         target = corner * (full + LANES), side * full, side * LANES, corner * LANES
-        if space.half[level] == 0 and words in (1, 3):
+        if space.half[level] == 0 and words in (1, 2):
             if words == 1:
                 store_four(sums, LANES, load_four(weights, start + LANES))
                 take_in(load_four(sums, LANES), items.extent)
                 _begin(chances, chance_rates, target, 1)
-            if words == 1 or _three_words(
+            if words == 1 or _two_words(
                 weights, rates, chances, chance_rates, start, size, target, space.rooted, level, sums, items.extent
             ):
                 sums, space.half[level] = space.sums, 2
@@ -119,39 +119,24 @@ def _begin(chances, chance_rates, target, t):
 
 
 @uncounted
-def _three_words(weights, rates, chances, chance_rates, start, size, target, rooted, level, sums, extent):
-    """Chances of escape in a block of three words at once; False where a sum is 0, and more is to be looked at."""
+def _two_words(weights, rates, chances, chance_rates, start, size, target, rooted, level, sums, extent):
+    """Chances of escape in a block of two words at once; False where a sum is 0, and more is to be looked at."""
     low, high, root = spread_four(np.inf), spread_four(0.0), load_four(rooted, level * LANES)
-    for t, a, b in ((2, 3, 1), (3, 2, 1), (1, 3, 2)):
-        root_a, b_a, t_a = _arc(weights, start, size, 0, a), _arc(weights, start, size, b, a), _arc(weights, start, size, t, a)
-        root_b, t_b = _arc(weights, start, size, 0, b), _arc(weights, start, size, t, b)
-        total_a = multiply_add(root, root_a, add(b_a, t_a))
-        over = divide(_arc(weights, start, size, a, b), total_a)
-        onward = multiply_add(over, root_a, root_b)
-        total_b = multiply_add(root, onward, multiply_add(over, t_a, t_b))
-        from_b = divide(onward, total_b)
-        from_a = divide(multiply_add(b_a, from_b, root_a), total_a)
-        total = multiply_add(_arc(weights, start, size, b, t), from_b, _arc(weights, start, size, 0, t))
-        total = multiply_add(_arc(weights, start, size, a, t), from_a, total)
+    for t, a in ((2, 1), (1, 2)):
+        root_a, t_a = _arc(weights, start, size, 0, a), _arc(weights, start, size, t, a)
+        total_a = multiply_add(root, root_a, t_a)
+        from_a = divide(root_a, total_a)
+        total = multiply_add(_arc(weights, start, size, a, t), from_a, _arc(weights, start, size, 0, t))
         _begin(chances, chance_rates, target, t)
         store_four(chances, place(target, a, t), from_a)
-        store_four(chances, place(target, b, t), from_b)
         # In this order, after a division by 0 the least is 0 and not NaN.
-        low, high = least(low, least(least(total_a, total_b), total)), greatest(greatest(total, total_a), greatest(total_b, high))
+        low, high = least(low, least(total_a, total)), greatest(greatest(total, total_a), high)
         store_four(sums, a * LANES, total_a)
-        store_four(sums, b * LANES, total_b)
         store_four(sums, t * LANES, total)
         if rates is not None:
-            rate_root_a, rate_b_a, rate_t_a = _arc(rates, start, size, 0, a), _arc(rates, start, size, b, a), _arc(rates, start, size, t, a)
-            slope_a = multiply_add(root, rate_root_a, add(rate_b_a, rate_t_a))
-            rate_over = divide(subtract(_arc(rates, start, size, a, b), multiply(over, slope_a)), total_a)
-            rate_onward = multiply_add(rate_over, root_a, multiply_add(over, rate_root_a, _arc(rates, start, size, 0, b)))
-            slope_b = multiply_add(rate_over, t_a, multiply_add(over, rate_t_a, _arc(rates, start, size, t, b)))
-            slope_b = multiply_add(root, rate_onward, slope_b)
-            rate_b = divide(subtract(rate_onward, multiply(from_b, slope_b)), total_b)
-            rate_a = multiply_add(b_a, rate_b, multiply_add(rate_b_a, from_b, rate_root_a))
-            store_four(chance_rates, place(target, a, t), divide(subtract(rate_a, multiply(from_a, slope_a)), total_a))
-            store_four(chance_rates, place(target, b, t), rate_b)
+            rate_root_a = _arc(rates, start, size, 0, a)
+            slope_a = multiply_add(root, rate_root_a, _arc(rates, start, size, t, a))
+            store_four(chance_rates, place(target, a, t), divide(subtract(rate_root_a, multiply(from_a, slope_a)), total_a))
     store_four(sums, 0, low)
     for lane in range(LANES):
         if not sums[lane] > 0.0:
