@@ -12,6 +12,7 @@ import numpy as np
 
 from ..kernels.compilation import inner, uncounted
 
+
 @inner
 def matching_workspace(n):
     """Costs [n, n]; duals of the columns and distances [2, n]; columns of rows, rows of columns, and three lists [5, n]."""

@@ -36,7 +36,6 @@ class _Model(models.PrimitiveModel):
 _LANES, _SINGLES = _Vectors("Lanes", ir.DoubleType(), WIDTH), _Vectors("Singles", ir.FloatType(), 2 * WIDTH)
 _VECTOR, _HALF = _LANES.vector, ir.VectorType(ir.FloatType(), WIDTH)
 _FOUR = _Vectors("Four", ir.DoubleType(), 4)
-_FOUR_SINGLES = ir.VectorType(ir.FloatType(), 4)
 
 
 def _operation(build: Callable[..., Any]) -> Any:
@@ -130,26 +129,20 @@ def store(typing_context: Any, array: Any, place: Any, vector: Any) -> Any:
 
 @_operation
 def load_four(typing_context: Any, array: Any, place: Any) -> Any:
-    """The four numbers at a place of an array."""
+    """The four numbers at a place of a float64 array."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0]
-        single = kind.dtype == types.float32
-        pointer = _pointer(context, builder, kind, arguments[0], arguments[1], _FOUR_SINGLES if single else _FOUR.vector)
-        vector = builder.load(pointer, align=kind.dtype.bitwidth // 8)
-        return builder.fpext(vector, _FOUR.vector) if single else vector
+        return builder.load(_pointer(context, builder, signature.args[0], arguments[0], arguments[1], _FOUR.vector), align=8)
 
     return _FOUR(array, types.intp), generate
 
 
 @_operation
 def store_four(typing_context: Any, array: Any, place: Any, vector: Any) -> Any:
-    """Write four numbers at a place of an array."""
+    """Write four numbers at a place of a float64 array."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind, vector = signature.args[0], arguments[2]
-        vector = builder.fptrunc(vector, _FOUR_SINGLES) if kind.dtype == types.float32 else vector
-        builder.store(vector, _pointer(context, builder, kind, arguments[0], arguments[1], vector.type), align=kind.dtype.bitwidth // 8)
+        builder.store(arguments[2], _pointer(context, builder, signature.args[0], arguments[0], arguments[1], _FOUR.vector), align=8)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, _FOUR), generate
@@ -178,25 +171,6 @@ spread_four = _spreading(_FOUR, types.float64)
 
 spread_single = _spreading(_SINGLES, types.float32)
 """The same in float32."""
-
-
-def _shuffled(*places: int) -> Any:
-    """An intrinsic that takes four numbers out of two vectors of four."""
-
-    def intrinsic_of(typing_context: Any, x: Any, y: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.shuffle_vector(*arguments, ir.Constant(ir.VectorType(ir.IntType(32), 4), list(places)))
-
-        return _FOUR(_FOUR, _FOUR), generate
-
-    return _operation(intrinsic_of)
-
-
-even_pairs, odd_pairs = _shuffled(0, 4, 2, 6), _shuffled(1, 5, 3, 7)
-"""What two vectors of four hold at places 0 and 2, and at 1 and 3, in pairs."""
-
-first_pairs, last_pairs = _shuffled(0, 1, 4, 5), _shuffled(2, 3, 6, 7)
-"""The first and the last two numbers of each of two vectors of four: with the above, four vectors change rows with columns."""
 
 
 def _half(first: int) -> Any:

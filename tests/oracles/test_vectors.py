@@ -67,26 +67,6 @@ def test_places_need_no_alignment_and_numbers_spread() -> None:
     assert out.tolist() == [0.0] * 3 + [5.5 + k for k in range(WIDTH)] + [0.0] * 9
 
 
-@pytest.mark.parametrize("single", [False, True])
-def test_four_vectors_of_four_change_rows_with_columns(single: bool) -> None:
-    @njit
-    def turned(source: np.ndarray, out: np.ndarray) -> None:
-        x, y = vectors.load_four(source, 1), vectors.load_four(source, 5)
-        z, w = vectors.load_four(source, 9), vectors.add(vectors.load_four(source, 13), vectors.spread_four(0.5))
-        even, odd = vectors.even_pairs(x, y), vectors.odd_pairs(x, y)
-        other_even, other_odd = vectors.even_pairs(z, w), vectors.odd_pairs(z, w)
-        vectors.store_four(out, 2, vectors.first_pairs(even, other_even))
-        vectors.store_four(out, 6, vectors.first_pairs(odd, other_odd))
-        vectors.store_four(out, 10, vectors.last_pairs(even, other_even))
-        vectors.store_four(out, 14, vectors.last_pairs(odd, other_odd))
-
-    source = np.arange(17.0).astype(np.float32 if single else np.float64)
-    out, expected = np.zeros(19, source.dtype), source[1:].reshape(4, 4).T.copy()
-    turned(source, out)
-    expected[:, 3] += 0.5
-    np.testing.assert_array_equal(out, [0, 0, *expected.reshape(-1), 0])
-
-
 def test_single_precision_is_converted() -> None:
     @njit
     def doubled(source: np.ndarray, out: np.ndarray) -> None:

@@ -13,14 +13,11 @@ from ...kernels.parts import allowed, mark, no_numbers, no_structures, number
 from ...kernels.vectors import load_four, store_four
 from . import marginals as tree_marginals
 from .best_tree import best_parts, workspace
-from .elimination import LANES, LARGEST, ItemVectors, certain, conclude, items, take_in, take_out, weigh
+from .elimination import LANES, ItemVectors, certain, conclude, items, take_in, take_out, weigh
 from .kbest import list_best, ranking_workspace
 from .samples import draw
 
 Array = NDArray[Any]
-
-LEAST_TOTAL = 1e-250
-"""The least sum of chances of escape: what was lost below 1e-308 on the way is then nothing."""
 
 
 def operations(event: tuple[int, ...]) -> int:
@@ -93,7 +90,7 @@ def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Ar
         tree_marginals.find(halves, weights, None, chances, None, single_root, space)
         conclude(space, first, log_partition, certified)
         tree_marginals.expect(weights, chances, space.exponents, totals)
-        _hand_out(space, space.exponents, totals, first, marginals, certified)
+        tree_marginals.hand_out(space.exponents, totals, space.extent, first, marginals, certified)
 
 
 @compiled
@@ -110,21 +107,7 @@ def covariance_product(rows: Array, direction: Array, product: Array, certified:
         conclude(space, first, ignored, certified)
         tree_marginals.expect(weights, chances, space.exponents, totals)
         tree_marginals.expect_rates(weights, rates, chances, chance_rates, space.exponents, totals)
-        _hand_out(space, rates, totals, first, product, certified)
-
-
-@uncounted
-def _hand_out(space: ItemVectors, table: Array, totals: Array, first: int, results: Array, certified: Array) -> None:
-    """Write the items from ``first`` on, 0 for those without a tree; certain are sums of chances in range."""
-    tree_marginals.hand_out(table, first, results)
-    size = results.shape[1]
-    for lane in range(min(LANES, len(results) - first)):
-        for m in range(1, size):
-            if space.extent[lane] == 0.0:
-                for h in range(size):
-                    results[first + lane, h, m] = 0.0
-            elif not LEAST_TOTAL < totals[m * LANES + lane] < LARGEST:
-                certified[first + lane] = False
+        tree_marginals.hand_out(rates, totals, space.extent, first, product, certified)
 
 
 def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, single_root: bool) -> None:

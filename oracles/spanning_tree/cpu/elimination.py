@@ -21,15 +21,11 @@ from ...kernels.exponential import exponentials
 from ...kernels.vectors import (
     add,
     divide,
-    even_pairs,
-    first_pairs,
     greatest,
-    last_pairs,
     least,
     load_four,
     multiply,
     multiply_add,
-    odd_pairs,
     spread_four,
     store_four,
     subtract,
@@ -88,33 +84,15 @@ def weigh(rows, first, single_root, space, weights):
 
 
 @uncounted
-def items_from(rows, first):
-    """Places at which `LANES` items from one on begin in an array [b, n + 1, n + 1]; the last one again where there are fewer."""
-    last, each = rows.shape[0] - 1, rows.shape[1] * rows.shape[2]
-    return min(first, last) * each, min(first + 1, last) * each, min(first + 2, last) * each, min(first + 3, last) * each
-
-
-@uncounted
-def transposed(x, y, z, w):
-    """Four vectors of four numbers, with rows and columns exchanged."""
-    even, odd, other_even, other_odd = even_pairs(x, y), odd_pairs(x, y), even_pairs(z, w), odd_pairs(z, w)
-    return first_pairs(even, other_even), first_pairs(odd, other_odd), last_pairs(even, other_even), last_pairs(odd, other_odd)
-
-
-@uncounted
 def load_items(rows, first, table):
-    """Copy numbers of arcs [b, n + 1, n + 1] of the items from ``first`` on."""
-    size, numbers, (a, b, c, d) = rows.shape[1], rows[0, 0], items_from(rows, first)
-    last = size * size // 4 * 4
-    for arc in range(0, last, 4):
-        x, y, z, w = load_four(numbers, a + arc), load_four(numbers, b + arc), load_four(numbers, c + arc), load_four(numbers, d + arc)
-        at = arc * LANES
-        for numbers_of_arc in transposed(x, y, z, w):
-            store_four(table, at, numbers_of_arc)
-            at += LANES
-    for lane, item in enumerate((a, b, c, d)):
-        for arc in range(last, size * size):
-            table[arc * LANES + lane] = rows[item // (size * size), arc // size, arc % size]
+    """Copy numbers of arcs [b, n + 1, n + 1] of the items from ``first`` on, the last one again where there are fewer."""
+    last, size = rows.shape[0] - 1, rows.shape[1]
+    for h in range(size):
+        # Four rows at once, which the compiler interleaves.
+        a, b, c, d = rows[first, h], rows[min(first + 1, last), h], rows[min(first + 2, last), h], rows[min(first + 3, last), h]
+        to = table[h * size * LANES : (h + 1) * size * LANES]
+        for m in range(size):
+            to[4 * m], to[4 * m + 1], to[4 * m + 2], to[4 * m + 3] = a[m], b[m], c[m], d[m]
 
 
 @uncounted
@@ -254,30 +232,17 @@ def _take_out_one(weights, rates, source, start, size, word, k, words, rooted, e
     Gives whether a walk ends here in some item.
     """
     zero, one, column, count = spread_four(0.0), spread_four(1.0), start + word * LANES, k - word
-    # Arcs over the words after it up to k, of which there may be fewer than three.
-    next_1, next_2, next_3 = min(1, count), min(2, count), min(3, count)
-    over_1, over_2, over_3 = column + (word + next_1) * size, column + (word + next_2) * size, column + (word + next_3) * size
-    x = load_four(weights, over_1) if count > 0 else zero
-    y = load_four(weights, over_2) if count > 1 else zero
-    z = load_four(weights, over_3) if count > 2 else zero
-    x_rate = y_rate = z_rate = zero
-    if rates is not None:
-        x_rate = load_four(rates, over_1) if count > 0 else zero
-        y_rate = load_four(rates, over_2) if count > 1 else zero
-        z_rate = load_four(rates, over_3) if count > 2 else zero
-    next_1, next_2, next_3 = next_1 * LANES, next_2 * LANES, next_3 * LANES
     total, slope, ended, counted = zero, zero, False, load_four(rooted, level * LANES)
     to, at, factor = column, source[3] + word * source[2], load_four(space.root, 0)
     for h in range(word):
         weight = multiply(factor, load_four(weights, at))
         rate = multiply(factor, load_four(rates, at)) if rates is not None else zero
-        if count > 0:
-            a, b, c = load_four(weights, to + next_1), load_four(weights, to + next_2), load_four(weights, to + next_3)
+        for i in range(1, count + 1):  # over the words after it
+            chance, over = load_four(weights, to + i * LANES), load_four(weights, column + (word + i) * size)
+            weight = multiply_add(chance, over, weight)
             if rates is not None:
-                rate = multiply_add(c, z_rate, multiply_add(b, y_rate, multiply_add(a, x_rate, rate)))
-                rate = multiply_add(load_four(rates, to + next_2), y, multiply_add(load_four(rates, to + next_1), x, rate))
-                rate = multiply_add(load_four(rates, to + next_3), z, rate)
-            weight = multiply_add(c, z, multiply_add(b, y, multiply_add(a, x, weight)))
+                rate = multiply_add(chance, load_four(rates, column + (word + i) * size), rate)
+                rate = multiply_add(load_four(rates, to + i * LANES), over, rate)
         store_four(weights, to, weight)
         total = multiply_add(counted, weight, total)
         if rates is not None:

@@ -30,9 +30,12 @@ from ...kernels.vectors import (
     subtract,
     where_greater,
 )
-from .elimination import BLOCK, LANES, combine, items_from, load_items, place, take_in, take_out, transposed
+from .elimination import BLOCK, LANES, LARGEST, combine, load_items, place, take_in, take_out
 
 Array = NDArray[Any]
+
+LEAST_TOTAL = 1e-250
+"""The least sum of chances of escape: what was lost below 1e-308 on the way is then nothing."""
 
 
 class Halves(NamedTuple):
@@ -225,18 +228,24 @@ def expect_rates(weights, rates, chances, chance_rates, expected, totals):
 
 
 @uncounted
-def hand_out(table, first, results):
-    """Write what belongs to words of `LANES` items from ``first`` on."""
-    size, numbers, (a, b, c, d) = results.shape[1], results[0, 0], items_from(results, first)
+def hand_out(table, totals, extent, first, results, certified):
+    """Write the items from ``first`` on, 0 for those without a tree; certain are sums of chances in range."""
+    size, count = results.shape[1], min(LANES, len(results) - first)
     for h in range(size):
-        for arc in range(h * size + 1, (h + 1) * size - 3, 4):
-            at = arc * LANES
-            x, y = load_four(table, at), load_four(table, at + LANES)
-            x, y, z, w = transposed(x, y, load_four(table, at + 2 * LANES), load_four(table, at + 3 * LANES))
-            store_four(numbers, a + arc, x)
-            store_four(numbers, b + arc, y)
-            store_four(numbers, c + arc, z)
-            store_four(numbers, d + arc, w)
-        for m in range((size - 1) // 4 * 4 + 1, size):
-            for lane, item in enumerate((a, b, c, d)):
-                numbers[item + h * size + m] = table[(h * size + m) * LANES + lane]
+        of = table[h * size * LANES : (h + 1) * size * LANES]
+        if count == LANES:
+            # Four rows at once, which the compiler interleaves.
+            a, b, c, d = results[first, h], results[first + 1, h], results[first + 2, h], results[first + 3, h]
+            for m in range(1, size):
+                a[m], b[m], c[m], d[m] = of[4 * m], of[4 * m + 1], of[4 * m + 2], of[4 * m + 3]
+        else:
+            for lane in range(count):
+                for m in range(1, size):
+                    results[first + lane, h, m] = of[4 * m + lane]
+    for lane in range(count):
+        for m in range(1, size):
+            if extent[lane] == 0.0:
+                for h in range(size):
+                    results[first + lane, h, m] = 0.0
+            elif not LEAST_TOTAL < totals[m * LANES + lane] < LARGEST:
+                certified[first + lane] = False
