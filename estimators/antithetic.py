@@ -6,7 +6,7 @@ import abc
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,80 +19,6 @@ from ..oracles.random_streams import inner_uniform, random_uniform
 from .base import Evaluations, UnbiasedEstimator
 from .factorised import gumbels, log_probabilities, with_estimate
 from .surrogates import Loss, evaluate
-
-
-@dataclass(frozen=True)
-class AntitheticBits(UnbiasedEstimator[FactorisedOracle]):
-    """``(L(b) − L(b̃)) w_i`` for bits ``b = 1[u > 1 − σ(φ)]`` and ``b̃ = 1[u < σ(φ)]`` of one vector of uniforms.
-
-    Both are exact samples. A subclass says what the weight ``w_i`` of a bit is.
-    """
-
-    num_pairs: Count = 1
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=2 * self.num_pairs)
-
-    def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
-        parts = event_shape[-1]
-        return None if parts == 2 else f"{self.name} needs bits, which are categories of two parts, and these have {parts}"
-
-    @abc.abstractmethod
-    def _weights(self, uniforms: Tensor, logits: Tensor, pair: Tensor) -> Tensor:
-        """``[N, *batch, *bits]`` from uniforms of that shape, logits ``[*batch, *bits]`` and Boolean pairs ``[2, N, *batch, *bits]``."""
-
-    def surrogate(self, loss: Loss, oracle: FactorisedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        batch, event = scores.shape[: scores.ndim - oracle.event_ndim], scores.shape[scores.ndim - oracle.event_ndim :]
-        uniforms = random_uniform(tuple(batch), (self.num_pairs, *event[:-1]), generator=generator, device=scores.device)
-        uniforms = uniforms.movedim(len(batch), 0)
-        log_probs = log_probabilities(oracle, scores.detach())
-        logits = log_probs[..., 1] - log_probs[..., 0]
-        # At the edges a bit of probability 0 is never drawn: uniforms may be 0, and are never 1.
-        pair = torch.stack([uniforms >= (-logits).sigmoid(), uniforms < logits.sigmoid()])
-        losses = evaluate(loss, torch.stack([~pair, pair], -1).to(scores.dtype), oracle.event_ndim)
-        difference = unsqueeze_event((losses[0] - losses[1]).detach().double(), oracle.event_ndim - 1)
-        estimate = (difference * self._weights(uniforms, logits, pair)).mean(0)
-        return with_estimate(losses.mean((0, 1)), oracle, scores, torch.stack([-estimate, estimate], -1))
-
-
-@dataclass(frozen=True)
-class ARM(AntitheticBits, name="arm", references=("yin2019arm",)):
-    """ARM, augment-REINFORCE-merge: ``ĝ_i = (L(b) − L(b̃)) (u_i − ½)`` for a bit of logit ``φ_i``. Unbiased; bits only.
-
-    ``b = 1[u > 1 − σ(φ)]`` and ``b̃ = 1[u < σ(φ)]`` share one vector of uniforms. The scores of a bit get ``(−ĝ_i, ĝ_i)``.
-
-    Args:
-        num_pairs: independent pairs that are averaged, at least 1.
-
-    References:
-        Yin & Zhou 2019, "ARM: augment-REINFORCE-merge gradient for stochastic binary networks", theorem 1.
-    """
-
-    def _weights(self, uniforms: Tensor, logits: Tensor, pair: Tensor) -> Tensor:
-        return uniforms - 0.5
-
-
-@dataclass(frozen=True)
-class DisARM(AntitheticBits, name="disarm", references=("dong2020disarm", "yin2020probabilistic")):
-    """DisARM, also U2G: ``ĝ_i = ½ (L(b) − L(b̃)) (−1)^{b̃_i} 1[b_i ≠ b̃_i] σ(|φ_i|)``, the mean of ARM given its pair. Unbiased; bits only.
-
-    What is left of the uniforms once the bits are known is integrated out, so that the variance is never above that of ARM. A single bit
-    of logit 0 has no variance at all.
-
-    Args:
-        num_pairs: independent pairs that are averaged, at least 1.
-
-    References:
-        Dong, Mnih & Tucker 2020, "DisARM: an antithetic gradient estimator for binary latent variables", equation 5; Yin et al. 2020 (U2G).
-
-    Example:
-        >>> scores = torch.zeros(1, 2)
-        >>> DisARM().gradient(lambda z: (z[..., 0, 1] - 0.3).square(), "categories", scores, generator=torch.Generator().manual_seed(0))
-        tensor([[-0.1000,  0.1000]])
-    """
-
-    def _weights(self, uniforms: Tensor, logits: Tensor, pair: Tensor) -> Tensor:
-        return (pair[0].double() - pair[1].double()) * logits.abs().sigmoid() / 2
 
 
 @dataclass(frozen=True)
@@ -165,9 +91,11 @@ class Choices:
     shares: Tensor
 
     @classmethod
-    def of(cls, log_probs: Tensor, order: Tensor, tree: tuple[Tensor, Tensor]) -> Choices:
-        """From the tree's nodes, whose sides are ``[nodes, C]``."""
-        right, left = tree
+    def of(cls, log_probs: Tensor, balanced: bool) -> Choices:
+        """Along a balanced tree over the parts as they are, or by breaking sticks from the least likely part to the most likely."""
+        parts, device = log_probs.shape[-1], log_probs.device
+        right, left = halves(parts, device) if balanced else sticks(parts, device)
+        order = torch.arange(parts, device=device).expand(log_probs.shape) if balanced else log_probs.sort(dim=-1, stable=True).indices
         places = log_probs.gather(-1, order).unsqueeze(-2)
         sides = [torch.where(side > 0, places, -torch.inf) for side in (right, left)]
         logits = sides[0].logsumexp(-1) - sides[1].logsumexp(-1)
@@ -185,32 +113,38 @@ class Choices:
 
 
 class CoupledCategories(UnbiasedEstimator[FactorisedOracle]):
-    """Samples whose binary choices share random numbers, each exact by itself; a subclass says which, and what the estimate is."""
+    """Samples whose binary choices share random numbers, each exact by itself; a subclass says which, and what the estimate is.
+
+    Attributes:
+        balanced: whether choices go down a balanced tree; else each is "this part, or a later one", from the least likely part on.
+    """
+
+    balanced: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def _choices(self, log_probs: Tensor) -> Choices: ...
+    def _numbers(self, batch: tuple[int, ...], nodes: torch.Size, generator: torch.Generator, device: torch.device) -> Tensor:
+        """Random numbers of the samples, ``[..., *batch, *nodes]``."""
 
     @abc.abstractmethod
-    def _bits(self, logits: Tensor, batch_dims: int, generator: torch.Generator) -> Tensor:
-        """Whether each sample goes right at each node, float64 ``[..., *batch, *categories, nodes]``."""
+    def _bits(self, numbers: Tensor, logits: Tensor) -> Tensor:
+        """Whether each sample goes right at each node, ``[..., *batch, *categories, nodes]``."""
 
     @abc.abstractmethod
-    def _estimate(self, choices: Choices, bits: Tensor, losses: Tensor) -> Tensor:
+    def _estimate(self, choices: Choices, numbers: Tensor, bits: Tensor, losses: Tensor) -> Tensor:
         """``[*batch, *event]`` by places, from these bits and losses ``[..., *batch, 1...]``, float64."""
 
     def surrogate(self, loss: Loss, oracle: FactorisedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        batch_dims = scores.ndim - oracle.event_ndim
-        choices = self._choices(log_probabilities(oracle, scores.detach()))
-        bits = self._bits(choices.logits, batch_dims, generator)
-        structures = choices.structures(choices.passed(bits)[0])
-        losses = evaluate(loss, structures.to(scores.dtype), oracle.event_ndim)
-        values = losses.flatten(0, losses.ndim - batch_dims - 1).mean(0)
-        estimate = self._estimate(choices, bits, unsqueeze_event(losses.detach().double(), oracle.event_ndim))
-        return with_estimate(values, oracle, scores, choices.structures(estimate))
+        batch = tuple(scores.shape[: scores.ndim - oracle.event_ndim])
+        choices = Choices.of(log_probabilities(oracle, scores.detach()), self.balanced)
+        numbers = self._numbers(batch, choices.logits.shape[len(batch) :], generator, scores.device)
+        bits = self._bits(numbers, choices.logits).double()
+        losses = evaluate(loss, choices.structures(choices.passed(bits)[0]).to(scores.dtype), oracle.event_ndim)
+        estimate = self._estimate(choices, numbers, bits, unsqueeze_event(losses.detach().double(), oracle.event_ndim))
+        return with_estimate(losses.flatten(0, losses.ndim - len(batch) - 1).mean(0), oracle, scores, choices.structures(estimate))
 
 
 @dataclass(frozen=True)
-class DisARMOfChoices(CoupledCategories):
+class AntitheticChoices(CoupledCategories):
     """``ĝ_k = ½ (L(z) − L(z̃)) w_k`` for the logit of every choice k, pulled back to the scores; z̃ has 1 − u where z has u.
 
     Where both samples pass a choice, ``w_k`` is that of DisARM, ``(b_k − b̃_k) σ(|φ_k|)``; where one does, it is its score, ``b_k − σ_k`` or
@@ -222,23 +156,75 @@ class DisARMOfChoices(CoupledCategories):
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=2 * self.num_pairs)
 
-    def _bits(self, logits: Tensor, batch_dims: int, generator: torch.Generator) -> Tensor:
-        shape = (self.num_pairs, *logits.shape[batch_dims:])
-        uniforms = random_uniform(tuple(logits.shape[:batch_dims]), shape, generator=generator, device=logits.device)
-        uniforms = uniforms.movedim(batch_dims, 0)
-        # At the edges a choice of probability 0 is never made: uniforms may be 0, and are never 1.
-        return torch.stack([uniforms >= (-logits).sigmoid(), uniforms < logits.sigmoid()]).double()
+    def _numbers(self, batch: tuple[int, ...], nodes: torch.Size, generator: torch.Generator, device: torch.device) -> Tensor:
+        return random_uniform(batch, (self.num_pairs, *nodes), generator=generator, device=device).movedim(len(batch), 0)
 
-    def _estimate(self, choices: Choices, bits: Tensor, losses: Tensor) -> Tensor:
+    def _bits(self, numbers: Tensor, logits: Tensor) -> Tensor:
+        # At the edges a choice of probability 0 is never made: uniforms may be 0, and are never 1.
+        return torch.stack([numbers >= (-logits).sigmoid(), numbers < logits.sigmoid()])
+
+    def _estimate(self, choices: Choices, numbers: Tensor, bits: Tensor, losses: Tensor) -> Tensor:
+        weights = self._weights(choices, numbers, bits)
+        return torch.einsum("...k,...kc->...c", ((losses[0] - losses[1]) / 2 * weights).mean(0), choices.shares)
+
+    def _weights(self, choices: Choices, numbers: Tensor, bits: Tensor) -> Tensor:
+        """``w``, ``[N, *batch, *categories, nodes]``."""
         (first, second), (on_first, on_second) = bits, choices.passed(bits)[1]
         chance = choices.logits.sigmoid()
-        weights = on_first * on_second * (first - second) * choices.logits.abs().sigmoid()
+        weights: Tensor = on_first * on_second * (first - second) * choices.logits.abs().sigmoid()
         weights += on_first * (1 - on_second) * (first - chance) - on_second * (1 - on_first) * (second - chance)
-        return torch.einsum("...k,...kc->...c", ((losses[0] - losses[1]) / 2 * weights).mean(0), choices.shares)
+        return weights
+
+
+class AntitheticBits(AntitheticChoices):
+    """Choices between the two parts of a category: all samples pass all of them."""
+
+    balanced = True
+
+    def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
+        parts = event_shape[-1]
+        return None if parts == 2 else f"{self.name} needs bits, which are categories of two parts, and these have {parts}"
 
 
 @dataclass(frozen=True)
-class DisARMStickBreaking(DisARMOfChoices, name="disarm_sb", references=("dong2021coupled",)):
+class ARM(AntitheticBits, name="arm", references=("yin2019arm",)):
+    """ARM, augment-REINFORCE-merge: ``ĝ_i = (L(b) − L(b̃)) (u_i − ½)`` for a bit of logit ``φ_i``. Unbiased; bits only.
+
+    ``b = 1[u > 1 − σ(φ)]`` and ``b̃ = 1[u < σ(φ)]`` share one vector of uniforms. The scores of a bit get ``(−ĝ_i, ĝ_i)``.
+
+    Args:
+        num_pairs: independent pairs that are averaged, at least 1.
+
+    References:
+        Yin & Zhou 2019, "ARM: augment-REINFORCE-merge gradient for stochastic binary networks", theorem 1.
+    """
+
+    def _weights(self, choices: Choices, numbers: Tensor, bits: Tensor) -> Tensor:
+        return 2 * numbers - 1
+
+
+@dataclass(frozen=True)
+class DisARM(AntitheticBits, name="disarm", references=("dong2020disarm", "yin2020probabilistic")):
+    """DisARM, also U2G: ``ĝ_i = ½ (L(b) − L(b̃)) (−1)^{b̃_i} 1[b_i ≠ b̃_i] σ(|φ_i|)``, the mean of ARM given its pair. Unbiased; bits only.
+
+    What is left of the uniforms once the bits are known is integrated out, so that the variance is never above that of ARM. A single bit
+    of logit 0 has no variance at all.
+
+    Args:
+        num_pairs: independent pairs that are averaged, at least 1.
+
+    References:
+        Dong, Mnih & Tucker 2020, "DisARM: an antithetic gradient estimator for binary latent variables", equation 5; Yin et al. 2020 (U2G).
+
+    Example:
+        >>> scores = torch.zeros(1, 2)
+        >>> DisARM().gradient(lambda z: (z[..., 0, 1] - 0.3).square(), "categories", scores, generator=torch.Generator().manual_seed(0))
+        tensor([[-0.1000,  0.1000]])
+    """
+
+
+@dataclass(frozen=True)
+class DisARMStickBreaking(AntitheticChoices, name="disarm_sb", references=("dong2021coupled",)):
     """DisARM-SB: DisARM for every bit of stick-breaking, "this part, or a later one", of categories. Unbiased.
 
     Parts are taken from the least likely to the most likely. With two it is DisARM.
@@ -251,12 +237,9 @@ class DisARMStickBreaking(DisARMOfChoices, name="disarm_sb", references=("dong20
         (``get_layer_grad_estimation``, ``disarm`` with ``stick_breaking``).
     """
 
-    def _choices(self, log_probs: Tensor) -> Choices:
-        return Choices.of(log_probs, ascending(log_probs), sticks(log_probs.shape[-1], log_probs.device))
-
 
 @dataclass(frozen=True)
-class DisARMTree(DisARMOfChoices, name="disarm_tree", references=("dong2021coupled",)):
+class DisARMTree(AntitheticChoices, name="disarm_tree", references=("dong2021coupled",)):
     """DisARM-Tree: DisARM for every bit of a balanced tree over the parts of categories. Unbiased.
 
     A sample passes ``log₂ C`` choices in place of up to C − 1, so that its pair parts at the root as a rule. With two parts it is DisARM.
@@ -268,9 +251,7 @@ class DisARMTree(DisARMOfChoices, name="disarm_tree", references=("dong2021coupl
         Dong, Mnih & Tucker 2021; the formula is that of the authors' code (``disarm`` with ``tree_structure``), which takes powers of two.
     """
 
-    def _choices(self, log_probs: Tensor) -> Choices:
-        parts = log_probs.shape[-1]
-        return Choices.of(log_probs, torch.arange(parts, device=log_probs.device).expand(log_probs.shape), halves(parts, log_probs.device))
+    balanced = True
 
 
 @dataclass(frozen=True)
@@ -297,17 +278,16 @@ class CARMS(CoupledCategories, name="carms", references=("dimitriev2021carms", "
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.num_samples)
 
-    def _choices(self, log_probs: Tensor) -> Choices:
-        return Choices.of(log_probs, ascending(log_probs), sticks(log_probs.shape[-1], log_probs.device))
+    def _numbers(self, batch: tuple[int, ...], nodes: torch.Size, generator: torch.Generator, device: torch.device) -> Tensor:
+        uniforms = inner_uniform(batch, (self.num_samples, *nodes), generator=generator, device=device)
+        exponentials = -uniforms.movedim(len(batch), 0).log()
+        copula: Tensor = (1 - exponentials / exponentials.sum(0)).pow(self.num_samples - 1)
+        return copula
 
-    def _bits(self, logits: Tensor, batch_dims: int, generator: torch.Generator) -> Tensor:
-        shape = (self.num_samples, *logits.shape[batch_dims:])
-        uniforms = inner_uniform(tuple(logits.shape[:batch_dims]), shape, generator=generator, device=logits.device)
-        exponentials = -uniforms.movedim(batch_dims, 0).log()
-        coupled = (1 - exponentials / exponentials.sum(0)).pow(self.num_samples - 1)
-        return (coupled < logits.sigmoid()).double()
+    def _bits(self, numbers: Tensor, logits: Tensor) -> Tensor:
+        return numbers < logits.sigmoid()
 
-    def _estimate(self, choices: Choices, bits: Tensor, losses: Tensor) -> Tensor:
+    def _estimate(self, choices: Choices, numbers: Tensor, bits: Tensor, losses: Tensor) -> Tensor:
         parts, count = choices.passed(bits)[0], self.num_samples
         weights, places = self._weights(choices.logits.sigmoid()), parts.argmax(-1)
         estimate = torch.zeros_like(parts[0])
@@ -324,11 +304,6 @@ class CARMS(CoupledCategories, name="carms", references=("dimitriev2021carms", "
         parting = (1 - chance) / (1 - both / chance.clamp(min=1e-300))
         before = torch.cat([torch.ones_like(chance[..., :1]), going_on.cumprod(-1)], -1)[..., : chance.shape[-1]]
         return torch.nn.functional.pad(before * parting, (0, 1))
-
-
-def ascending(log_probs: Tensor) -> Tensor:
-    """The parts of each category from the least likely to the most likely."""
-    return log_probs.sort(dim=-1, stable=True).indices
 
 
 def sticks(parts: int, device: torch.device) -> tuple[Tensor, Tensor]:

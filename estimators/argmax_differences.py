@@ -63,8 +63,7 @@ class ImplicitMLE(PathwiseEstimator[Oracle], name="imle", tier="core", reference
 
     The scale is λ, or 1 where divided by λ.
 
-    γ is the gradient of the loss of one structure: `surrogate` evaluates it per row, whatever reduction follows. As a layer (`structure`)
-    the estimator sees γ as the reduction scaled it, which shrinks λ by the batch size under a mean.
+    As a layer (`structure`), a mean over the batch divides λ by its size: see `BlackboxDifferentiation`.
 
     Args:
         lambda_: λ, the size of the step that defines the target distribution, positive. On the command line: ``imle[lambda=2.5]``.
@@ -123,8 +122,7 @@ class AdaptiveImplicitMLE(PathwiseEstimator[Oracle], name="aimle", references=("
     symmetric. The norms are those of the free parts of one row (the authors' are of a whole batch: here rows are independent), so that
     scaling γ, as a reduction of the losses does, scales the estimate and changes nothing else.
 
-    The state is a value: `observed` returns a new estimator, and a `StructuredLayer` holds the last one. Measured after 64 updates, and
-    then frozen, so that replicates are independent.
+    The state is a value, as that of `RunningMeanBaseline`. Measured after 64 updates, and then frozen.
 
     Cost: three argmax per sample, two where not symmetric; one noise tensor and one loss gradient per sample; one host copy per `observed`.
 

@@ -32,13 +32,10 @@ class ConstantBaseline(ScoreFunction, name="reinforce_constant", tier="core", re
         Williams 1992, section 4.
 
     Example:
-        >>> from structgrad.oracles import Categorical
-        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
-        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
         >>> generator = torch.Generator().manual_seed(0)
-        >>> estimates = ConstantBaseline(value=1.0).gradient(loss, Categorical(), scores.expand(100_000, 3), generator=generator)
-        >>> [round(value, 2) for value in estimates.mean(0).tolist()]
-        [-0.04, -0.34, 0.38]
+        >>> ConstantBaseline(value=1.0).gradient(loss, "categorical", scores, generator=generator).mean(0).round(decimals=2)
+        tensor([-0.0400, -0.3400,  0.3800])
     """
 
     value: float = 1.0
@@ -238,8 +235,7 @@ class NormalisedRewards(ScoreFunction, name="reinforce_normalised", references=(
     decay goes to 1 it tends to the gradient divided by ``max(1, √v)``, which is the `scale`; between these the largest losses count too
     little, and the direction can change.
 
-    The state is a value: `observed` returns a new estimator, and a `StructuredLayer` holds the last one. Measured after 64 updates, and
-    then frozen, so that replicates are independent.
+    The state is a value, as that of `RunningMeanBaseline`. Measured after 64 updates, and then frozen.
 
     Cost: that of REINFORCE, and two host copies per `observed`.
 

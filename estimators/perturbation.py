@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.options import Count, Positive
-from .base import Evaluations, PathwiseEstimator, Relaxation
+from .base import Evaluations, O, PathwiseEstimator, Relaxation
 from .noise import AnyNoise, AnySmoothNoise, Gumbel, Normal, SmoothNoise
 from .straight_through import marginals_at
 from .surrogates import expand_samples, moving_parts, straight_through, with_backward
@@ -29,9 +29,8 @@ class PerturbAndMAP(PathwiseEstimator[Oracle], name="perturb_and_map", tier="cor
         Papandreou & Yuille 2011, "Perturb-and-MAP random fields", section 3.
 
     Example:
-        >>> from structgrad.oracles import Subset
         >>> scores = torch.tensor([0.3, -0.2, 0.5]).expand(5, 3)
-        >>> PerturbAndMAP().structure(Subset(2), scores, generator=torch.Generator()).sum(-1)
+        >>> PerturbAndMAP().structure("subset[k=2]", scores, generator=torch.Generator()).sum(-1)
         tensor([2., 2., 2., 2., 2.])
     """
 
@@ -73,9 +72,6 @@ class PerturbAndParse(PathwiseEstimator[MarginalOracle], name="perturb_and_parse
         return marginals_at(oracle, perturbed, self.temperature, oracle.argmax(perturbed))
 
 
-O = TypeVar("O", bound=Oracle)  # noqa: E741 - as in the base class
-
-
 @dataclass(frozen=True)
 class NoisyRelaxation(Relaxation[O]):
     """The loss sees ``X = argmax_{x ∈ conv Z} ⟨θ + ε, x⟩ − t Ω(x)``, and θ its derivative; a subclass says what Ω is.
@@ -105,9 +101,8 @@ class StochasticSoftmax(NoisyRelaxation[MarginalOracle], name="stochastic_softma
         Paulus, Choi, Tarlow, Krause & Maddison 2020, "Gradient estimation with stochastic softmax tricks", definition 2.
 
     Example:
-        >>> from structgrad.oracles import Subset
         >>> scores = torch.tensor([0.3, -0.2, 0.5]).expand(5, 3)
-        >>> StochasticSoftmax().structure(Subset(2), scores, generator=torch.Generator()).sum(-1)
+        >>> StochasticSoftmax().structure("subset[k=2]", scores, generator=torch.Generator()).sum(-1)
         tensor([2., 2., 2., 2., 2.])
     """
 

@@ -41,9 +41,6 @@ S = TypeVar("S", bound=SamplingOracle)
 class ClippedUpdates(Estimator[S]):
     """Several steps of gradient descent over the same samples; a subclass says what is clipped, a sample or each of its actions.
 
-    As an estimator: samples are drawn at θ, k steps ``θ_{t+1} = θ_t − η g_t`` go over them, and ``ĝ = (1/k) Σ g_t``. The first g is that of
-    the score function with a constant baseline, which is unbiased; the later ones look at the samples again, and are biased.
-
     In training, `rounds` gives a surrogate for each of k steps in the model's parameters. The first carries the gradient of the losses in
     their own parameters; the later ones know the losses as numbers.
     """

@@ -33,7 +33,6 @@ class ReinMax(ExactSampleForward, name="reinmax", references=("liu2023bridging",
         Liu, Dong, Liu, Yu & Gao 2023, "Bridging discrete and backpropagation: straight-through and beyond", section 4 and algorithm 2.
 
     Example:
-        >>> import torch
         >>> matrix = torch.tensor([[1.0, 0.5, 0.0], [0.5, -2.0, 1.0], [0.0, 1.0, 0.3]])
         >>> loss, scores = lambda z: ((z @ matrix) * z).sum(-1), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
         >>> estimates = ReinMax().gradient(loss, "categorical", scores, generator=torch.Generator().manual_seed(0))
@@ -93,7 +92,6 @@ class ReinMaxControl(ExactSampleForward, name="reinmax_cv", references=("wang202
         Wang & Bui 2026; the formula is that of the authors' code (``reinmax_cv``), with G and τ where its comments have them.
 
     Example:
-        >>> import torch
         >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
         >>> estimates = ReinMaxControl().gradient(loss, "categorical", scores, generator=torch.Generator().manual_seed(0))
         >>> bool((estimates[:, 2].mean() - 0.38).abs() > 0.01)  # the exact gradient, which ReinMax has, is 0.38

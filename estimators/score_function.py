@@ -72,13 +72,10 @@ class LeaveOneOut(ScoreFunction, name="rloo", tier="core", references=("kool2019
         Kool, van Hoof & Welling 2019, "Buy 4 REINFORCE samples, get a baseline for free", equation 8; Richter et al. 2020 (VarGrad).
 
     Example:
-        >>> from structgrad.oracles import Categorical
-        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
-        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
         >>> generator = torch.Generator().manual_seed(0)
-        >>> estimates = LeaveOneOut(num_samples=4).gradient(loss, Categorical(), scores.expand(100_000, 3), generator=generator)
-        >>> [round(value, 2) for value in estimates.mean(0).tolist()]
-        [-0.04, -0.35, 0.38]
+        >>> LeaveOneOut(num_samples=4).gradient(loss, "categorical", scores, generator=generator).mean(0).round(decimals=2)
+        tensor([-0.0400, -0.3500,  0.3800])
     """
 
     num_samples: Peers = 2
@@ -98,13 +95,10 @@ class VarGrad(ScoreFunction, name="vargrad", references=("richter2020vargrad",))
         section 3. `half_variance` is the loss of which it is the gradient.
 
     Example:
-        >>> from structgrad.oracles import Categorical
-        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
-        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
         >>> generator = torch.Generator().manual_seed(0)
-        >>> estimates = VarGrad(num_samples=4).gradient(loss, Categorical(), scores.expand(100_000, 3), generator=generator)
-        >>> [round(value, 2) for value in estimates.mean(0).tolist()]
-        [-0.04, -0.35, 0.38]
+        >>> VarGrad(num_samples=4).gradient(loss, "categorical", scores, generator=generator).mean(0).round(decimals=2)
+        tensor([-0.0400, -0.3500,  0.3800])
     """
 
     num_samples: Annotated[int, Within(least=2, because="a variance is taken over them")] = 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,12 +13,10 @@ from ..oracles.capabilities import EnumerableOracle, KBestOracle, Oracle, Projec
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.numerics import share_rows
 from ..oracles.options import Count
-from .base import Estimator, Evaluations, Relaxation
+from .base import Estimator, Evaluations, O, Relaxation
 from .exact import too_many
 from .relaxations import entmax
 from .surrogates import Loss, evaluate, with_gradient
-
-O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle type
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle
+from ..oracles.capabilities import MarginalOracle, ProjectionOracle
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.options import Count, Positive, Within
-from .base import Estimator, Evaluations, PathwiseEstimator
+from .base import Estimator, Evaluations, O, PathwiseEstimator
 from .surrogates import Loss, evaluate, moving_parts, upstream_gradient, with_backward, with_gradient
 
 
@@ -68,9 +68,6 @@ class SPIGOT(PathwiseEstimator[ProjectionOracle], name="spigot", tier="core", re
 def nearest_point(oracle: ProjectionOracle, point: Tensor, moving: Tensor) -> Tensor:
     """The projection of a point on the hull of the structures that use moving parts alone; 0 in the other parts."""
     return torch.where(moving, oracle.project(torch.where(moving, point, -math.inf)).mean, 0)
-
-
-O = TypeVar("O", bound=Oracle)  # noqa: E741 - as in the base class
 
 
 class _MarginalsAndProjections(MarginalOracle, ProjectionOracle):

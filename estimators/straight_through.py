@@ -103,10 +103,8 @@ class Simple(PathwiseEstimator[SamplingOracle], name="simple", references=("ahme
         Ahmed, Zeng, Niepert & Van den Broeck 2023, "SIMPLE: a gradient estimator for k-subset sampling", section 3.
 
     Example:
-        >>> from structgrad.oracles import Categorical
-        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
-        >>> scores = torch.tensor([0.3, -0.2, 0.5])
-        >>> Simple().gradient(loss, Categorical(), scores, generator=torch.Generator())
+        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5])
+        >>> Simple().gradient(loss, "categorical", scores, generator=torch.Generator())
         tensor([-0.0390, -0.3454,  0.3843])
     """
 

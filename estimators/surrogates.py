@@ -25,19 +25,7 @@ IndexLoss = Callable[[Tensor], Tensor]
 """``[..., *batch, *index] -> [..., *batch]``: one value per structure, from its indices; -1 beyond an item's length."""
 
 
-class OfIndices:
-    """A loss that says that it takes indices; see `of_indices`."""
-
-    takes_indices: ClassVar[bool] = True
-
-    def __init__(self, function: IndexLoss) -> None:
-        self.function = function
-
-    def __call__(self, indices: Tensor) -> Tensor:
-        return self.function(indices)
-
-
-def of_indices(function: IndexLoss) -> OfIndices:
+class of_indices:  # noqa: N801 - is called like a function
     """A loss of compact structures, int64 ``[..., *batch, *index]``, for every estimator that asks a loss for values alone.
 
     Estimators of the score-function family draw, weigh and differentiate samples in that form, and make no dense ones; the others hand on
@@ -57,7 +45,14 @@ def of_indices(function: IndexLoss) -> OfIndices:
         >>> bool(estimate[0, 0, 0] < 0 < estimate[0, 0, 1])  # the first tag is to be 0
         True
     """
-    return OfIndices(function)
+
+    takes_indices: ClassVar[bool] = True
+
+    def __init__(self, function: IndexLoss) -> None:
+        self.function = function
+
+    def __call__(self, indices: Tensor) -> Tensor:
+        return self.function(indices)
 
 
 class OfStructures:
