@@ -1,9 +1,14 @@
-"""What compiled kernels compute is what their torch references compute, and they are what runs on the CPU."""
+"""Compiled kernels compute what their torch references compute, at any scale, and they are what runs on the CPU."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,37 +16,34 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import kernels
+from structgrad.suites.problems.named import BUILT_IN_PROBLEMS
 from tests.helpers import ORACLE_CASES, OracleCase, make_scores, seeded
 
-COMPILED = [case for case in ORACLE_CASES if case.oracle.kernel is not None]
 REGIMES = (0.05, 1.0, 10.0, 50.0, 1000.0, "ties", "masked", "masked_ties")
+ORDINARY = (0.05, 1.0, 10.0, "ties", "equal", "masked")
 
-cases = pytest.mark.parametrize("case", COMPILED, ids=str)
-PULLED_BACK = [case for case in COMPILED if case.oracle.kernel != "softmax"]
-"""Of categories torch has the derivatives of marginals."""
-regimes = pytest.mark.parametrize("regime", REGIMES, ids=str)
-dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+cases = pytest.mark.parametrize("case", [case for case in ORACLE_CASES if case.oracle.kernel is not None], ids=str)
 
-
-def both(compute: Callable[[Tensor], tuple[Tensor, ...]], scores: Tensor, *expected: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """What kernels and references make of the same scores; fails where one of the expected kernels did not run, or any ran for the
-    references.
-
-    The references compute in float64 whatever the dtype of the scores: in float32 it is they that would be inexact at large scores.
-    """
-    with kernels.recorded() as functions:
-        compiled = compute(scores)
-    assert set(expected) <= {function.__name__ for function in functions}, "the compiled path was not taken"
-    with kernels.recorded() as functions, kernels.disabled():
-        references = compute(scores.double())
-    assert not functions, "the reference runs compiled code"
-    return zip(compiled, references, strict=True)
+Compute = Callable[[Tensor], tuple[Tensor, ...]]
 
 
-def assert_equal(compiled: Tensor, reference: Tensor, size: float) -> None:
-    """To 1e-10 in float64 and 1e-5 in float32, of numbers of this size."""
-    tolerance = 1e-10 if compiled.dtype == torch.float64 else 1e-5
-    torch.testing.assert_close(compiled.double(), reference, rtol=tolerance, atol=tolerance * max(size, 1.0))
+def operations(case: OracleCase) -> dict[str, Compute]:
+    """By the kernel that serves them; of categories torch has the derivatives of marginals, and the log-partition of a policy is no sum."""
+
+    def product(rows: Tensor) -> tuple[Tensor, ...]:
+        leaf = rows.clone().requires_grad_()
+        direction = torch.randn(rows.shape, generator=seeded(), dtype=torch.float64)
+        return torch.autograd.grad(case.oracle.marginals(leaf), leaf, direction.to(rows))
+
+    summed: dict[str, Compute] = {} if case.potentials else {"log_partition": lambda rows: (case.oracle.log_partition(rows),)}
+    pulled: dict[str, Compute] = {} if case.oracle.kernel == "softmax" else {"covariance_product": product}
+    return {
+        "argmax": lambda rows: (case.oracle.argmax(rows),),
+        "marginals": lambda rows: (case.oracle.marginals(rows), case.oracle.entropy(rows)),
+        "sample": lambda rows: (case.oracle.sample(rows, 20, generator=seeded()),),
+        **summed,
+        **pulled,
+    }
 
 
 def greatest(scores: Tensor) -> float:
@@ -49,88 +51,60 @@ def greatest(scores: Tensor) -> float:
     return float(scores[scores > -math.inf].abs().max()) * scores[0].numel()
 
 
+def assert_equal(compiled: Tensor, reference: Tensor, size: float = 1.0) -> None:
+    """To 1e-10 in float64 and 1e-5 in float32, of numbers of this size."""
+    tolerance = 1e-10 if compiled.dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(compiled.double(), reference, rtol=tolerance, atol=tolerance * max(size, 1.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @cases
-@regimes
-@dtypes
-def test_argmax(case: OracleCase, regime: float | str, dtype: torch.dtype) -> None:
-    scores = make_scores(case, regime).to(dtype)
-    feasible = case.oracle.feasible(scores)
-    ((compiled, reference),) = both(lambda rows: (case.oracle.argmax(rows),), scores, "argmax")
-    assert compiled.dtype == dtype
-    natural = case.oracle.natural_parameters(scores.double())
-    totals = [torch.where(z[feasible] != 0, natural[feasible], 0).flatten(1).sum(-1) for z in (compiled, reference)]
-    torch.testing.assert_close(*totals, rtol=1e-12, atol=(1e-12 if dtype == torch.float64 else 1e-6) * greatest(scores))
-
-
-@cases
-@regimes
-@dtypes
-def test_log_partition_and_marginals(case: OracleCase, regime: float | str, dtype: torch.dtype) -> None:
-    scores = make_scores(case, regime).to(dtype)
-    # That of a policy is 0 without any sum.
-    summed = [] if case.potentials else ["log_partition"]
-    ((compiled, reference),) = both(lambda rows: (case.oracle.log_partition(rows),), scores, *summed)
-    assert compiled.dtype == dtype
-    assert torch.equal(compiled > -math.inf, reference > -math.inf)
-    feasible = reference > -math.inf
-    assert_equal(compiled[feasible], reference[feasible], size=1.0)
-    ((marginals, references), (entropies, twin_entropies)) = both(
-        lambda rows: (case.oracle.marginals(rows), case.oracle.entropy(rows)), scores, "marginals"
-    )
-    assert_equal(marginals, references, size=1.0)
-    # The entropy is a difference of the log-partition and the expected score.
-    assert_equal(entropies, twin_entropies, size=greatest(scores))
-
-
-@pytest.mark.parametrize("case", PULLED_BACK, ids=str)
-@regimes
-@dtypes
-def test_derivatives_of_the_marginals(case: OracleCase, regime: float | str, dtype: torch.dtype) -> None:
-    scores = make_scores(case, regime).to(dtype)
-    direction = torch.randn(scores.shape, dtype=torch.float64)
-
-    def product(rows: Tensor) -> tuple[Tensor, ...]:
-        leaf = rows.clone().requires_grad_()
-        return torch.autograd.grad(case.oracle.marginals(leaf), leaf, direction.to(rows))
-
-    ((compiled, reference),) = both(product, scores, "covariance_product")
-    assert_equal(compiled, reference, size=1.0)
+def test_kernels_compute_what_references_do(case: OracleCase, dtype: torch.dtype) -> None:
+    """References compute in float64 whatever the dtype of the scores: in float32 it is they that would be inexact at large scores."""
+    for regime in REGIMES:
+        scores = make_scores(case, regime).to(dtype)
+        feasible, natural = case.oracle.feasible(scores), case.oracle.natural_parameters(scores.double())
+        for name, compute in operations(case).items():
+            with kernels.recorded() as functions:
+                compiled = compute(scores)
+            assert name in {function.__name__ for function in functions}, "the compiled path was not taken"
+            with kernels.recorded() as functions, kernels.disabled():
+                references = compute(scores.double())
+            assert not functions, "the reference runs compiled code"
+            assert {each.dtype for each in compiled} == {dtype}
+            if name == "argmax":  # of structures that tie, either
+                totals = [torch.where(z[feasible] != 0, natural[feasible], 0).flatten(1).sum(-1) for z in (compiled[0], references[0])]
+                torch.testing.assert_close(*totals, rtol=1e-12, atol=(1e-12 if dtype == torch.float64 else 1e-6) * greatest(scores))
+            elif name == "sample":
+                assert torch.equal(compiled[0].double(), references[0])
+            elif name == "log_partition":
+                assert torch.equal(compiled[0] > -math.inf, references[0] > -math.inf)
+                assert_equal(compiled[0][feasible], references[0][feasible])
+            else:
+                assert_equal(compiled[0], references[0])
+                # The entropy is a difference of the log-partition and the expected score.
+                for ours, theirs in zip(compiled[1:], references[1:], strict=True):
+                    assert_equal(ours, theirs, size=greatest(scores))
 
 
 @cases
-@regimes
-@dtypes
-def test_samples(case: OracleCase, regime: float | str, dtype: torch.dtype) -> None:
-    scores = make_scores(case, regime).to(dtype)
-    ((compiled, reference),) = both(lambda rows: (case.oracle.sample(rows, 20, generator=seeded()),), scores, "sample")
-    assert compiled.dtype == dtype
-    assert torch.equal(compiled.double(), reference)
-
-
-@regimes
-@pytest.mark.parametrize("case", COMPILED, ids=str)
-def test_projections(case: OracleCase, regime: float | str) -> None:
-    scores = make_scores(case, regime)
-    with kernels.recorded() as functions:
-        case.oracle.project(scores)
-    assert functions, "the compiled path was not taken"
-
-    def project(rows: Tensor) -> tuple[Tensor, ...]:
-        solution = case.oracle.project(rows)
-        return solution.mean, solution.gap.isinf(), solution.gap.masked_fill(solution.gap.isinf(), 0)
-
-    (means, infeasible, gaps) = both(project, scores)
-    assert_equal(*means, size=greatest(scores))
-    assert torch.equal(*infeasible)
-    assert all(bool((gap <= 1e-9 * max(greatest(scores), 1.0)).all()) for gap in gaps)
+def test_projections(case: OracleCase) -> None:
+    for regime in REGIMES:
+        scores = make_scores(case, regime)
+        with kernels.recorded() as functions:
+            compiled = case.oracle.project(scores)
+        assert functions, "the compiled path was not taken"
+        with kernels.recorded() as functions, kernels.disabled():
+            reference = case.oracle.project(scores)
+            assert_equal(compiled.mean, reference.mean, size=greatest(scores))
+        assert not functions, "the reference runs compiled code"
+        assert torch.equal(compiled.gap.isinf(), reference.gap.isinf())
+        for solution in (compiled, reference):
+            assert bool((solution.gap[~solution.gap.isinf()] <= 1e-9 * max(greatest(scores), 1.0)).all())
 
 
 @cases
-@pytest.mark.parametrize("operation", ["log_partition", "marginals", "covariance_product", "sample"])
-@pytest.mark.parametrize("regime", [0.05, 1.0, 10.0, "ties", "equal", "masked"], ids=str)
-def test_the_range_suffices_at_ordinary_scores(
-    case: OracleCase, operation: str, regime: float | str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_range_suffices_at_ordinary_scores(case: OracleCase, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the references would be compared with themselves."""
     left: list[int] = []
     computed = kernels.Kernel.computed
@@ -139,19 +113,31 @@ def test_the_range_suffices_at_ordinary_scores(
         return computed(kernel, inputs, outputs, lambda *rows: left.append(len(rows[0])) or reference(*rows))
 
     monkeypatch.setattr(kernels.Kernel, "computed", watched)
-    scores = make_scores(case, regime).requires_grad_()
-    if operation == "log_partition" and case.potentials:
-        pytest.skip("the log-partition of a policy is 0 without any sum")
-    if operation == "covariance_product" and case not in PULLED_BACK:
-        pytest.skip("torch has it")
-    with kernels.recorded() as functions:
-        if operation == "sample":
-            case.oracle.sample(scores, generator=seeded())
-        elif operation == "log_partition":
-            case.oracle.log_partition(scores)
-        else:
-            marginals = case.oracle.marginals(scores if operation == "covariance_product" else scores.detach())
-            if operation == "covariance_product":
-                marginals.square().sum().backward()
-    assert functions
-    assert not left
+    for regime in ORDINARY:
+        for compute in operations(case).values():
+            compute(make_scores(case, regime))
+        assert not left, regime
+
+
+# Processes.
+
+
+@pytest.mark.sweep
+def test_every_structure_is_measured_alike_cold_and_warm(tmp_path: Path) -> None:
+    """What is computed does not depend on which kernels the process compiled, which it loaded from the cache, and in what order.
+
+    The small form is in `tests/oracles/test_compilation.py`: one kernel of which copies differ.
+    """
+
+    def in_a_process(names: list[str]) -> dict[str, str]:
+        command = [sys.executable, "-W", "ignore", "-m", "tests.fresh_process", *names]
+        environment, root = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}, Path(__file__).parents[2]
+        found = subprocess.run(command, check=True, timeout=3600, env=environment, cwd=root, capture_output=True, text=True)
+        result: dict[str, str] = json.loads(found.stdout)
+        return result
+
+    names = list(BUILT_IN_PROBLEMS)
+    compiled, loaded, reversed_ = (in_a_process(order) for order in (names, names, names[::-1]))
+    assert {name.partition(" ")[0] for name in compiled} == set(names)
+    assert [name for name in compiled if loaded[name] != compiled[name]] == []
+    assert [name for name in compiled if reversed_[name] != compiled[name]] == []
