@@ -1,25 +1,26 @@
-"""A covering design in place of products of cases; the marker `sweep` runs the whole products.
+"""A drawn part of each product of cases; the marker `sweep` runs the whole products.
 
 A law over estimators, structures, scales and dtypes is a product of thousands of cases, most of them redundant. By default every value of
 every parameter is tested, and every pair of values if two parameters have at most `PAIRS`. The cases are drawn, so that different runs
 test different ones. The seed is shown, and ``--covering-seed`` draws the same cases again. ``-m sweep`` tests the whole product, and the
-tests that are marked `sweep` themselves.
+tests that are marked `sweep` themselves. A test that loops over a product of its own takes a part of it by `sampled`.
 """
 
 from __future__ import annotations
 
 import gc
-import heapq
 import itertools
+import os
 import random
 import re
-import zlib
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+
+T = TypeVar("T")
 
 PAIRS = 120
 """Pairs of two parameters are covered where they have no more: structures with operations, say, but not estimators with scales."""
@@ -27,40 +28,28 @@ PAIRS = 120
 FEW = 24
 """A product of no more cases is tested as it is."""
 
+RUN: dict[str, Any] = {"seed": 0, "whole": False}
+"""The seed of this run, and whether no case is left out: in a sweep, and where one is named."""
 
-def covering(cases: Sequence[frozenset[Hashable]], rank: Callable[[int], int]) -> list[int]:
-    """Few cases that cover the items of all cases, in the given order; ties go to the lowest rank."""
-    missing = set().union(*cases)
-    queue = [(-len(case), rank(index), index) for index, case in enumerate(cases)]
-    heapq.heapify(queue)
-    chosen = []
-    while missing:
-        _, ranked, index = heapq.heappop(queue)
-        gain = len(cases[index] & missing)
-        # A gain only falls, so that what is still at the top with its gain of now is the best.
-        if gain and queue and (-gain, ranked, index) > queue[0]:
-            heapq.heappush(queue, (-gain, ranked, index))
-        elif gain:
+
+def sampled(options: Sequence[T], count: int) -> Sequence[T]:
+    """Some of the options, drawn for each test of each run; all of them in a sweep."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "")
+    return options if RUN["whole"] else random.Random(f"{RUN['seed']} {test}").sample(options, min(count, len(options)))
+
+
+def thinned(cases: Sequence[Mapping[str, Any]], rank: Callable[[int], Any]) -> list[int]:
+    """Few cases with all values of each parameter, and all pairs of values of two small ones; drawn in the order of their ranks."""
+    factors = [dict(_factors(case)) for case in cases]
+    pairs = [list(itertools.combinations(case.items(), 2)) for case in factors]
+    sizes = Counter((one[0], other[0]) for one, other in {pair for each in pairs for pair in each})
+    seen, chosen = set[Any](), []
+    for index in sorted(range(len(cases)), key=rank):
+        items = {*factors[index].items(), *(pair for pair in pairs[index] if sizes[pair[0][0], pair[1][0]] <= PAIRS)}
+        if not items <= seen:
             chosen.append(index)
-            missing -= cases[index]
+            seen |= items
     return sorted(chosen)
-
-
-def traits(parameters: Sequence[Mapping[str, Any]]) -> list[frozenset[Hashable]]:
-    """Items to cover of each case: its values, and pairs of values of parameters with few pairs."""
-    factors = [dict(_factors(case)) for case in parameters]
-    names = sorted(set().union(*factors))
-    every = [[(name, case[name]) for name in names if name in case] for case in factors]
-    # Of an oracle's case it is the structure that is paired, not its size.
-    paired = [[factor for factor in case if factor[0] + _STRUCTURE not in names] for case in every]
-    few = Counter((first[0], second[0]) for first, second in {pair for case in paired for pair in itertools.combinations(case, 2)})
-    return [
-        frozenset(case) | {pair for pair in itertools.combinations(pairs, 2) if few[pair[0][0], pair[1][0]] <= PAIRS}
-        for case, pairs in zip(every, paired, strict=True)
-    ]
-
-
-_STRUCTURE = ", its structure"
 
 
 def _factors(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -68,7 +57,11 @@ def _factors(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in parameters.items():
         yield name, getattr(value, "stands_for", str(value))
         if hasattr(value, "oracle"):
-            yield name + _STRUCTURE, getattr(value, "group", "") or value.oracle.name
+            yield name + ", its structure", getattr(value, "group", "") or value.oracle.name
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--covering-seed", type=int, help="Draw the cases of the run that showed this seed.")
 
 
 def _sweeping(config: pytest.Config) -> bool:
@@ -76,26 +69,16 @@ def _sweeping(config: pytest.Config) -> bool:
     return "" in re.findall(r"(not )?\bsweep\b", config.option.markexpr)
 
 
-def _whole(config: pytest.Config) -> bool:
-    """Whether no case is left out: in a sweep, and where one is named."""
-    return _sweeping(config) or any("[" in word for word in config.args)
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--covering-seed", type=int, help="Draw the cases of the covering design as the run did that showed this seed.")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sweep: what is tested by `-m sweep` alone: whole products of cases, and large ones")
-    drawn_already = getattr(config, "workerinput", {}).get("covering_seed")
-    if config.option.covering_seed is None:
-        config.option.covering_seed = random.SystemRandom().randrange(10**6) if drawn_already is None else drawn_already
+    if config.option.covering_seed is None:  # workers draw the same cases as the main process
+        config.option.covering_seed = getattr(config, "workerinput", {}).get("covering_seed", random.SystemRandom().randrange(10**6))
+    RUN.update(seed=config.option.covering_seed, whole=_sweeping(config) or any("[" in word for word in config.args))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Workers draw the same cases as the main process."""
     node.workerinput["covering_seed"] = node.config.option.covering_seed
 
 
@@ -107,14 +90,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    if _whole(config):
+    if RUN["whole"]:
         return "cases: all"
-    return f"cases: a covering design; --covering-seed {config.option.covering_seed} draws the same again, -m sweep tests them all"
+    return f"cases: a drawn part of each product; --covering-seed {RUN['seed']} draws the same again, -m sweep tests them all"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Twenty thousand tests that all stay: looking for garbage among them, now or while they run, takes a third of the time."""
+    """Thousands of tests that all stay: looking for garbage among them, now or while they run, takes a third of the time."""
     gc.disable()
     try:
         return (yield)
@@ -129,26 +112,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
     result = yield
     # pytest offers no public way to take a combination of parameters back.
     calls: Any = metafunc._calls
-    if (len(calls) > FEW or any(_takes_turns(call) for call in calls)) and not _whole(metafunc.config):
-        seed, place = metafunc.config.option.covering_seed, metafunc.definition.nodeid
-        rank = lambda call: zlib.crc32(f"{seed} {place} {call.id}".encode())  # noqa: E731
+    takes_turns = any(getattr(value, "group", "") for call in calls for value in call.params.values())
+    if (len(calls) > FEW or takes_turns) and not RUN["whole"]:
+        draw = random.Random(f"{RUN['seed']} {metafunc.definition.nodeid}").random
         # What needs a device stands for nothing where there is none.
-        groups = [[call for call in calls if _needs_a_device(call) is needs] for needs in (False, True)]
-        chosen = {id(group[index]) for group in groups if group for index in _drawn(group, rank)}
+        groups = [[call for call in calls if any(mark.name == "gpu" for mark in call.marks) is needs] for needs in (False, True)]
+        chosen = {id(group[index]) for group in groups for index in thinned([call.params for call in group], lambda _: draw())}
         metafunc._calls = [call for call in calls if id(call) in chosen]
     return result
-
-
-def _drawn(calls: Sequence[Any], rank: Callable[[Any], int]) -> list[int]:
-    return covering(traits([call.params for call in calls]), lambda index: rank(calls[index]))
-
-
-def _takes_turns(call: Any) -> bool:
-    return any(getattr(value, "group", "") for value in call.params.values())
-
-
-def _needs_a_device(call: Any) -> bool:
-    return any(mark.name == "gpu" for mark in call.marks)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -46,7 +46,7 @@ from tests.helpers import (
 
 
 class Variant(str):
-    """An entry of the registry with options. A covering design tests the entry once, with any of its options."""
+    """An entry of the registry with options. By default a law tests the entry once, with any of its options."""
 
     __slots__ = ()
 

@@ -29,7 +29,7 @@ from structgrad.oracles import (
     TiedChain,
     kernels,
 )
-from tests.derived_cases import BY_NAME, DERIVED_CASES
+from tests.derived_cases import DERIVED_CASES
 
 
 @dataclass(frozen=True)
@@ -341,33 +341,6 @@ def pulled_back(case: OracleCase, scores: Tensor, gradient: Tensor) -> Tensor:
             rates = np.imag(case.potentials(moved)) / 1e-30
             result[row][tuple(part)] = (torch.from_numpy(rates) * gradient[row]).sum()
     return result
-
-
-def item_event(case: OracleCase, lengths: Tensor) -> tuple[int, ...]:
-    """The event shape of an item of such a length alone."""
-    if tail := lines_behind(case):
-        return (int(lengths) + tail, *case.event[1:])
-    inside = case.oracle._inside(case.event, lengths).expand(case.event)
-    return tuple(int(axis.max()) + 1 for axis in inside.nonzero().unbind(1))
-
-
-def cut_to_item(case: OracleCase, values: Tensor, lengths: Tensor) -> Tensor:
-    """Entries of values [..., *event] that belong to an item of this length."""
-    if lines_behind(case):
-        return values.index_select(values.ndim - len(case.event), tied_item(case, int(lengths)))
-    return values[(..., *(slice(size) for size in item_event(case, lengths)))]
-
-
-def lines_behind(case: OracleCase) -> int:
-    """Number of lines of transitions behind the padding, which belong to every item."""
-    if isinstance(case.oracle, TiedChain):
-        return case.event[1]
-    return BY_NAME[case.oracle.name].tail(case.event) if case.oracle.name in BY_NAME else 0
-
-
-def tied_item(case: OracleCase, length: int) -> Tensor:
-    """Which lines of an event an item of a length has: its places, and the transitions."""
-    return torch.cat([torch.arange(length), torch.arange(case.event[0] - lines_behind(case), case.event[0])])
 
 
 def binary_parts(case: OracleCase) -> Tensor:

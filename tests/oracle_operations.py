@@ -72,7 +72,7 @@ def method_of(operation: str) -> str:
 
 
 def operations_of(oracle: Oracle, names: Iterable[str] = tuple(OPERATIONS)) -> list[str]:
-    """The operations of an oracle. Laws loop over them, because a covering design would omit most pairs with oracles."""
+    """The operations of an oracle. Laws loop over them: every oracle meets every operation."""
     return [name for name in names if hasattr(oracle, method_of(name))]
 
 

@@ -1,4 +1,4 @@
-"""The default tests cover the cases that they leave out, and their costs are checked."""
+"""The drawn cases cover what they leave out, and the costs of tests are checked."""
 
 from __future__ import annotations
 
@@ -9,18 +9,13 @@ from typing import Any
 import pytest
 from _pytest import hookspec
 
-from tests import costs
-from tests import covering as covering_plugin
-from tests.covering import FEW, PAIRS, covering, traits
-from tests.estimator_cases import CASES, VARIANTS
-from tests.helpers import GENERIC_CASES, ORACLE_CASES, REGIMES
-
-DTYPES = ("float32", "float64")
+from tests import costs, covering
+from tests.estimator_cases import VARIANTS
+from tests.helpers import GENERIC_CASES, ORACLE_CASES
 
 
 def drawn(parameters: list[dict[str, Any]], seed: int = 0) -> list[dict[str, Any]]:
-    """The cases of a design."""
-    return [parameters[index] for index in covering(traits(parameters), lambda index: hash((seed, index)))]
+    return [parameters[index] for index in covering.thinned(parameters, lambda index: hash((seed, index)))]
 
 
 def product(**factors: Any) -> list[dict[str, Any]]:
@@ -31,59 +26,36 @@ def values(cases: list[dict[str, Any]], *names: str) -> set[tuple[str, ...]]:
     return {tuple(str(case[name]) for name in names) for case in cases}
 
 
-def test_every_value_and_every_pair_of_few_is_covered() -> None:
-    whole = product(regime=REGIMES, dtype=DTYPES, batch=range(6), ties=(True, False))
-    some = drawn(whole)
-    for pair in itertools.combinations(whole[0], 2):
-        assert values(some, *pair) == values(whole, *pair)
-    assert len(some) == pytest.approx(len(REGIMES) * 6, abs=8)
+def test_every_value_and_every_pair_of_few_is_drawn() -> None:
+    small, names = product(regime=range(8), dtype=("float32", "float64"), batch=range(6)), [f"estimator{n}" for n in range(covering.PAIRS)]
+    for pair in itertools.combinations(small[0], 2):
+        assert values(drawn(small), *pair) == values(small, *pair)
+    large = product(name=names, regime=range(8))
+    assert values(drawn(large), "name") == values(large, "name")
+    assert values(drawn(large), "regime") == values(large, "regime")
+    assert len(drawn(large)) <= len(names) + 8
+    assert len({str(drawn(large, seed=seed)) for seed in range(5)}) == 5
 
 
-def test_pairs_of_many_are_not() -> None:
-    names = [f"estimator{n}" for n in range(PAIRS)]
-    some = drawn(product(name=names, regime=REGIMES))
-    assert values(some, "name") == {(name,) for name in names}
-    assert values(some, "regime") == {(str(regime),) for regime in REGIMES}
-    assert len(some) == len(names)
-
-
-def test_every_structure_meets_every_operation_and_is_tested_at_every_size() -> None:
+def test_options_and_sizes_take_turns() -> None:
+    """A structure meets every operation and is tested at every size; an estimator is tested once, with any of its options."""
     operations = ("argmax", "marginals", "sample", "project")
     some = drawn(product(case=ORACLE_CASES, operation=operations))
-    met = {(case["case"].oracle.name, case["operation"]) for case in some}
-    assert met == {(case.oracle.name, operation) for case in GENERIC_CASES for operation in operations}
+    assert {(case["case"].oracle.name, case["operation"]) for case in some} == {
+        (case.oracle.name, operation) for case in GENERIC_CASES for operation in operations
+    }
     assert values(some, "case") == {(str(case),) for case in ORACLE_CASES}
-    assert len(some) < 2 * len(ORACLE_CASES)
-
-
-def test_an_entry_is_tested_once_whatever_its_options() -> None:
     names = ["imle", *(name for name in VARIANTS if name.startswith("imle[")), "aimle"]
     assert len(drawn([{"name": name} for name in names])) == 2
     assert len(drawn([{"name": str(name)} for name in names])) == len(names)
 
 
-def test_impossible_pairs_are_not_asked_for() -> None:
-    cases = [{"first": first, "second": second} for first in range(9) for second in range(9) if first <= second]
-    assert len(drawn(cases)) == len(cases)
-
-
-def test_another_seed_draws_other_cases() -> None:
-    whole = product(name=range(100), case=CASES)
-    assert drawn(whole, seed=1) == drawn(whole, seed=1)
-    assert len({str(drawn(whole, seed=seed)) for seed in range(5)}) == 5
-
-
-THINNED = pytest.mark.parametrize(("first", "second", "third"), list(itertools.product(range(5), repeat=3)))
-
-
-@THINNED
+@pytest.mark.parametrize(("first", "second", "third"), list(itertools.product(range(5), repeat=3)))
 def test_a_product(first: int, second: int, third: int, request: pytest.FixtureRequest) -> None:
-    """Pytest collects the design by default, and the whole product in a sweep or if a case is named."""
-    config = request.config
+    """Pytest collects a part by default, and the whole product in a sweep or if a case is named."""
     here = [item for item in request.session.items if item.name.startswith("test_a_product[")]
-    whole = "not sweep" not in config.option.markexpr or any("[" in word for word in config.args)
-    assert whole or FEW < len(here) < 60
-    assert whole or all(not item.get_closest_marker("sweep") for item in here)
+    assert covering.RUN["whole"] or covering.FEW < len(here) < 80
+    assert covering.RUN["whole"] or len(covering.sampled(range(100), 5)) == 5
 
 
 def spent(seconds: float, *, whole: bool = True, exit_status: int = 0) -> Any:
@@ -116,9 +88,7 @@ def test_a_slow_machine_has_the_same_budget() -> None:
 
 def test_hooks_of_other_plugins_are_not_missed_where_these_are_missing() -> None:
     """A machine with a GPU may have pytest and no other plugin."""
-    hooks = [
-        (owner, name) for owner in (covering_plugin, costs, costs.Costs, costs.Bill) for name in vars(owner) if name.startswith("pytest_")
-    ]
+    hooks = [(owner, name) for owner in (covering, costs, costs.Costs, costs.Bill) for name in vars(owner) if name.startswith("pytest_")]
     foreign = {name: getattr(owner, name) for owner, name in hooks if not hasattr(hookspec, name)}
     assert set(foreign) == {"pytest_configure_node", "pytest_testnodedown", "pytest_xdist_auto_num_workers"}
     assert all(hook.pytest_impl["optionalhook"] for hook in foreign.values())

@@ -30,15 +30,15 @@ def assert_says(oracle: Any, indices: Tensor, dense: Tensor) -> None:
 
 
 @cases
-@pytest.mark.parametrize("regime", REGIMES, ids=str)
-def test_says_what_dense_structures_say(case: OracleCase, regime: float | str) -> None:
-    oracle, scores = case.oracle, make_scores(case, regime)
-    assert_says(oracle, oracle.argmax(scores, as_indices=True), oracle.argmax(scores))
-    drawn, dense = (oracle.sample(scores, 5, generator=seeded(), as_indices=as_indices) for as_indices in (True, False))
-    assert_says(oracle, drawn, dense)
-    assert bool((drawn[:, ~oracle.feasible(scores)] == -1).all())
-    k = min(3, len(structures(case)))
-    assert_says(oracle, oracle.kbest(scores, k, as_indices=True), oracle.kbest(scores, k))
+def test_says_what_dense_structures_say(case: OracleCase) -> None:
+    oracle, k = case.oracle, min(3, len(structures(case)))
+    for regime in REGIMES:
+        scores = make_scores(case, regime)
+        assert_says(oracle, oracle.argmax(scores, as_indices=True), oracle.argmax(scores))
+        drawn, dense = (oracle.sample(scores, 5, generator=seeded(), as_indices=as_indices) for as_indices in (True, False))
+        assert_says(oracle, drawn, dense)
+        assert bool((drawn[:, ~oracle.feasible(scores)] == -1).all())
+        assert_says(oracle, oracle.kbest(scores, k, as_indices=True), oracle.kbest(scores, k))
 
 
 @generic
@@ -66,40 +66,43 @@ def test_any_batch_and_expanded_rows(case: OracleCase) -> None:
 
 
 @pytest.mark.parametrize("case", RAGGED, ids=str)
-@pytest.mark.parametrize("forbidden", [False, True])
-def test_there_are_none_beyond_an_item(case: OracleCase, forbidden: bool) -> None:
-    oracle, scores, lengths = case.oracle, padded_scores(case, 1.0), lengths_of(case)
-    if forbidden:
-        noise = torch.rand(scores.shape, generator=seeded(1))
-        scores = torch.where(scores.isnan() | (noise > 0.4), scores, -math.inf)
-    assert_says(oracle, *(oracle.argmax(scores, lengths=lengths, as_indices=form) for form in (True, False)))
-    drawn, dense = (oracle.sample(scores, 4, generator=seeded(), lengths=lengths, as_indices=form) for form in (True, False))
-    assert_says(oracle, drawn, dense)
-    assert_says(oracle, *(oracle.kbest(scores, 2, lengths=lengths, as_indices=form) for form in (True, False)))
-    # What is said beyond an item is not read; inside of it, -1 may say that nothing ends there.
-    inner = oracle._indices_are_parts or isinstance(oracle, TiedSemiMarkov)
-    junk = drawn if inner else torch.where(drawn < 0, 0, drawn)
-    feasible = oracle.feasible(scores, lengths=lengths)
-    for method in (oracle.score, oracle.log_prob):
-        found = method(junk, scores, lengths=lengths, as_indices=True)[:, feasible]
-        torch.testing.assert_close(found, method(dense, scores, lengths=lengths)[:, feasible], rtol=1e-12, atol=1e-12)
+def test_there_are_none_beyond_an_item(case: OracleCase) -> None:
+    oracle, plain, lengths = case.oracle, padded_scores(case, 1.0), lengths_of(case)
+    kept = plain.isnan() | (torch.rand(plain.shape, generator=seeded(1)) > 0.4)
+    for scores in (plain, torch.where(kept, plain, -math.inf)):
+        assert_says(oracle, *(oracle.argmax(scores, lengths=lengths, as_indices=form) for form in (True, False)))
+        drawn, dense = (oracle.sample(scores, 4, generator=seeded(), lengths=lengths, as_indices=form) for form in (True, False))
+        assert_says(oracle, drawn, dense)
+        assert_says(oracle, *(oracle.kbest(scores, 2, lengths=lengths, as_indices=form) for form in (True, False)))
+        # What is said beyond an item is not read; inside of it, -1 may say that nothing ends there.
+        inner = oracle._indices_are_parts or isinstance(oracle, TiedSemiMarkov)
+        junk = drawn if inner else torch.where(drawn < 0, 0, drawn)
+        feasible = oracle.feasible(scores, lengths=lengths)
+        for method in (oracle.score, oracle.log_prob):
+            found = method(junk, scores, lengths=lengths, as_indices=True)[:, feasible]
+            torch.testing.assert_close(found, method(dense, scores, lengths=lengths)[:, feasible], rtol=1e-12, atol=1e-12)
 
 
 @cases
-@pytest.mark.parametrize("regime", ["masked", 5.0], ids=str)
-def test_scores_of_indices_are_those_of_structures(case: OracleCase, regime: float | str) -> None:
-    oracle, scores = case.oracle, make_scores(case, regime)
-    indices, dense = (oracle.sample(scores, 7, generator=seeded(), as_indices=form) for form in (True, False))
-    weights = torch.randn(7, len(scores), generator=seeded(2), dtype=torch.float64)
-    for method in (oracle.score, oracle.log_prob):
-        found = []
-        for z, form in ((indices, {"as_indices": True}), (dense, {})):
-            leaf = scores.clone().requires_grad_()
-            values = method(z, leaf, **form)
-            (gradient,) = torch.autograd.grad((torch.where(values > -math.inf, values, 0) * weights).sum(), leaf)
-            found.append((values.detach(), gradient))
-        for one, other in zip(*found, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+def test_scores_of_indices_are_those_of_structures(case: OracleCase) -> None:
+    """With their gradients, also where they broadcast."""
+    oracle, weights = case.oracle, torch.randn(7, 6, generator=seeded(2), dtype=torch.float64)
+    for regime in ("masked", 5.0):
+        scores = make_scores(case, regime)
+        indices, dense = (oracle.sample(scores, 7, generator=seeded(), as_indices=form) for form in (True, False))
+        for method in (oracle.score, oracle.log_prob):
+            found = []
+            for z, form in ((indices, {"as_indices": True}), (dense, {})):
+                leaf = scores.clone().requires_grad_()
+                values = method(z, leaf, **form)
+                (gradient,) = torch.autograd.grad((torch.where(values > -math.inf, values, 0) * weights).sum(), leaf)
+                found.append((values.detach(), gradient))
+            for one, other in zip(*found, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    indices, dense = indices[:3], dense[:3]
+    for rows, some in ((scores, 0), (scores[:1], slice(None)), (scores[0], slice(None)), (scores[:3].unsqueeze(1), slice(None))):
+        found, expected = oracle.log_prob(indices[some], rows, as_indices=True), oracle.log_prob(dense[some], rows)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_ignored_entries_are_not_read() -> None:
@@ -107,15 +110,6 @@ def test_ignored_entries_are_not_read() -> None:
         dense = oracle.argmax(torch.zeros(event))
         junk = torch.where(oracle.read_mask(event), dense, 1)
         assert torch.equal(oracle.indices(junk), oracle.argmax(torch.zeros(event), as_indices=True))
-
-
-@generic
-def test_indices_and_scores_broadcast(case: OracleCase) -> None:
-    oracle, scores = case.oracle, make_scores(case, 1.0)
-    indices, dense = (oracle.sample(scores, 3, generator=seeded(), as_indices=form) for form in (True, False))
-    for rows, some in ((scores, 0), (scores[:1], slice(None)), (scores[0], slice(None)), (scores[:3].unsqueeze(1), slice(None))):
-        found, expected = oracle.log_prob(indices[some], rows, as_indices=True), oracle.log_prob(dense[some], rows)
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @generic
