@@ -65,7 +65,7 @@ def gpu_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
         return
     pytest.importorskip("triton", reason="Triton is offered for Linux alone")
     _let_numbers_be_limits(monkeypatch)
-    with gpu.interpreted(), _patched_once(monkeypatch):
+    with gpu.interpreted(), gpu.trusted(), _patched_once(monkeypatch):
         yield torch.device("cpu")
 
 

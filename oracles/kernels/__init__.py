@@ -9,12 +9,13 @@ cached on disk. Importing this package compiles nothing and does not load the co
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import os
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -24,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import gpu, modules, switch
+from . import gpu, switch
 from .gpu.first_use import Output, Reference
 
 GRAIN = 400_000
@@ -271,13 +272,26 @@ def _call_and_show(function: _Function, arrays: list[np.ndarray], options: tuple
     torch.empty(tracemalloc.get_traced_memory()[1] - before, dtype=torch.uint8)
 
 
+ELSEWHERE = {"birkhoff": "..assignment.cpu_birkhoff", "philox": ".philox", "unranking": ".unranking"}
+"""Kernels that are not in the ``cpu.py`` of a folder of their name."""
+
+
+@cache
+def _module(name: str) -> Any:
+    """The module of some kernels; None without one, and for derivations, whose executor takes more arguments."""
+    place = importlib.util.resolve_name(ELSEWHERE.get(name, f"..{name}.cpu"), __package__)
+    with suppress(ModuleNotFoundError):  # a structure without a folder
+        if name != "derivations" and importlib.util.find_spec(place) is not None:
+            return importlib.import_module(place)
+    return None
+
+
 @lru_cache(maxsize=4096)
 def _planned(structure: str, operation: str, event: torch.Size, options: tuple[Any, ...]) -> Kernel | None:
     """The kernel of an operation on rows of an event on the CPU."""
-    name = modules.module_of(structure)
-    if name is None:
+    module = _module(structure)
+    if module is None:
         return None
-    module = importlib.import_module(name)
     function = getattr(module, operation, None)
     if not callable(function):  # a package of kernels may have a module of that name
         return None

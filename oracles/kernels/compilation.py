@@ -174,21 +174,21 @@ def _turn(folder: Path, name: str) -> Iterator[None]:
 
 def _waited(file: int, byte: int) -> bool:
     """The lock after whoever compiles the function, who is waited for; whether there is such a lock at all."""
-    notices.begin()
+    notices.step(1)
     try:
         return _lock(file, fcntl.LOCK_EX, byte)
     finally:
-        notices.end()
+        notices.step(-1)
 
 
 class _Compiling(event.Listener):
     """Tells of what is compiled here; what the cache holds is loaded without a word."""
 
     def on_start(self, _: event.Event) -> None:
-        notices.begin()
+        notices.step(1)
 
     def on_end(self, _: event.Event) -> None:
-        notices.end()
+        notices.step(-1)
 
 
 event.register("numba:compile", _Compiling())
@@ -239,6 +239,3 @@ fused: Any = _uncounted(fastmath={"contract"})
 
 reordered: Any = _uncounted(fastmath={"contract", "reassoc"})
 """With fused multiply-adds, and sums in any order."""
-
-ordered: Any = _uncounted(fastmath={"nnan", "nsz", "contract"})
-"""For comparisons of what is no NaN: maxima and minima that vectorise, whatever the sign of a zero."""

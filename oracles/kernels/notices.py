@@ -27,17 +27,8 @@ def listening(listener: Listener) -> Iterator[None]:
         _listeners.remove(listener)
 
 
-def begin() -> None:
-    """A function is being compiled, or waited for; it may compile others."""
-    _step(1)
-
-
-def end() -> None:
-    """It is there."""
-    _step(-1)
-
-
-def _step(change: int) -> None:
+def step(change: int) -> None:
+    """Count a function that is being compiled or waited for (1), or that is there (-1); it may compile others."""
     global _depth  # of the process
     with _lock:
         before, _depth = _depth > 0, _depth + change

@@ -25,18 +25,6 @@ def operations(event: tuple[int, ...]) -> int:
 
 
 @compiled
-def words(counters: np.ndarray, keys: np.ndarray, out: np.ndarray) -> None:
-    """The four words of each counter [n, 4] and key [n, 2], all uint64 numbers below 2³²: for comparison with published vectors."""
-    pairs = np.empty((2, 1), dtype=np.uint64)
-    state = np.empty((6, 1), dtype=np.uint32)
-    for item in range(len(counters)):
-        state[:4, 0], state[4:, 0] = counters[item], keys[item]
-        _scramble(state, pairs, 1)
-        for half in range(2):
-            out[item, 2 * half], out[item, 2 * half + 1] = pairs[half, 0] >> _HALF, pairs[half, 0] & _WORD
-
-
-@compiled
 def uniforms(keys: np.ndarray, places: np.ndarray, out: np.ndarray, draw: int) -> None:
     """Fill ``out`` [rows, width] with uniforms of 53 bits in [0, 1), from the seed of each row's block and its place there, both int64."""
     rows, width = out.shape

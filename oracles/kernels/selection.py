@@ -62,23 +62,6 @@ def _partitioned(row: np.ndarray, target: int, work: np.ndarray) -> float:
     return float(work[target])
 
 
-@compiled
-def largest_parts(rows: np.ndarray, numbers: np.ndarray) -> None:
-    """1 + the places of the k largest of each row [b, n], the first of equal ones first, [b, k, 1]; none of -inf, where 0 stays."""
-    k = numbers.shape[1]
-    work = np.empty(k)
-    for item in range(len(rows)):
-        row, listed = rows[item], numbers[item]
-        work[:] = -math.inf
-        for part in range(len(row)):
-            if row[part] > work[k - 1]:
-                place = k - 1
-                while place > 0 and work[place - 1] < row[part]:
-                    work[place], listed[place, 0] = work[place - 1], listed[place - 1, 0]
-                    place -= 1
-                work[place], listed[place, 0] = row[part], 1 + part
-
-
 @uncounted
 def top(row: np.ndarray) -> float:
     """The greatest of a row without NaN; of one with NaN, anything. The compiler takes numbers one by one, vectors a tenth of the time."""

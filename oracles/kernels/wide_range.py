@@ -46,18 +46,6 @@ def _reinterpretation(source: Any, target: Any) -> Any:
 bits_of, float_of = _reinterpretation(types.float64, types.int64), _reinterpretation(types.int64, types.float64)
 
 
-@compiled
-def reference(exponent: float) -> float:
-    """What `relative` counts from, for an exponent."""
-    return exponent - (ROUNDER + 1023.0)
-
-
-@compiled
-def relative(exponent: float, reference: float) -> float:
-    """``2^(e − f)`` for exponents e <= f + 1000, where f is that of the reference; 2^-1000 stands for everything below it."""
-    return float(float_of(bits_of(max(exponent - reference, ROUNDER + 1023.0 + FARTHEST)) << 52))
-
-
 @fused
 def split(value: float) -> tuple[float, float]:
     """``exp(value)`` as mantissa in (0.7, 1.42) and exponent; -inf gives 0.

@@ -99,12 +99,12 @@ class Compiling(Acting):
     """Shows that it compiles until a file exists."""
 
     def act(self) -> None:
-        notices.begin()
+        notices.step(1)
         for _ in range(1200):
             if os.path.exists(os.environ[NOTICED]):
                 break
             time.sleep(0.05)
-        notices.end()
+        notices.step(-1)
 
 
 HOLD = "STRUCTGRAD_TEST_HOLD"

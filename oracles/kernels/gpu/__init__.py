@@ -30,14 +30,13 @@ from torch import Tensor
 
 from .. import switch
 from ..notices import say
-from . import errors, first_use
+from . import first_use
 from .first_use import Output, Reference, Use
 
 LEAST_CAPABILITY = (7, 0)
 """Of the cards that Triton compiles for."""
 
 _interpreting: ContextVar[bool] = ContextVar("structgrad_kernels_interpreting", default=False)
-_comparing: ContextVar[bool] = ContextVar("structgrad_kernels_comparing", default=False)
 
 interpreting = _interpreting.get
 """Whether Triton's interpreter is asked for in this context."""
@@ -80,7 +79,7 @@ class DeviceKernel(NamedTuple):
             except Exception as error:
                 if self.use.trusted or isinstance(error, torch.AcceleratorError) or _capturing():
                     raise
-                failure = errors.out_of_memory_or(error)
+                failure = first_use.out_of_memory_or(error)
         found = [value.to(dtype) for value, (_, dtype) in zip(reference(*inputs), rooms, strict=True)]
         if failure is not None:
             self.use.fail(failure)
@@ -88,23 +87,19 @@ class DeviceKernel(NamedTuple):
 
 
 @contextmanager
-def interpreted(*, comparing: bool = False) -> Iterator[None]:
+def interpreted() -> Iterator[None]:
     """Run these kernels on CPU tensors by Triton's interpreter, in this context: to test them where there is no GPU.
-
-    Args:
-        comparing: whether they are compared with plain torch when they are first used, and given up where they fail, as on a device.
 
     Raises:
         RuntimeError: where the variable TRITON_INTERPRET was not 1 when the process began; Triton decides when kernels are defined.
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("`interpreted` got no TRITON_INTERPRET=1; expected that variable in the environment before the process starts")
-    tokens = _interpreting.set(True), _comparing.set(comparing)
+    token = _interpreting.set(True)
     try:
         yield
     finally:
-        _interpreting.reset(tokens[0])
-        _comparing.reset(tokens[1])
+        _interpreting.reset(token)
 
 
 @contextmanager
@@ -138,7 +133,7 @@ def unserved(device: int) -> str:
     try:
         importlib.import_module("triton").runtime.driver.active.get_current_target()
     except Exception as error:  # whatever it is, no kernel can be launched
-        why, advice = errors.in_short(error), errors.advice_on(error)
+        why, advice = first_use.in_short(error), first_use.advice_on(error)
         if switch.CHOSEN == "check":
             raise RuntimeError(
                 f"Triton cannot launch kernels: {why}; expected that it can, as {switch.VARIABLE}=check asks; {advice}"
@@ -158,8 +153,7 @@ def serving(name: str, kind: tuple[Any, ...], function: Callable[..., None], opt
         options: after its tensors.
         device: below 0 the interpreter.
     """
-    trusting = _trusting if device >= 0 else not _comparing.get()
-    use = Use(name, device, trusted=True) if trusting else first_use.use_of(name, kind, device)
+    use = Use(name, device, trusted=True) if _trusting else first_use.use_of(name, kind, device)
     return None if use.refused else DeviceKernel(function, options, use)
 
 

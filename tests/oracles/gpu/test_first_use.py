@@ -13,7 +13,7 @@ from torch import Tensor
 
 from structgrad.oracles import DERIVED, Alignment, LinearChain, kernels, make_oracle
 from structgrad.oracles.kernels import gpu, notices, switch
-from structgrad.oracles.kernels.gpu import errors, first_use
+from structgrad.oracles.kernels.gpu import first_use
 from structgrad.oracles.kernels.notices import KernelWarning
 
 executor = pytest.importorskip("structgrad.oracles.derivations.gpu", reason="Triton is offered for Linux alone")
@@ -27,11 +27,7 @@ def first(gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(switch, "CHOSEN", "on")
     monkeypatch.setattr(gpu, "_trusting", False)
     forget()
-    if gpu_kernels.type == "cuda":
-        yield gpu_kernels
-    else:
-        with gpu.interpreted(comparing=True):
-            yield gpu_kernels
+    yield gpu_kernels
     forget()
 
 
@@ -314,4 +310,4 @@ def test_a_triton_that_launches_nothing_is_reported_once(monkeypatch: pytest.Mon
     ],
 )
 def test_what_to_do(error: Exception, said: str) -> None:
-    assert said in errors.advice_on(error)
+    assert said in first_use.advice_on(error)
