@@ -9,15 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .base import Instance, Problem, ProblemLoss, Row, Skip
+    from .base import Instance, Problem, ProblemLoss, Row
     from .measures.bias import Measurement, Sampling, measure
     from .metrics import METRICS
     from .running.runner import Machine, Plan, Results, learn, run
     from .truth import Truth, exact_truth
 
 __all__ = [
-    "METRICS", "Instance", "Machine", "Measurement", "Plan", "Problem", "ProblemLoss", "Results", "Row", "Sampling", "Skip", "Truth",
-    "exact_truth", "learn", "measure", "run",
+    "METRICS", "Instance", "Machine", "Measurement", "Plan", "Problem", "ProblemLoss", "Results", "Row", "Sampling", "Truth", "exact_truth",
+    "learn", "measure", "run",
 ]  # fmt: skip
 
 _HOMES = {

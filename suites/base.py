@@ -1,4 +1,4 @@
-"""The vocabulary of a measurement: problems, rows of the result table, skipped pairs."""
+"""The vocabulary of a measurement: problems, rows of the result table, pairs that cannot be measured."""
 
 from __future__ import annotations
 
@@ -83,15 +83,6 @@ class Problem:
     oracle: Oracle
     instances: tuple[Instance, ...]
     source: str
-
-
-@dataclass(frozen=True)
-class Skip:
-    """A pair that is not measured, with the reason; it is a row of the table too."""
-
-    estimator: str
-    oracle: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -230,7 +221,7 @@ def check_finite(estimates: Tensor, name: str, before: int = 0) -> Tensor:
     return estimates
 
 
-def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, event_shape: tuple[int, ...] | None = None) -> Skip | None:
+def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, event_shape: tuple[int, ...] | None = None) -> str | None:
     """The reason that an estimator cannot be measured on an oracle, with scores of a shape and a loss; None if it can."""
     reason = estimator.incompatibility(oracle, event_shape)
     if reason is None and estimator.evaluations().loss_gradients and not loss.differentiable:
@@ -239,7 +230,7 @@ def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, eve
         reason = f"{estimator.name} needs true structures, and the loss {loss.name} holds none"
     if reason is None and estimator.inside_hull and not loss.inside_hull:
         reason = f"{estimator.name} evaluates the loss inside the hull, where the loss {loss.name} is not defined"
-    return None if reason is None else Skip(estimator.name, oracle.name, reason)
+    return reason
 
 
 def oracle_name(oracle: Any) -> str:

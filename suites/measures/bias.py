@@ -19,7 +19,7 @@ from ...estimators.noise import Gumbel, SmoothNoise
 from ...oracles.capabilities import EnumerableOracle
 from ..base import Instance, NonFiniteError, Problem, estimator_name, loss_name, oracle_name
 from ..problems.sized import size_text
-from ..statistics.adaptive import Budget, sample_until
+from ..statistics.adaptive import looks, sample_until
 from ..statistics.interval import Interval
 from ..statistics.intervals import UNRESOLVED, bias_interval
 from ..statistics.metrics import (
@@ -235,16 +235,17 @@ class _Task:
             estimated(moments)
             return moments, "budget", found[moments.total]
         sampling = replace(self.sampling, replicates=self.effort.replicates)
-        sampled = sample_until(
+        moments, status = sample_until(
             Moments.empty(truth.gradient, self.information),
             lambda moments, stop: extend_moments(moments, estimator, target, sampling, stop=stop),
             estimated,
-            budget=Budget(self.effort.replicates, self.effort.most_replicates, self.effort.seconds),
+            looks(self.effort.replicates, self.effort.most_replicates),
+            seconds=self.effort.seconds,
             checkpoint=None if self.scratch is None else self.scratch / f"moments-{self._identity}.pt",
         )
-        if sampled.moments.total not in found:  # replicates of a folder that are already more than asked for
-            estimated(sampled.moments)
-        return *sampled, found[sampled.moments.total]
+        if moments.total not in found:  # replicates of a folder that are already more than asked for
+            estimated(moments)
+        return moments, status, found[moments.total]
 
     @property
     def _identity(self) -> str:

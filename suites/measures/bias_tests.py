@@ -16,7 +16,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from ..statistics.adaptive import Budget
+from ..statistics.adaptive import looks
 from ..statistics.interval import EVENTS
 from ..statistics.intervals import COMMON, bias_interval, has_spread, is_resolved
 from ..statistics.metrics import summarise
@@ -213,7 +213,7 @@ def sequential_test(draw: Callable[[str, int], Moments], truth: Truth, effort: E
 
     ``draw(slot, n)`` gives moments of n fresh replicates from the stream of a name; ``losses`` are the estimator's `averaged_losses`.
     """
-    sizes = tuple(Budget(effort.replicates, effort.most_replicates).looks())
+    sizes = tuple(looks(effort.replicates, effort.most_replicates))
     deadline = time.monotonic() + effort.seconds
     moments, smallest = draw("look-0", sizes[0]), None
     for look, size in enumerate(sizes):

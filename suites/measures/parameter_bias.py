@@ -17,7 +17,7 @@ from ..problems import TaskProblem
 from ..problems.learning import learner_of, within
 from ..statistics.interval import Interval
 from ..statistics.intervals import UNRESOLVED
-from ..statistics.metrics import estimated_against, estimated_metrics, exact_against, exact_metrics, single
+from ..statistics.metrics import NoisyGradient, estimated_against, estimated_metrics, exact_against, exact_metrics, single
 from ..statistics.moments import BATCHES, Moments
 from ..tasks.references import learnt_model, reference_estimator, remembered
 from ..tasks.task import Task
@@ -64,14 +64,6 @@ class ParameterBias(Suite):
 
 
 @dataclass(frozen=True, eq=False)
-class Gradient:
-    """A gradient ``[parameters]``, and the trace of the covariance of its own error: 0 if it is exact."""
-
-    gradient: Tensor
-    noise: float
-
-
-@dataclass(frozen=True, eq=False)
 class ModelBatch:
     """The first batch of a seed with the model of that seed at a stage."""
 
@@ -102,10 +94,10 @@ class ModelBatch:
         replicates = BATCHES * max(2, context.effort.rounds // 8)  # two for each batch of the intervals
         return cls(draws, theta, parameters, common, reference_estimator(task), replicates, task)
 
-    def truth(self) -> Gradient:
+    def truth(self) -> NoisyGradient:
         """The exact gradient, or the mean of many estimates; computed once on a machine."""
         settings = self.draws.key, self.draws.context.seed, self.replicates, repr(self.reference), self.reference.version
-        return Gradient(*remembered(self.task, ("parameter truth", *settings), self._truth))
+        return NoisyGradient(*remembered(self.task, ("parameter truth", *settings), self._truth))
 
     def _truth(self) -> tuple[Tensor, float]:
         if isinstance(self.reference, ExactMarginalisation):
@@ -115,7 +107,7 @@ class ModelBatch:
         found = torch.cat([self._pulled(part) for part in estimates(self.reference, other, number).split(BATCHES)])
         return found.mean(0), float(found.var(0).sum()) / number
 
-    def metrics(self, estimator: Estimator[Any], truth: Gradient) -> dict[str, Interval]:
+    def metrics(self, estimator: Estimator[Any], truth: NoisyGradient) -> dict[str, Interval]:
         """The metrics of `METRIC`, relative to the truth."""
         warmed = self.draws.warmed(estimator)
         if estimator.deterministic:

@@ -57,17 +57,18 @@ def stages_of(name: str) -> tuple[str, ...]:
 
 
 def load(  # noqa: PLR0913
-    name: str, stage: str, *, instances: int, data: str | None, offset: float = 0.0, seed: int = 0
+    name: str, stage: str, *, instances: int, data: str | None, offset: float = 0.0, seed: int = 0, trained: bool = True
 ) -> Problem:
     """A named problem: float64 scores on the CPU, and one loss per instance.
 
     Names are keys of `PROBLEMS`, structures with their sizes, such as ``subset[n=10,k=5]``, and tasks with their sizes. A suffix ``@loss``
     takes another loss, a key of `LOSSES`; scores and gold structures stay the same. The stage is one of `stages_of`, or has another number.
     In a real set of the folder ``data``, instances are spread evenly over its items by length; built-in ones are numbered from 0. The
-    offset is added to every loss. Everything random follows from the seed: built-in scores, drawn gold structures and random losses.
+    offset is added to every loss. Everything random follows from the seed: built-in scores, drawn gold structures and random losses. For
+    ``trained`` see `load_task`.
     """
     if comes_from_task(name):
-        return load_task(name, stage, instances=instances, offset=offset, seed=seed)
+        return load_task(name, stage, instances=instances, offset=offset, seed=seed, trained=trained)
     scores, loss = split_loss(name)
     stages = stages_of(scores)
     key, most = ("gamma", math.inf) if scores in REAL else ("h", 1.0)

@@ -25,7 +25,7 @@ from ..measures.suite import Context, Finding
 from ..metrics import unit_of
 from ..problems import TaskProblem, is_task
 from ..tasks.references import tunable
-from .planning.grid import first_skip, load_problem, loss_columns, pair_columns, sample, skip_rows
+from .planning.grid import load_problem, loss_columns, misfit, pair_columns, sample, skip_rows
 from .planning.plan import Plan
 from .work import Cell, encode
 
@@ -88,7 +88,7 @@ def _measured(plan: Plan, cell: Cell, context: Context) -> list[Row]:
     """The rows of all estimators that fit every instance; the plan examined only a few instances."""
     problem = load_problem(plan, *cell.scores, cell.instances)
     estimators: dict[str, Estimator[Any]] = {name: make_estimator(name) for name in cell.estimators}
-    reasons = {name: skip.reason for name, estimator in estimators.items() if (skip := first_skip(estimator, problem)) is not None}
+    reasons = {name: reason for name, estimator in estimators.items() if (reason := misfit(estimator, problem)) is not None}
     fitting = {name: estimator for name, estimator in estimators.items() if name not in reasons}
     writer, rows = RowWriter(plan, problem, cell, context), list[Row]()
     if isinstance(problem, TaskProblem) and not is_task(problem.name):

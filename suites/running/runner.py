@@ -216,7 +216,7 @@ class _Run:
         def limit(cell: Cell) -> float:
             return time_limit(self.plan, cell) if self.machine.timeout is None else self.machine.timeout
 
-        kind: type[LocalEngine | RayEngine] = LocalEngine if self.machine.engine == "local" else RayEngine
+        kind = LocalEngine if self.machine.engine == "local" else RayEngine
         with closing(kind(self.plan, self.machine, self.store.directory, limit)) as engine:
             for busy, cell, text in engine.measured(cells, self.costs.seconds, self._is_over):
                 if cell is None:

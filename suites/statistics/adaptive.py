@@ -11,10 +11,9 @@ import io
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 
@@ -38,21 +37,13 @@ def is_narrow(interval: Interval, relative: float, absolute: float) -> bool:
     return interval.half_width <= max(relative * abs(interval.value), absolute)
 
 
-@dataclass(frozen=True)
-class Budget:
-    """Replicates of the first look, the most of them, and the seconds after which no further look begins."""
-
-    first: int
-    most: int
-    seconds: float = float("inf")
-
-    def looks(self) -> Iterator[int]:
-        """N of every look: whole blocks, so that the next look continues where this one ended."""
-        look, most = (-(-size // BLOCK) * BLOCK for size in (self.first, max(self.first, self.most)))
-        while look < most:
-            yield look
-            look *= 2
-        yield most
+def looks(first: int, most: int) -> Iterator[int]:
+    """N of every look: whole blocks, so that the next look continues where this one ended."""
+    look, most = (-(-size // BLOCK) * BLOCK for size in (first, max(first, most)))
+    while look < most:
+        yield look
+        look *= 2
+    yield most
 
 
 def write_whole(path: Path, state: object) -> None:
@@ -68,32 +59,26 @@ def write_whole(path: Path, state: object) -> None:
         os.replace(temporary, path)
 
 
-class Sampled(NamedTuple):
-    """The moments at the last look, and why it was the last one."""
-
-    moments: Moments
-    status: Literal["converged", "budget"]
-
-
-def sample_until(
+def sample_until(  # noqa: PLR0913 - two functions, and what they are called with
     moments: Moments,
     extend: Callable[[Moments, int], None],
     metrics: Callable[[Moments], Mapping[str, Interval]],
+    sizes: Iterable[int],
     *,
-    budget: Budget,
+    seconds: float = float("inf"),
     checkpoint: Path | None = None,
-) -> Sampled:
-    """Look, and double the replicates, until every interval of `WIDTHS` is narrow enough or the budget is used up.
+) -> tuple[Moments, Literal["converged", "budget"]]:
+    """Look at every number of replicates of ``sizes``, until every interval of `WIDTHS` is narrow enough or the seconds are over.
 
     ``extend`` adds replicates to the empty ``moments``, up to a number of them. A run that finds the ``checkpoint``, a file with the
-    moments of the last look, continues from there, to the same result.
+    moments of the last look, continues from there, to the same result. Returns the moments at the last look, and why it was the last one.
     """
     spent = 0.0
     if checkpoint is not None and checkpoint.exists():
         state, spent = torch.load(checkpoint, weights_only=True, map_location=moments.gradient.device)
         moments = Moments.from_state(state, moments.gradient, moments.information)
     started = time.monotonic() - spent
-    for look in budget.looks():
+    for look in sizes:
         if look < moments.total:
             continue
         if look > moments.total:
@@ -102,8 +87,8 @@ def sample_until(
                 write_whole(checkpoint, (moments.state(), time.monotonic() - started))
         found = metrics(moments)
         if all(is_narrow(found[name], *width) for name, width in WIDTHS.items() if name in found):
-            return Sampled(moments, "converged")
+            return moments, "converged"
         # The next look takes as long as all looks so far.
-        if 2 * (time.monotonic() - started) > budget.seconds:
+        if 2 * (time.monotonic() - started) > seconds:
             break
-    return Sampled(moments, "budget")
+    return moments, "budget"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -91,20 +90,8 @@ def _spectrum(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Estimates:
-    """Means of properties of single estimates, ``[...]``."""
-
-    descent: Tensor  # share with ``⟨ĝ, g⟩ > 0``
-    cosine: Tensor  # with g, 0 for an estimate of 0
-    quartic: Tensor  # of ``‖ĝ‖⁴``
-    agreeing: Tensor  # of the number of parts whose sign is that of g
-    signed: Tensor  # of active parts that are not 0
-    informed: Tensor | None = None  # of ``ĝ'Fĝ``; None without Fisher information
-
-
-@dataclass(frozen=True)
 class Summary:
-    """The moments that metrics are functions of; every field but the gradient may have leading dimensions."""
+    """The moments that metrics are functions of, NaN if unknown; every field but the gradient may have leading dimensions."""
 
     gradient: Tensor  # [d], exact
     error: Tensor  # [..., d], mean of ``ĝ − g``
@@ -112,19 +99,20 @@ class Summary:
     replicates: Tensor  # [...], number of estimates in the mean; ``inf`` for an exact mean
     zero: Tensor  # [...], share of estimates that are 0
     nonzero: Tensor  # [...], mean number of non-zero parts
-    estimates: Estimates | None = None  # moments that need more than mean and trace; None if unknown
+    descent: Tensor  # share of estimates with ``⟨ĝ, g⟩ > 0``
+    cosine: Tensor  # mean of those with g, 0 for an estimate of 0; as the following ones
+    quartic: Tensor  # of ``‖ĝ‖⁴``
+    agreeing: Tensor  # of the number of parts whose sign is that of g
+    signed: Tensor  # of active parts that are not 0
+    informed: Tensor | None = None  # of ``ĝ'Fĝ``; None without Fisher information
 
 
-class NoisyGradient(Protocol):
+@dataclass(frozen=True, eq=False)
+class NoisyGradient:
     """A gradient ``[*event]`` with the trace of the covariance of its own error, ``tr S/N`` of a mean: 0 if it is exact."""
 
-    @property
-    def gradient(self) -> Tensor:
-        """``[*event]``."""
-
-    @property
-    def noise(self) -> float:
-        """The trace."""
+    gradient: Tensor
+    noise: float
 
 
 def summarise(moments: Moments, *, exact: bool = False) -> Summary:
@@ -159,10 +147,10 @@ def _combined(moments: Moments, kept: Tensor, *, exact: bool = False) -> Summary
     sums = [moments.zero, moments.nonzero.sum(-1), moments.descents, moments.cosines, moments.quartics, agreeing, signed]
     if moments.information is not None:
         sums.append(moments.informed)
-    zero, nonzero, *singles = (kept @ torch.stack(sums, -1) / total.unsqueeze(-1)).unbind(-1)
+    singles = (kept @ torch.stack(sums, -1) / total.unsqueeze(-1)).unbind(-1)
     trace = squares / (total if exact else (total - 1).clamp(min=1))
     replicates = torch.full_like(total, math.inf) if exact else total
-    return Summary(moments.gradient, error, trace, replicates, zero, nonzero, Estimates(*singles))
+    return Summary(moments.gradient, error, trace, replicates, *singles)
 
 
 def metric_values(summary: Summary, geometry: Geometry | None = None) -> dict[str, Tensor]:
@@ -184,21 +172,18 @@ def metric_values(summary: Summary, geometry: Geometry | None = None) -> dict[st
         "snr": torch.where(varies, length / summary.trace, math.nan),
         "rho": along / (norm * (length + summary.trace).clamp(min=0).sqrt()),
         f"rho_{SAMPLES}": along / (norm * (length + summary.trace / SAMPLES).clamp(min=0).sqrt()),
+        "mean_cosine": summary.cosine,
+        "descent_probability": summary.descent,
+        "sign_agreement": summary.agreeing / summary.signed,
+        "kurtosis": summary.quartic / (length + summary.trace).square(),
     }
-    if (single := summary.estimates) is not None:
-        values |= {
-            "mean_cosine": single.cosine,
-            "descent_probability": single.descent,
-            "sign_agreement": single.agreeing / single.signed,
-            "kurtosis": single.quartic / (length + summary.trace).square(),
-        }
-        if single.informed is not None and geometry is not None:
-            # E of the naive square of the mean is m'Fm + tr(FS)/N, and that of the single estimates m'Fm + tr(FS).
-            naive, share = torch.linalg.vecdot(mean @ geometry.information, mean), 1 / summary.replicates
-            trace = (single.informed - naive) / (1 - share)
-            averaged, root = naive - trace * share + trace / SAMPLES, math.sqrt(geometry.natural)
-            values["fisher_rho"] = along / (root * single.informed.clamp(min=0).sqrt())
-            values[f"fisher_rho_{SAMPLES}"] = along / (root * averaged.clamp(min=0).sqrt())
+    if summary.informed is not None and geometry is not None:
+        # E of the naive square of the mean is m'Fm + tr(FS)/N, and that of the single estimates m'Fm + tr(FS).
+        naive, share = torch.linalg.vecdot(mean @ geometry.information, mean), 1 / summary.replicates
+        trace = (summary.informed - naive) / (1 - share)
+        averaged, root = naive - trace * share + trace / SAMPLES, math.sqrt(geometry.natural)
+        values["fisher_rho"] = along / (root * summary.informed.clamp(min=0).sqrt())
+        values[f"fisher_rho_{SAMPLES}"] = along / (root * averaged.clamp(min=0).sqrt())
     return values | {"zero_gradient_rate": summary.zero, "gradient_nonzeros": summary.nonzero}
 
 

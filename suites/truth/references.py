@@ -20,6 +20,7 @@ from ...estimators.noise import Gumbel, SmoothNoise
 from ...estimators.surrogates import evaluate
 from ...oracles.capabilities import EnumerableOracle, FactorisedOracle, MarginalOracle, Oracle
 from ..device_memory import Launches
+from ..statistics.metrics import NoisyGradient
 from ..statistics.seeds import BLOCK, seed_blocks, seed_sequence
 from .enumeration import CAP, exact_truth
 
@@ -31,12 +32,10 @@ STEP = 1e-4  # step of differences: a fourth of the digits for the derivative's 
 
 
 @dataclass(frozen=True, eq=False)
-class Reference:
+class Reference(NoisyGradient):
     """A gradient that estimates are compared with, float64 ``[*event]``."""
 
-    gradient: Tensor
     value: float
-    noise: float  # tr S/N, the expected squared error of the gradient; 0 if it is exact
     replicates: int | None  # draws of noise behind it; None without noise
     method: str  # ``gumbel-max``, ``score-function``, ``derivative`` or ``differences``
 
@@ -66,7 +65,7 @@ def relaxed_gradient(oracle: Any, loss: Loss, scores: Tensor, point: Callable[[T
         ahead, behind, far_ahead, far_behind = values[:-1].chunk(4)
         near, far = (ahead - behind) / (2 * STEP), (far_ahead - far_behind) / (4 * STEP)
         noise = float((near - far).square().sum())
-        return Reference(((4 * near - far) / 3).reshape(theta.shape), float(values[-1]), noise, None, "differences")
+        return Reference(((4 * near - far) / 3).reshape(theta.shape), noise, float(values[-1]), None, "differences")
     if not isinstance(oracle, MarginalOracle):
         raise ValueError(f"`relaxed_gradient` got the oracle {oracle.name} without marginals; expected another, or point=")
     with torch.enable_grad():
@@ -75,7 +74,7 @@ def relaxed_gradient(oracle: Any, loss: Loss, scores: Tensor, point: Callable[[T
         if not value.requires_grad:
             raise ValueError("`relaxed_gradient` got a loss without a gradient in the structure; expected a differentiable one")
         (gradient,) = torch.autograd.grad(value, leaf)
-    return Reference(gradient, float(value.detach()), 0.0, None, "derivative")
+    return Reference(gradient, 0.0, float(value.detach()), None, "derivative")
 
 
 def perturbed_reference(  # noqa: PLR0913 - as `perturbed_gradient`
@@ -86,7 +85,7 @@ def perturbed_reference(  # noqa: PLR0913 - as `perturbed_gradient`
     if isinstance(law, Gumbel) and listed and oracle.count(tuple(theta.shape)) <= CAP:
         # The best parts of ``θ + sG`` are an exact sample of the law at ``θ/s``, whose truth is the reference.
         there = exact_truth(loss, oracle, theta / law.scale)
-        return Reference(there.gradient.double() / law.scale, there.value, 0.0, None, "gumbel-max")
+        return Reference(there.gradient.double() / law.scale, 0.0, there.value, None, "gumbel-max")
     return perturbed_gradient(oracle, loss, theta, law, key=key, replicates=replicates)
 
 
@@ -116,4 +115,4 @@ def perturbed_gradient(  # noqa: PLR0913 - an instance, a law, and two numbers o
     estimates, values = (torch.cat(column) for column in zip(*parts, strict=True))
     moving, gradient = oracle.free_parts(theta), estimates.mean(0)
     noise = float((estimates - gradient).square().sum(0)[moving].sum()) / (blocks - 1) / blocks
-    return Reference(torch.where(moving, gradient, 0), float(values.mean()), noise, blocks * BLOCK, "score-function")
+    return Reference(torch.where(moving, gradient, 0), noise, float(values.mean()), blocks * BLOCK, "score-function")

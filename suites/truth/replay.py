@@ -22,7 +22,7 @@ from ...estimators.without_replacement import draw_set, log_mass_of_others, race
 from ...oracles.capabilities import DistinctSamplingOracle, DrawnSet, KBestOracle, MarginalOracle, SamplingOracle
 from ...oracles.random_streams import RowGenerator
 from ..device_memory import Launches
-from ..statistics.metrics import Estimates, Summary, summarise
+from ..statistics.metrics import Summary, summarise
 from ..statistics.moments import Moments
 from .enumeration import Enumeration, Target
 from .loss_checks import values
@@ -181,7 +181,7 @@ def replay_samples(estimator: Estimator[Any], target: Target, slots: int, cap: i
     if slots < 2 or target.truth.count * slots > cap or not tuples.is_average(estimator, target):
         return None
     one = replay(estimator, target, slots, information, repeated=True)
-    mean, informed = one.error + one.gradient, None if one.estimates is None else one.estimates.informed
+    mean, informed = one.error + one.gradient, one.informed
     if information is not None and informed is not None:
         square = mean @ information @ mean
         informed = square + (informed - square) / slots
@@ -333,8 +333,7 @@ def _squared_scores(target: Target, information: Tensor | None) -> Tensor:
 def _summary(target: Target, error: Tensor, trace: Tensor, informed: Tensor | None) -> Summary:
     """Moments of a mean and a variance alone."""
     unknown = torch.full_like(trace, math.nan)
-    estimates = Estimates(unknown, unknown, unknown, unknown, unknown, informed)
-    return Summary(target.truth.gradient.flatten(), error, trace, torch.full_like(trace, math.inf), unknown, unknown, estimates)
+    return Summary(target.truth.gradient.flatten(), error, trace, torch.full_like(trace, math.inf), *[unknown] * 7, informed=informed)
 
 
 def _floor(losses: Tensor, target: Target) -> Tensor:

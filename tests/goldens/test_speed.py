@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).with_name("speed.json")
 def statistics_of_draws() -> dict[str, Any]:
     """Metrics, intervals and bounds of seeded replicates: of 10 parts, of 60 with zeros and Fisher information, and of 300."""
     from structgrad.suites.measures.bias_tests import bias_bound
-    from structgrad.suites.statistics.adaptive import Budget, sample_until
+    from structgrad.suites.statistics.adaptive import looks, sample_until
     from structgrad.suites.statistics.metrics import Geometry, estimated_metrics, without_each_batch
     from structgrad.suites.statistics.moments import Moments
 
@@ -55,8 +55,8 @@ def statistics_of_draws() -> dict[str, Any]:
             so_far.add_blocks(rows[first:number], [(i - first, i - first + 128, i // 128 % 32) for i in range(first, number, 128)])
 
         empty = Moments.empty(gradient, information)
-        sampled = sample_until(empty, extend, estimated_metrics, budget=Budget(1024, 4096))
-        found[str(size)]["sampled"] = [sampled.moments.total, sampled.status]
+        sampled, status = sample_until(empty, extend, estimated_metrics, looks(1024, 4096))
+        found[str(size)]["sampled"] = [sampled.total, status]
     return found
 
 
@@ -65,15 +65,8 @@ _SUMS = ["count", "mean", "square", "along", "zero", "nonzero", "signs", "descen
 
 def exact_statistics() -> dict[str, Any]:
     """Exact moments of weighted outcomes, and biases against another reference."""
-    from dataclasses import dataclass
-
-    from structgrad.suites.statistics.metrics import Geometry, exact_against, exact_metrics, single, summarise
+    from structgrad.suites.statistics.metrics import Geometry, NoisyGradient, exact_against, exact_metrics, single, summarise
     from structgrad.suites.statistics.moments import Moments
-
-    @dataclass(frozen=True)
-    class Reference:
-        gradient: torch.Tensor
-        noise: float
 
     found: dict[str, Any] = {}
     for size in (5, 40, 300):
@@ -94,7 +87,8 @@ def exact_statistics() -> dict[str, Any]:
             "covariance": None if exact.comoment is None else float((exact.comoment / exact.count).square().sum()),
             "single": {name: each.value for name, each in exact_metrics(one, geometry).items()},
             "against": {
-                name: [each.value, each.low, each.high] for name, each in exact_against(summary, Reference(gradient + 0.1, 0.01)).items()
+                name: [each.value, each.low, each.high]
+                for name, each in exact_against(summary, NoisyGradient(gradient + 0.1, 0.01)).items()
             },
         }
     return found

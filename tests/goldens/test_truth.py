@@ -99,8 +99,7 @@ def large() -> dict[str, Any]:
 def _summary(summary: Any) -> list[float] | None:
     if summary is None:
         return None
-    estimates = summary.estimates
-    return [*_numbers(summary.error), *_numbers(summary.trace), *([] if estimates is None else _numbers(estimates.informed))]
+    return [*_numbers(summary.error), *_numbers(summary.trace), *_numbers(summary.informed)]
 
 
 def replays() -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Workers on this machine: a pebble pool of one process for each place."""
+"""Dispatch of cells to workers, and workers on this machine: a pebble pool of one process for each place.
+
+Cells go in bundles by expected seconds. Those of the same scores go to the same worker.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,12 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, TimeoutError
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, TimeoutError, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from itertools import groupby
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
@@ -31,11 +36,12 @@ from ....oracles.magnitudes import GIB
 from ... import device_memory
 from ...problems.score_files import PaddingWarning
 from ..cells import Failure, execute, failed, healthy, load
-from ..planning.plan import Plan
+from ..planning.plan import Machine, Plan
 from ..store import scratch_path
 from ..work import Busy, Cell
-from .base import Engine, Limit, Worker
 
+TICK = 1.0  # seconds between two reports of progress
+MAX_BUNDLE = 256  # most cells of a bundle: Ray sends the names of so many with a call, and stores more of them first
 MAX_FAILED_STARTS = 3  # workers in a row that died before their first cell; then the run ends
 IDLE = 0.05  # share of a processor below which a worker counts as waiting: its limit then counts elapsed seconds instead of CPU seconds
 
@@ -52,18 +58,119 @@ _MARK = "== "
 _TIMER = "Timeout ("  # the first words of faulthandler's timer
 _MAX_TAIL = 8000
 
+Limit = Callable[[Cell], float]  # CPU seconds that a cell may take
+Step = tuple[tuple[Busy, ...], Cell | None, str]  # the state of the workers, with a finished cell and its rows, or without one
 
-class LocalEngine(Engine):
-    """Spawned workers, never forked: a fork after CUDA has started is broken, and inherits the parent's memory."""
 
-    bundle = 0.25
+class LocalEngine:
+    """Workers, and the cells that they measure within ``limit`` CPU seconds; logs and checkpoints lie in ``folder``.
+
+    They are spawned, never forked: a fork after CUDA has started is broken, and inherits the parent's memory.
+    """
+
+    bundle = 0.25  # seconds of the cells that a worker gets at once
+
+    def __init__(self, plan: Plan, machine: Machine, folder: Path, limit: Limit) -> None:
+        self.plan, self.machine, self.folder, self.limit = plan, machine, folder, limit
+        self.workers: list[Any] = []  # with the methods of `LocalWorker`
 
     def places(self) -> int:
+        """The number of workers that can run at the same time."""
         return self.machine.jobs
 
-    def start_worker(self, place: int) -> Worker:
+    def start_worker(self, place: int) -> Any:
+        """A new worker at a place, counted from 0."""
         config = WorkerConfig(f"worker {place + 1}", self.plan, self.folder, self.machine.memory, self.machine.jobs)
         return LocalWorker(config, self.limit)
+
+    def measured(
+        self, cells: Sequence[Cell], seconds: Callable[[Cell], float] = lambda cell: math.inf, stops: Callable[[], bool] = lambda: False
+    ) -> Iterator[Step]:
+        """Cells as they are finished, phase by phase; exclusive cells come last, one at a time.
+
+        ``seconds`` is the expected time of a cell, and ``stops`` says whether no further cell may be started.
+        """
+        for (exclusive, _), group in groupby(sorted(cells, key=lambda cell: cell.phase), lambda cell: cell.phase):
+            phase = list(group)
+            places = min(1 if exclusive else self.places(), len(phase))
+            self._keep(places)
+            self.workers += [self.start_worker(place) for place in range(len(self.workers), places)]
+            yield from self._measured(_Queue(phase), seconds, stops)
+
+    def _measured(self, queue: _Queue, seconds: Callable[[Cell], float], stops: Callable[[], bool]) -> Iterator[Step]:
+        running: dict[Future[dict[str, str]], tuple[Any, list[Cell]]] = {}
+        given: dict[Any, list[Cell]] = {}
+        last = dict.fromkeys(self.workers, ("", ""))
+        finished: list[tuple[Cell, str]] = []
+        due = time.monotonic() + TICK
+        while queue.count or running or finished:
+            if stops():
+                queue = _Queue(())
+            for worker in self.workers:
+                if queue.count and worker not in given:
+                    taken = {scores for other, scores in last.items() if other in given}
+                    # No more than half of an equal share of the queue, so that all workers end at about the same time.
+                    cells = queue.bundle(last[worker], taken, seconds, self.bundle, queue.count // (2 * len(self.workers)))
+                    given[worker], last[worker] = cells, cells[-1].scores
+                    running[worker.submit(cells)] = worker, cells
+            # Workers measure while the results of the bundles before are written.
+            for cell, text in finished:
+                yield self._busy(given), cell, text
+            finished = []
+            for future in wait(running, timeout=max(due - time.monotonic(), 0.0), return_when=FIRST_COMPLETED).done:
+                worker, cells = running.pop(future)
+                del given[worker]
+                texts = worker.collect(future, cells)
+                finished += [(cell, texts[cell.identity]) for cell in cells if cell.identity in texts]
+                for cell in reversed(cells):
+                    if cell.identity not in texts:
+                        queue.put_back(cell)
+            if time.monotonic() >= due:
+                due = time.monotonic() + TICK
+                yield self._busy(given), None, ""
+
+    def _busy(self, given: dict[Any, list[Cell]]) -> tuple[Busy, ...]:
+        return tuple(worker.busy(given.get(worker, ())) for worker in self.workers)
+
+    def close(self) -> None:
+        """Kill all workers."""
+        self._keep(0)
+
+    def _keep(self, places: int) -> None:
+        with ThreadPoolExecutor(max_workers=32) as threads:
+            list(threads.map(lambda worker: worker.close(), self.workers[places:]))
+        del self.workers[places:]
+
+
+class _Queue:
+    """Cells in their order, grouped by their scores."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self.groups: dict[tuple[str, str], deque[Cell]] = {}
+        self.count = len(cells)
+        for cell in cells:
+            self.groups.setdefault(cell.scores, deque()).append(cell)
+
+    def bundle(
+        self, last: tuple[str, str], taken: set[tuple[str, str]], seconds: Callable[[Cell], float], bundle: float, most: int
+    ) -> list[Cell]:
+        """The next cells of the scores that a worker had last, whose exact gradients it has cached; else of scores that no other has."""
+        cells: list[Cell] = []
+        while not cells or (len(cells) < min(most, MAX_BUNDLE) and bundle > 0):
+            if last not in self.groups:
+                last = next((scores for scores in self.groups if scores not in taken), next(iter(self.groups)))
+            cells.append(self.groups[last].popleft())
+            bundle -= seconds(cells[-1])
+            if not self.groups[last]:
+                del self.groups[last]
+        self.count -= len(cells)
+        return cells
+
+    def put_back(self, cell: Cell) -> None:
+        """Make a cell the next one."""
+        self.groups = {cell.scores: self.groups.pop(cell.scores, deque()), **self.groups}
+        self.groups[cell.scores].appendleft(cell)
+        self.count += 1
 
 
 @dataclass(frozen=True)
@@ -82,8 +189,11 @@ class WorkerConfig:
         return self.folder / "logs" / f"{self.name.replace(' ', '-')}.log"
 
 
-class LocalWorker(Worker):
-    """A worker process on this machine; a cell's limit is in CPU seconds, or in elapsed seconds if it waits."""
+class LocalWorker:
+    """A process that measures one bundle of cells at a time, and starts again if it dies.
+
+    The limit of a cell is in CPU seconds, or in elapsed seconds if it waits.
+    """
 
     def __init__(self, config: WorkerConfig, limit: Limit) -> None:
         self.config, self.limit, self.failed_starts = config, limit, 0
@@ -91,6 +201,7 @@ class LocalWorker(Worker):
         self.pool: ProcessPool | None = None
 
     def submit(self, cells: Sequence[Cell]) -> Future[dict[str, str]]:
+        """Start to measure a bundle."""
         self.state[_INDEX], self.state[_SINCE] = 0, time.time()
         limits = [self.limit(cell) for cell in cells]
         if self.pool is None or not self.pool.active:
@@ -101,6 +212,7 @@ class LocalWorker(Worker):
         return self.pool.schedule(_measure, args=(tuple(cells), limits), timeout=sum(limits) / IDLE)
 
     def collect(self, future: Future[dict[str, str]], cells: Sequence[Cell]) -> dict[str, str]:
+        """The texts of the finished cells of a bundle by identity; the others must be submitted again."""
         cell, seconds = cells[int(self.state[_INDEX])], time.time() - self.state[_SINCE]
         try:
             texts = future.result()
@@ -138,10 +250,12 @@ class LocalWorker(Worker):
         return Failure("crash", f"the worker died of {name}", name, tail)
 
     def busy(self, cells: Sequence[Cell]) -> Busy:
+        """The progress of a bundle, or of an idle worker without one."""
         label = cells[min(int(self.state[_INDEX]), len(cells) - 1)].label if cells else "idle"
         return Busy(self.config.name, label, time.time() - self.state[_SINCE] if cells else 0.0, bool(self.state[_COMPILING]))
 
     def close(self) -> None:
+        """Kill the process at once."""
         if self.pool is not None:
             self.pool.stop()
             if self.state[_PROCESS]:

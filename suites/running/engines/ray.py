@@ -18,8 +18,7 @@ from ....oracles.magnitudes import GIB
 from ..cells import Failure, failed
 from ..planning.plan import Machine, Plan
 from ..work import Busy, Cell
-from .base import Engine, Limit, Worker
-from .local import LocalWorker, WorkerConfig
+from .local import Limit, LocalEngine, LocalWorker, WorkerConfig
 
 RETRIES = 2  # how often a cell is measured again after its worker was lost
 
@@ -33,7 +32,7 @@ def imported_ray() -> Any:
     return ray
 
 
-class RayEngine(Engine):
+class RayEngine(LocalEngine):
     """Actors of a cluster, as many as it has CPUs and GPUs for, unless fewer are asked for.
 
     Each has as many CPUs as the plan has threads, the memory of the limit, and on CUDA a GPU or the share of one that is asked for. Without
@@ -78,7 +77,7 @@ class RayEngine(Engine):
             available += min(room)
         return available if self.machine.address else min(max(self.machine.jobs, 1), available)
 
-    def start_worker(self, place: int) -> Worker:
+    def start_worker(self, place: int) -> RayWorker:
         return RayWorker(f"ray worker {place + 1}", self)
 
     def close(self) -> None:
@@ -87,7 +86,7 @@ class RayEngine(Engine):
             self.ray.shutdown()
 
 
-class RayWorker(Worker):
+class RayWorker:
     """An actor as the driver sees it; it is created with its first bundle, and again after it was lost."""
 
     def __init__(self, name: str, engine: RayEngine) -> None:

@@ -23,7 +23,7 @@ from ....oracles import plugins
 from ....oracles.registry import unknown
 from ....oracles.sources import digest_of, source_of, stamp
 from ... import problems
-from ...base import SCHEMA_VERSION, Problem, ProblemLoss, Row, Skip, oracle_name, pairing
+from ...base import SCHEMA_VERSION, Problem, ProblemLoss, Row, oracle_name, pairing
 from ...measures import SUITES
 from ...problems import REAL_PROBLEMS, TaskProblem, is_task, kinds_of, learning, split_loss
 from ...problems.score_files import ScoreFile
@@ -32,8 +32,6 @@ from ...tasks.references import reference_name
 from ...truth.loss_checks import examine_loss
 from ..work import Cell, Grid
 from .plan import Plan
-
-_Settings = tuple[str | None, float, int]
 
 SAMPLE = 2  # instances of every problem and stage that are built for the plan: the others come from the same code or file
 
@@ -63,11 +61,11 @@ def grid(plan: Plan) -> Grid:
         first = (
             load_problem(plan, name, stages[0], plan.instances) if split_loss(name)[0] in REAL_PROBLEMS else sample(plan, name, stages[0])
         )
-        pairs = {estimator: first_skip(each, first) for estimator, each in built.items()}
-        fitting = tuple(estimator for estimator, skip in pairs.items() if skip is None)
+        misfits = {estimator: reason for estimator, each in built.items() if (reason := misfit(each, first)) is not None}
+        fitting = tuple(estimator for estimator in built if estimator not in misfits)
         for stage in stages:
             problem, content = sample(plan, name, stage), _content(plan, (name, stage))
-            skips += skip_rows(plan, problem, built, {estimator: skip.reason for estimator, skip in pairs.items() if skip})
+            skips += skip_rows(plan, problem, built, misfits)
             for suite in suites:
                 kind, portion = SUITES[suite], plan.portion(suite)
                 step = 1 if portion.stages is None else -(-len(stages) // portion.stages)
@@ -108,10 +106,10 @@ def suites_of(plan: Plan, names: Iterable[str] = ()) -> list[str]:
     return [suite for suite in found if SUITES[suite].measures in kinds]
 
 
-def first_skip(estimator: Estimator[Any], problem: Problem) -> Skip | None:
+def misfit(estimator: Estimator[Any], problem: Problem) -> str | None:
     """The reason that an estimator does not fit some instance of a problem; None if it fits all."""
     found = (pairing(estimator, problem.oracle, item.loss, tuple(item.scores.shape)) for item in problem.instances)
-    return next((skip for skip in found if skip is not None), None)
+    return next(filter(None, found), None)
 
 
 def _built(patterns: tuple[str, ...]) -> dict[str, Estimator[Any]]:
@@ -266,7 +264,7 @@ def load_problem(plan: Plan, name: str, stage: str, instances: int | None = None
     """A problem of the plan; the last few are kept, because many cells share one, and with it its exact gradients."""
     if plan.file is not None:
         return _load_file(plan.file, problems.split_loss(name)[1], plan.offset, stamp(Path(plan.file.path)))
-    return _load(name, stage, instances or plan.instances, (plan.data, plan.offset, plan.seed))
+    return _load(name, stage, instances=instances or plan.instances, data=plan.data, offset=plan.offset, seed=plan.seed)
 
 
 @functools.lru_cache(maxsize=len(problems.LOSS_NAMES))
@@ -274,24 +272,15 @@ def _load_file(file: ScoreFile, loss: str | None, offset: float, changed: tuple[
     return problems.from_file(file, loss, offset=offset)
 
 
-@functools.lru_cache(maxsize=8)
-def _load(name: str, stage: str, instances: int, settings: _Settings) -> Problem:
-    data, offset, seed = settings
-    return problems.load(name, stage, instances=instances, data=data, offset=offset, seed=seed)
-
-
 def sample(plan: Plan, name: str, stage: str) -> Problem:
     """A few instances of a problem, of a learner those before its training; kept, because every cell is planned with them."""
     if plan.file is not None:
         return load_problem(plan, name, stage)
-    return _sample(name, stage, min(SAMPLE, plan.instances), (plan.data, plan.offset, plan.seed))
+    few = min(SAMPLE, plan.instances)
+    return _sample(name, stage, instances=few, data=plan.data, offset=plan.offset, seed=plan.seed, trained=False)
 
 
-@functools.lru_cache(maxsize=8192)
-def _sample(name: str, stage: str, instances: int, settings: _Settings) -> Problem:
-    if not problems.comes_from_task(name):
-        return _load(name, stage, instances, settings)
-    return learning.load_task(name, stage, instances=instances, offset=settings[1], seed=settings[2], trained=False)
+_load, _sample = (functools.lru_cache(maxsize=size)(problems.load) for size in (8, 8192))
 
 
 @functools.lru_cache(maxsize=8192)

@@ -16,7 +16,6 @@ from structgrad.suites.base import Row
 from structgrad.suites.measures import SUITES
 from structgrad.suites.measures.suite import Finding, Suite
 from structgrad.suites.running.engines import local
-from structgrad.suites.running.engines.base import Engine, Worker
 from structgrad.suites.running.engines.local import LocalEngine
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine
@@ -30,7 +29,7 @@ PLAN = dataclasses.replace(SMALL, estimators=("reinforce*", "arsm", "ste"), stag
 MANY = grid(PLAN).cells[:24]
 
 
-class Scripted(Worker):
+class Scripted:
     """Finishes its bundles, as far as a script says: each entry is the number of cells of one bundle that are lost."""
 
     def __init__(self, script: list[int]) -> None:
@@ -53,7 +52,7 @@ class Scripted(Worker):
         self.closed = True
 
 
-class ScriptedEngine(Engine):
+class ScriptedEngine(LocalEngine):
     def __init__(self, *scripts: list[int], bundle: float = 0.0) -> None:
         super().__init__(PLAN, Machine(), Path("unused"), lambda cell: 1.0)
         self.scripts, self.bundle, self.started = list(scripts), bundle, list[Scripted]()
@@ -61,12 +60,14 @@ class ScriptedEngine(Engine):
     def places(self) -> int:
         return max(len(self.scripts), 1)
 
-    def start_worker(self, place: int) -> Worker:
+    def start_worker(self, place: int) -> Scripted:
         self.started.append(Scripted(self.scripts[place] if self.scripts else []))
         return self.started[-1]
 
 
-def order(engine: Engine, seconds: float = 0.25, stops: Callable[[], bool] = lambda: False, cells: Sequence[Cell] = MANY) -> list[Cell]:
+def order(
+    engine: LocalEngine, seconds: float = 0.25, stops: Callable[[], bool] = lambda: False, cells: Sequence[Cell] = MANY
+) -> list[Cell]:
     return [cell for _, cell, _ in engine.measured(cells, lambda cell: seconds, stops) if cell is not None]
 
 

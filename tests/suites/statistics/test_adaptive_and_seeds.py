@@ -11,7 +11,7 @@ import torch
 from structgrad.estimators import LeaveOneOut, Normal, PerturbAndMAP, Reinforce, Simple
 from structgrad.oracles.random_streams import random_uniform
 from structgrad.suites.problems.losses import LOSSES, make_loss
-from structgrad.suites.statistics.adaptive import Budget, sample_until
+from structgrad.suites.statistics.adaptive import looks, sample_until
 from structgrad.suites.statistics.metrics import estimated_metrics
 from structgrad.suites.statistics.moments import BATCHES, Moments
 from structgrad.suites.statistics.seeds import BLOCK, generator, seed_blocks, seed_sequence
@@ -37,43 +37,43 @@ class Draws:
             moments.add(GRADIENT + self.bias * GRADIENT.flip(0) + self.noise * noise, block % BATCHES)
 
 
-def sampled(draws: Draws, budget: Budget, checkpoint: Path | None = None):
-    return sample_until(Moments.empty(GRADIENT), draws, estimated_metrics, budget=budget, checkpoint=checkpoint)
+def sampled(draws: Draws, most: int, checkpoint: Path | None = None):
+    return sample_until(Moments.empty(GRADIENT), draws, estimated_metrics, looks(4096, most), checkpoint=checkpoint)
 
 
 @pytest.mark.parametrize(
-    ("budget", "looks"),
+    ("first", "most", "expected"),
     [
-        (Budget(4096, 65536), [4096, 8192, 16384, 32768, 65536]),
-        (Budget(4096, 4096), [4096]),
-        (Budget(1000, 5000), [1024, 2048, 4096, 5120]),
-        (Budget(4096, 100), [4096]),
+        (4096, 65536, [4096, 8192, 16384, 32768, 65536]),
+        (4096, 4096, [4096]),
+        (1000, 5000, [1024, 2048, 4096, 5120]),
+        (4096, 100, [4096]),
     ],
 )
-def test_looks_double_and_end_at_the_budget(budget, looks):
-    assert list(budget.looks()) == looks
+def test_looks_double_and_end_at_the_budget(first, most, expected):
+    assert list(looks(first, most)) == expected
 
 
 def test_stops_at_the_first_look_where_everything_is_narrow():
     easy, hard = Draws(noise=0.05), Draws(noise=3.0)
-    assert sampled(easy, Budget(4096, 65536)).status == "converged"
+    assert sampled(easy, 65536)[1] == "converged"
     assert easy.looks == [4096]
     # Replicates that are all the same have an interval of no width, and are no reason to stop: events may be rare.
     for waits in (hard, Draws(noise=0.0)):
-        assert sampled(waits, Budget(4096, 16384)).status == "budget"
+        assert sampled(waits, 16384)[1] == "budget"
         assert waits.looks == [4096, 8192, 16384]
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
-    checkpoint, budget = tmp_path / "cell" / "moments.pt", Budget(4096, 16384)
+    checkpoint, most = tmp_path / "cell" / "moments.pt", 16384
     with pytest.raises(KeyboardInterrupt):
-        sampled(Draws(fail_at=8192), budget, checkpoint)
+        sampled(Draws(fail_at=8192), most, checkpoint)
     resumed = Draws()
-    found = sampled(resumed, budget, checkpoint)
+    moments, _ = sampled(resumed, most, checkpoint)
     assert resumed.looks == [16384]
-    assert torch.equal(found.moments.mean, sampled(Draws(), budget).moments.mean)
+    assert torch.equal(moments.mean, sampled(Draws(), most)[0].mean)
     again = Draws()
-    assert sampled(again, budget, checkpoint).status == "budget"
+    assert sampled(again, most, checkpoint)[1] == "budget"
     assert again.looks == []
 
 

@@ -48,7 +48,7 @@ def same_moments(estimator: Any, target: Target, slots: int) -> None:
     size = float(expected.trace.sqrt() + expected.gradient.norm())
     torch.testing.assert_close(found.error, expected.error, rtol=1e-9, atol=1e-11 * size)
     torch.testing.assert_close(found.trace, expected.trace, rtol=1e-9, atol=0)
-    torch.testing.assert_close(found.estimates.informed, expected.estimates.informed, rtol=1e-9, atol=0)
+    torch.testing.assert_close(found.informed, expected.informed, rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("estimator", AVERAGES, ids=repr)
@@ -130,7 +130,7 @@ def same_moments_outside(estimator: Any, target: Target, draws: int) -> None:
     variance = weights @ (estimates - mean).square().sum(-1)
     torch.testing.assert_close(found.trace, variance, rtol=1e-9, atol=1e-20 * size**2)
     informed = weights @ torch.einsum("ri,ij,rj->r", estimates, information, estimates)
-    torch.testing.assert_close(found.estimates.informed, informed, rtol=1e-9, atol=1e-20 * size**2)
+    torch.testing.assert_close(found.informed, informed, rtol=1e-9, atol=1e-20 * size**2)
 
 
 @law_cases(KBestOracle, MarginalOracle)
