@@ -209,10 +209,7 @@ class NonFiniteError(ValueError):
 
 
 def check_finite(estimates: Tensor, name: str, before: int = 0) -> Tensor:
-    """Return estimates ``[n, *event]``, or raise NonFiniteError if one is NaN or infinite, with how many of all draws were.
-
-    ``before`` finite draws came before these.
-    """
+    """Return estimates ``[n, *event]``, or raise NonFiniteError with how many of these, and of ``before`` others, are not finite."""
     if not bool(estimates.sum().isfinite()):  # cheaper than a test of each; a sum that overflows is examined
         rows = estimates.reshape(len(estimates), -1)
         if bad := int((~rows.isfinite()).any(-1).sum()):

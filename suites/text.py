@@ -118,11 +118,6 @@ def duration(seconds: float) -> str:
     return f"{full // 60} min {full % 60} s" if full < 3600 else f"{full // 3600} h {full % 3600 // 60} min"
 
 
-def gibibytes(size: float) -> str:
-    """Bytes of a memory or a disk: 1.5 GiB."""
-    return f"{size / 2**30:,.1f} GiB"
-
-
 def plural(count: int, one: str, many: str = "") -> str:
     """A count with its noun."""
     return f"{whole(count)} {one if count == 1 else many or one + 's'}"

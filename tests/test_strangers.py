@@ -27,8 +27,8 @@ from structgrad.reports.verbs.outcome import sentences
 from structgrad.suites import trust
 from structgrad.suites.problems.score_files import read_arrays
 from structgrad.suites.running import store
-from structgrad.suites.running.derived import derive
 from structgrad.suites.running.planning.plan import plan_from
+from structgrad.suites.running.runner import derive
 from tests import strangers
 from tests.reports import examples
 from tests.suites.running_cases import cells_of

@@ -14,7 +14,7 @@ import scipy
 
 from ...suites.base import LEARNT, TASK
 from ...suites.learning.arrays import Study, study
-from ...suites.learning.finding import interquartile_mean, measured, predictor_results, probability_of_improvement
+from ...suites.learning.finding import KINDS, OUTCOMES, interquartile_mean, measured, predictor_result, probability_of_improvement
 from ...suites.metrics import label_of, signed_label
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import student_mean as mean
@@ -174,11 +174,12 @@ def overall_table(study: Study) -> Table:
 def predictor_table(study: Study) -> Table:
     """Rank correlations of every predictor and level with every outcome, for each kind of estimators, and for both halves."""
     rows = []
-    for (predictor, stage), some in itertools.groupby(predictor_results(study), lambda one: (one.predictor, one.stage)):
+    for predictor, stage in measured(study):
         row: dict[str, TableCell | str] = {"predictor": signed_label(predictor), LEVEL: stage}
-        for outcome, kinds in itertools.groupby(some, lambda one: signed_label(one.outcome)):
-            both, *others = kinds
-            for one in (both, *others):
+        for metric in (one for one in OUTCOMES if one in study.outcomes):
+            outcome, kinds = signed_label(metric), [predictor_result(study, predictor, stage, metric, kind) for kind in KINDS]
+            both = kinds[0]
+            for one in kinds:
                 value, small = one.whole.pooled.value, one.whole.note or f"{one.whole.estimators} of {one.whole.ideas} ideas"
                 key = math.nan if value is None else value
                 row[f"{outcome}: {one.kind}"] = TableCell(coefficient(one.whole.pooled), key, notes=(small,))

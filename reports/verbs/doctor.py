@@ -19,7 +19,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ...suites.text import gibibytes, number
+from ...oracles.magnitudes import gibibytes
+from ...suites.text import number
 from .outcome import OK, REGRESSED, SOME_FAILED, sentences
 
 MIN_DISK = 0.2 * 2**30

@@ -74,11 +74,6 @@ class Structure:
     event: tuple[int, ...]
     single: tuple[int, ...] = ()
 
-    @property
-    def ndim(self) -> int:
-        """The number of event dimensions."""
-        return len(self.event)
-
 
 STRUCTURES: dict[str, Structure] = {
     structure.name: structure
@@ -161,7 +156,7 @@ class AuditLoss:
     def __init__(self, structure: Structure, kind: str = "smooth", *, shift: Tensor | None = None, weight: Tensor | None = None) -> None:
         stream = generator(0, "audit", "loss", structure.name)
         size = math.prod(structure.event)
-        self.kind, self.shift, self.ndim, self.weight = kind, shift, structure.ndim, weight
+        self.kind, self.shift, self.ndim, self.weight = kind, shift, len(structure.event), weight
         self.linear = torch.randn(size, generator=stream, dtype=torch.float64)
         # The first structure may be the empty one.
         parts = all_structures(structure)[0].sum().clamp(min=1)
@@ -192,10 +187,7 @@ def seeded(seed: int, *names: str) -> torch.Generator:
 
 @dataclass(frozen=True)
 class AuditEffort(Effort):
-    """Limits of one test at the whole level; the correction for the number of tests comes later.
-
-    A bias whose upper 95 % bound is below 5 % of the target counts as none.
-    """
+    """Limits of one test, before the correction for many; a bias of at most 5 % of the target, by its 95 % bound, counts as none."""
 
     most_replicates: int = 262_144
     seconds: float = 5.0
@@ -308,7 +300,7 @@ class Case:
     def observed(self, scores: Tensor | None = None, stream: str = "declarations") -> CallCounts:
         """The calls of one estimate per row, and the estimates; by default of four flat rows."""
         scores = self.scores(FLAT, 4) if scores is None else scores
-        counts = CallCounts(scores.shape[: scores.ndim - self.structure.ndim].numel(), self.structure.ndim)
+        counts = CallCounts(scores.shape[: scores.ndim - len(self.structure.event)].numel(), len(self.structure.event))
         loss, oracle = counts.loss(AuditLoss(self.structure)), counts.oracle(self.structure.oracle)
         counts.estimate = self.gradient(scores, stream, loss, oracle=oracle)
         return counts

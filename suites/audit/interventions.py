@@ -130,7 +130,9 @@ class Dissection:
     def rescaled(self, size: float, bend: float = 0.0) -> Tensor:
         """The estimate if losses are multiplied by ``size (1 + bend ⟨w, z⟩)``, with weights from 1 to 2."""
         weights = bend * torch.linspace(1, 2, math.prod(self.structure.event), dtype=torch.float64)
-        return self.run(lambda values, _, z: size * values * (1 + (z.flatten(z.ndim - self.structure.ndim) @ weights.to(z)).to(values)))
+        return self.run(
+            lambda values, _, z: size * values * (1 + (z.flatten(z.ndim - len(self.structure.event)) @ weights.to(z)).to(values))
+        )
 
     @cached_property
     def constant(self) -> Tensor:
@@ -164,7 +166,7 @@ class Dissection:
         matrix = torch.randn(size, size, generator=seeded(2, "slopes"), dtype=torch.float64)
 
         def change(values: Tensor, numbers: list[int], z: Tensor) -> Tensor:
-            flat = z.flatten(z.ndim - self.structure.ndim)
+            flat = z.flatten(z.ndim - len(self.structure.event))
             along = (flat * (flat.detach() @ matrix.to(z) if of_sample else weights.to(z))).sum(-1)
             return values + (along - along.detach())
 
@@ -207,11 +209,6 @@ class Dissection:
         seen = torch.bincount(self.kinds[chosen].flatten(), minlength=len(self.chances)).double()
         due = self.chances * random * ROWS
         return random > 0 and float(((seen - due).abs() / (random * due.clamp(min=1.0)).sqrt()).max()) < DEVIATIONS
-
-    @cached_property
-    def all_follow_p(self) -> bool:
-        """Whether every sample has the distribution p."""
-        return self.follow_p(self.varies)
 
     def depend(self, first: int, second: int) -> bool:
         """Whether two samples of an estimate depend on each other."""
@@ -419,7 +416,7 @@ def _weights(found: Dissection, own: Tensor) -> Iterator[str]:
     seen, chances = found.counts(), found.chances
     weights = found.counts(own) / seen.clamp(min=1) * found.size
     of_structure = same(weights[found.kinds] / found.size, own)
-    if of_structure and bool(found.varies.all()) and not found.all_follow_p:
+    if of_structure and bool(found.varies.all()) and not found.follow_p(found.varies):
         yield from _importance(chances * found.size * ROWS, seen, weights)
     mean, error = found.counts(own) / ROWS, DEVIATIONS * (found.counts(own**2) * found.size).sqrt() / ROWS + 1e-9
     if bool(((mean - chances).abs() <= error).all()):
@@ -494,7 +491,7 @@ def _other_score(found: Dissection) -> Iterator[str]:
         return
     if _is_uncorrelated(found, found.responses):
         yield f"{OTHER_SAMPLE}: the mean is 0 whatever the loss"
-    if not bool(found.varies.all()) or not found.all_follow_p:
+    if not bool(found.varies.all()) or not found.follow_p(found.varies):
         return
 
     def residual(log_temperature: float) -> float:
@@ -525,7 +522,7 @@ def _fitted(found: Dissection) -> Iterator[str]:
         return  # of the sample alone: no baseline
     some, wanted = found.s[:, :256].movedim(0, -1), scaled[:, :256].movedim(0, -1)
     pairs = any(found.depend(i, j) for i in range(found.size) for j in range(i))
-    if not same(some @ torch.linalg.pinv(some, rtol=1e-9) @ wanted, wanted) or pairs or not found.all_follow_p:
+    if not same(some @ torch.linalg.pinv(some, rtol=1e-9) @ wanted, wanted) or pairs or not found.follow_p(found.varies):
         return
     own, got = (
         torch.zeros(len(seen), some.shape[1], dtype=torch.float64).index_add_(0, found.kinds.flatten(), each.flatten(0, 1))

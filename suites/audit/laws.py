@@ -96,7 +96,7 @@ def behaviour(case: Case) -> Iterator[Check]:
             calls = f"call{'s' if len(odd) > 1 else ''} {', '.join(odd)} of {len(repeats) + 1}"
             bad = f"{calls} gave other numbers than the first, with its seed and its scores"
         elif not estimator.deterministic:
-            rows = case.scores(FLAT, 1, "stale").repeat(64, *[1] * case.structure.ndim)
+            rows = case.scores(FLAT, 1, "stale").repeat(64, *[1] * len(case.structure.event))
             one, *more = (case.gradient(rows, seeded(seed, "stale"), estimator=estimator) for seed in range(5))
             differ = ~torch.isclose(one, one[:1], rtol=1e-6, atol=1e-9).flatten(1).all(-1)
             if all(torch.equal(one, other) for other in more) and int(differ.sum()) >= 8:

@@ -23,6 +23,7 @@ from ..statistics.interval import ABSENT, RARE
 from ..statistics.intervals import UNRESOLVED, Interval
 from ..statistics.metrics import Summary, estimated_metrics, exact_metrics, summarise
 from ..statistics.moments import Moments
+from ..text import estimate
 from ..truth import Target
 from ..truth.references import STEP, relaxed_gradient
 from ..truth.replay import replay, slots_of
@@ -89,19 +90,12 @@ def compare(case: Case) -> FlatComparison:
 
 def described(metrics: dict[str, Interval]) -> str:
     """Bias, gain and cosine, with intervals."""
-
-    def number(interval: Interval) -> str:
-        value, low, high = interval.value, interval.low, interval.high
-        if value is None:
-            return "–"
-        return f"{value:.3g}" if low is None or high is None else f"{value:.3g} [{low:.3g}, {high:.3g}]"
-
     if metrics["relative_bias"] is UNRESOLVED:
         return ABSENT[RARE]
     if metrics["relative_bias"].value is None:
-        return f"the gradient is 0, and the bias {number(metrics.get('absolute_bias', Interval(None)))}"
+        return f"the gradient is 0, and the bias {estimate(metrics.get('absolute_bias', Interval(None)))}"
     names = {"bias": "relative_bias", "gain": "gain", "cosine": "cosine"}
-    return ", ".join(f"{name} {number(metrics[metric])}" for name, metric in names.items())
+    return ", ".join(f"{name} {estimate(metrics[metric])}" for name, metric in names.items())
 
 
 def mean_checks(case: Case, law: str, reference: Estimator[Any] | None, points: list[Point]) -> Iterator[Check]:

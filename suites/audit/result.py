@@ -51,10 +51,7 @@ Bounded = tuple[float | None, float | None, float | None]  # a value and its int
 
 @dataclass(frozen=True)
 class FlatComparison:
-    """Estimates on one structure at flat scores, next to the gradient of the expected loss.
-
-    The variance is relative to the squared norm of the gradient, and ``zero_rate`` is the share of estimates of exactly 0.
-    """
+    """Estimates on one structure at flat scores, relative to the gradient of the expected loss, with the share that is exactly 0."""
 
     where: str
     tier: Literal["exact", "mc"]

@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -117,21 +117,12 @@ class Study:
         seeds: Callable[[int], bool] = lambda seed: True,
     ) -> Study:
         """Some of the tasks, estimators and seeds."""
-        kept = (
-            [i for i, task in enumerate(self.tasks) if tasks(task)],
-            [i for i, one in enumerate(self.contenders) if contenders(one)],
-            [i for i, seed in enumerate(self.seeds) if seeds(seed)],
-        )
-        index = np.ix_(*kept)
-        return replace(
-            self,
-            tasks=tuple(self.tasks[i] for i in kept[0]),
-            contenders=tuple(self.contenders[i] for i in kept[1]),
-            seeds=tuple(self.seeds[i] for i in kept[2]),
-            outcomes={name: values[index] for name, values in self.outcomes.items()},
-            censored={name: values[index] for name, values in self.censored.items()},
-            predictors={name: values[index] for name, values in self.predictors.items()},
-        )
+        wanted: dict[str, Callable[[Any], bool]] = {"tasks": tasks, "contenders": contenders, "seeds": seeds}
+        kept = {axis: [i for i, one in enumerate(getattr(self, axis)) if keep(one)] for axis, keep in wanted.items()}
+        axes: dict[str, Any] = {axis: tuple(getattr(self, axis)[i] for i in places) for axis, places in kept.items()}
+        for name in ("outcomes", "censored", "predictors"):
+            axes[name] = {key: values[np.ix_(*kept.values())] for key, values in getattr(self, name).items()}
+        return replace(self, **axes)
 
 
 def study(rows: Iterable[Row]) -> Study:

@@ -93,17 +93,6 @@ def association(study: Study, predictor: str, stage: str, outcome: str, *, resam
     return associate(competing.tasks, before, after, [one.idea for one in competing.contenders], resamples=resamples)
 
 
-def predictor_results(study: Study) -> list[PredictorResult]:
-    """Every predictor that was measured, at every stage, with every outcome, for every kind of estimators."""
-    return [
-        predictor_result(study, predictor, stage, outcome, kind)
-        for predictor, stage in measured(study)
-        for outcome in OUTCOMES
-        if outcome in study.outcomes
-        for kind in KINDS
-    ]
-
-
 def predictor_result(study: Study, predictor: str, stage: str, outcome: str, kind: str) -> PredictorResult:
     """One predictor and outcome, over the whole study and both halves."""
     some = study.of(contenders=KINDS[kind])
@@ -135,10 +124,7 @@ def chosen(found: list[PredictorResult], outcome: str, kind: str = "all") -> Pre
 
 
 def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Sequence[str], *, resamples: int | None = None) -> Association:
-    """The correlation over estimators of means over seeds, of numbers ``[T, E, S]`` with NaN for missing ones.
-
-    Resamples draw the ideas, one per estimator; they are by default `RESAMPLES`, and 0 gives no interval.
-    """
+    """The correlation over estimators of means over seeds, of numbers ``[T, E, S]``, NaN if missing; 0 resamples give no interval."""
     known = (np.isfinite(predictor) & np.isfinite(outcome)).any(-1)
     enough = known.sum(-1) >= FEWEST
     whole = _correlations(predictor, outcome, np.ones((1, predictor.shape[1])), np.ones((1, predictor.shape[2])))[:, 0]

@@ -309,10 +309,7 @@ def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instan
 
 
 def _reference(estimator: Estimator[Any], problem: Problem, instance: Instance, context: Context) -> NoisyGradient | None:
-    """The gradient of an estimator's own objective, if that is not the expected loss; None if there is none.
-
-    The gradient of ``L(argmax θ)`` is 0 almost everywhere, and no target.
-    """
+    """The gradient of an estimator's own objective other than the expected loss; None for that of ``L(argmax θ)``, which is 0."""
     kind, oracle = own_reference(estimator), problem.oracle
     if kind == "relaxed":
         scores, point = instance.scores.to(context.device), None

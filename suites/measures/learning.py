@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...estimators.base import Estimator
 from ..base import Problem
 from ..problems import TaskProblem, is_task
 from ..tasks import Task
-from ..tasks.references import OPTIONS, Tuning, ValidatedChoice, bounds, choose
+from ..tasks.references import ValidatedChoice, bounds, choose, tunable
 from ..tasks.training import Job, TrainingRun, train_all
 from .parameter_bias import ModelBatch
-from .suite import Context, Finding, Suite
+from .suite import EFFORTS, Context, Effort, Finding, Suite
 
 TARGET = 0.95  # share of the ceiling that is the target accuracy of `steps_to_target`
 
 
-@dataclass(frozen=True)
-class LearningAmount:
-    """The training of an effort."""
+def training_amount(task: Task, effort: Effort) -> tuple[int, int]:
+    """The steps of a test, and the seeds that choose rate and option in half of the steps, which rank alike.
 
-    share: float  # of the task's steps that a test takes; half of them choose rate and option, with the same ranking
-    tuning: int  # seeds that choose
-
-    @classmethod
-    def of(cls, context: Context) -> LearningAmount:
-        """Three fifths of the steps and one seed at quick effort; else all and two."""
-        return cls(0.6, 1) if context.effort.rounds <= 10 else cls(1.0, 2)
-
-    def steps(self, task: Task) -> int:
-        """Steps of a test."""
-        return max(round(self.share * task.steps), 1)
-
-    def runs(self, task: Task, name: str, seeds: int) -> float:
-        """Runs of so many steps that a cell takes, those that choose counted in halves."""
-        choices = len(task.rates) * (len(task.rates) > 1 or name in OPTIONS) + max(len(OPTIONS.get(name, ("", ()))[1]) - 1, 0)
-        return seeds + 0.5 * self.tuning * choices
+    Three fifths of the task's steps and one seed at quick effort; else all and two.
+    """
+    share, seeds = (0.6, 1) if effort.rounds <= EFFORTS["quick"].rounds else (1.0, 2)
+    return max(round(share * task.steps), 1), seeds
 
 
 class LearningSuite(Suite):
@@ -55,7 +42,7 @@ class LearningSuite(Suite):
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         assert isinstance(problem, TaskProblem)
-        task, steps = problem.task, LearningAmount.of(context).steps(problem.task)
+        task, (steps, _) = problem.task, training_amount(problem.task, context.effort)
         for name, estimator in estimators.items():
             choice = chosen_for(problem, name, estimator, context)
             yield Finding(name, "learning_rate", choice.rate)
@@ -93,16 +80,17 @@ class TaskReferences(Suite):
 
 def chosen_for(problem: TaskProblem, name: str, estimator: Estimator[Any], context: Context) -> ValidatedChoice:
     """Learning rate and main option of an estimator on the task of a problem, as validation chooses them before it is trained."""
-    amount = LearningAmount.of(context)
-    tuning = Tuning(max(amount.steps(problem.task) // 2, 1), problem.seeds[0], amount.tuning)
-    return choose(problem.task, name, estimator, tuning, context.scratch)
+    steps, seeds = training_amount(problem.task, context.effort)
+    chosen = range(problem.seeds[0], problem.seeds[0] + seeds)
+    return choose(problem.task, name, estimator, chosen, steps=max(steps // 2, 1), scratch=context.scratch)
 
 
 def option_finding(name: str, choice: ValidatedChoice) -> Iterator[Finding]:
     """The chosen option, if there was one to choose."""
-    if (found := choice.setting(name)) is not None:
-        text, value = found
-        yield Finding(name, "chosen_option", value, setting=text, size=value)
+    option, values = tunable(name, choice.estimator)
+    if values:
+        value = float(getattr(choice.estimator, option))
+        yield Finding(name, "chosen_option", value, setting=f"{option.rstrip('_')}={value:g}", size=value)
 
 
 def _of_seed(name: str, instance: str, found: TrainingRun, task: Task, steps: int) -> Iterator[Finding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
@@ -74,17 +73,15 @@ class Measurement:
         Rows with an empty ``reference`` compare with nothing, ``expected`` with the exact gradient, others with the reference that
         was given.
         """
-        return table(FRAME_COLUMNS, self._records())
-
-    def _records(self) -> Iterator[dict[str, Any]]:
-        known = {**self.pair, "tier": self.tier, "replicates": self.replicates, "sampling": self.sampling}
+        records, known = [], {**self.pair, "tier": self.tier, "replicates": self.replicates, "sampling": self.sampling}
         for metrics, reference in ((self.metrics, "expected"), (self.against, self.pair["own"])):
             for metric, found in metrics.items():
                 numbers = {"value": found.value, "low": found.low, "high": found.high, "interval": found.method}
                 tested = metric == "relative_bias" and metrics is self.metrics
                 test = {"verdict": self.verdict, "p_value": self.p_value} if tested else {}
                 compared = "" if metric in METRICS and METRICS[metric].undirected else reference
-                yield {**known, "metric": metric, "unit": unit_of(metric), "reference": compared, **numbers, **test}
+                records.append({**known, "metric": metric, "unit": unit_of(metric), "reference": compared, **numbers, **test})
+        return table(FRAME_COLUMNS, records)
 
     def _repr_html_(self) -> str:
         """A line about the pair, and a table of all metrics."""

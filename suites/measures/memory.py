@@ -69,10 +69,7 @@ def _no_collections() -> Iterator[None]:
 
 
 def training_memory(estimator: Estimator[Any] | str, oracle: Any, loss: Loss, scores: Tensor) -> int:
-    """Peak bytes of one training step, forward and backward, on scores ``[*batch, *event]``.
-
-    The step is taken once before, so memory that is kept for later calls does not count.
-    """
+    """Peak bytes of the second of two equal training steps on scores ``[*batch, *event]``: memory that is kept does not count."""
     made, loss, oracle, scores = check_call("training_memory", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
 
     def step() -> None:

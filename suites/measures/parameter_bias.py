@@ -14,7 +14,7 @@ from ...estimators import ExactMarginalisation
 from ...estimators.base import Estimator
 from ..base import NonFiniteError, Problem
 from ..problems import TaskProblem
-from ..problems.learning import learner_of, within
+from ..problems.named import learner_of, within
 from ..statistics.interval import Interval
 from ..statistics.intervals import UNRESOLVED
 from ..statistics.metrics import NoisyGradient, estimated_against, estimated_metrics, exact_against, exact_metrics, single

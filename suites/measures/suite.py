@@ -21,8 +21,6 @@ from ..text import reason_of
 from ..truth import Truth
 from ..truth.closed_form import UnknownTruthError, known_truth, law_alone, unknown_because
 
-Reference = Literal["expected", "perturbed", "relaxed", "argmax"]  # the objective whose gradient an estimate was compared with
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -139,10 +137,7 @@ class Suite(abc.ABC):
 
     @abc.abstractmethod
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Findings for every estimator of a problem; each of them fits all its instances.
-
-        An instance with a `limitation` gets a finding ``skipped`` with it.
-        """
+        """Findings for every estimator, which fits all instances; an instance with a `limitation` gets a finding ``skipped`` with it."""
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
         """The reason why an instance is not measured, or in part only, known before measuring; None if it is measured."""

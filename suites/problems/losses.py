@@ -260,10 +260,7 @@ class Classifier(StructureLoss):
 
 @dataclass(frozen=True, eq=False)
 class MLP(Classifier):
-    """Cross-entropy of a label under a network with one tanh layer: ``V tanh(U z + b)``.
-
-    U is ``first``, [h, *event], and V is ``second``, [classes, h].
-    """
+    """Cross-entropy of a label under a network ``V tanh(U z + b)``; U is ``first``, [h, *event], and V is ``second``, [classes, h]."""
 
     first: Tensor
     bias: Tensor
@@ -284,10 +281,7 @@ class MLP(Classifier):
 
 @dataclass(frozen=True, eq=False)
 class Downstream(Classifier):
-    """Cross-entropy of a linear classifier of the mean chosen frame: ``W (Σ_i z_i x_i / k) + b``.
-
-    The shapes are [classes, features] of W, [classes] of b, and [n, features] of the frames x.
-    """
+    """Cross-entropy of ``W (Σ_i z_i x_i / k) + b``, a classifier [classes, features] of the mean chosen frame; x is [n, features]."""
 
     weight: Tensor
     bias: Tensor

@@ -62,10 +62,7 @@ def load() -> None:
 
 
 def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
-    """Measure a cell, with a folder for its checkpoints, which need not exist.
-
-    Its rows are returned as `encode` writes them. An exception of the measured code becomes a row.
-    """
+    """Measure a cell, with a folder for checkpoints: rows as `encode` writes them. An exception of the measured code becomes a row."""
     torch.set_num_threads(plan.threads)
     plugins.use(plan.plugins)
     load()

@@ -21,10 +21,7 @@ DONE, FAILED_KIND, NONFINITE = "done", "failed", "nonfinite"  # kinds of finishe
 
 @dataclass(frozen=True)
 class Cell:
-    """The unit of work, storage and resumption: a suite on one problem at one stage, for one estimator or for all of them.
-
-    Its identity is a hash of everything that the numbers depend on, and of nothing else.
-    """
+    """A suite on one problem at one stage, for one estimator or all; its identity hashes all that the numbers depend on, and no more."""
 
     suite: str
     problem: str
@@ -63,10 +60,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of a plan in their order, and skipped pairs as rows.
-
-    ``places`` are those of the cells in the whole plan, if this is a shard of it; else empty.
-    """
+    """The cells of a plan in their order, skipped pairs as rows, and the ``places`` of the cells if this is a shard of the plan."""
 
     cells: tuple[Cell, ...]
     skips: tuple[Row, ...]

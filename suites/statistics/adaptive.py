@@ -28,10 +28,7 @@ WIDTHS = {name: metric.width for name, metric in METRICS.items() if metric.width
 
 
 def is_narrow(interval: Interval, relative: float, absolute: float) -> bool:
-    """Whether half of an interval is at most a share of its value, or an absolute number if that is more.
-
-    A missing interval counts as narrow, except one that is missing because of rare events.
-    """
+    """Whether half of an interval is at most a share of its value, or a number; without an interval, unless events are rare."""
     if interval.value is None or interval.half_width is None:
         return interval.method != RARE
     return interval.half_width <= max(relative * abs(interval.value), absolute)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import scipy
@@ -88,10 +88,6 @@ class Errors:
         mean, number, comoment = moments.total_mean, moments.total, moments.comoment
         covariance = None if comoment is None else comoment / max(number - 1, 1)
         return cls(mean, float(number), moments.trace, covariance, (moments.mean - mean) * moments.count.sqrt().unsqueeze(-1))
-
-    def shifted(self, shift: Tensor) -> Errors:
-        """Errors against another reference, which lies ``-shift`` from the first."""
-        return replace(self, mean=self.mean + shift)
 
     def within(self, basis: Tensor) -> Errors:
         """Projected on the subspace that an orthonormal basis [p, r] spans.

@@ -277,7 +277,7 @@ def _against(errors: Errors, gradient: Tensor, reference: NoisyGradient) -> dict
     square = float(other.square().sum()) - noise
     if not square > 0:
         return {name: Interval(None) for name in ("relative_bias", "relative_bias_squared", "gain", "orthogonal_bias")}
-    shifted, unit = errors.shifted(gradient - other), other / other.norm()
+    shifted, unit = replace(errors, mean=errors.mean + gradient - other), other / other.norm()
     mean = shifted.mean + other
     gain = float(mean @ other) / square
     # The derivative of ⟨m, r⟩ / ‖r‖² in r is (m − 2 gain r) / ‖r‖².

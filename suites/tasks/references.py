@@ -7,12 +7,13 @@ import copy
 import functools
 import hashlib
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from ...estimators import ExactMarginalisation, LeaveOneOut, make_estimator
@@ -22,11 +23,6 @@ from ...user_cache import user_cache
 from ..statistics.adaptive import write_whole
 from .task import LatentModel, Task
 from .training import Job, Training, event_shape, train_all
-
-try:
-    import fcntl
-except ImportError:  # no lock: two processes may compute the same
-    fcntl = None  # type: ignore[assignment]
 
 LEARNT_STAGES: dict[str, float] = {"init": 0.0, "early": 0.1, "final": 1.0}  # stages of a run, each with the share of the steps before it
 LONGEST_LIST = 1000  # most structures that an exact gradient sums over; with more, a mean over many samples replaces it
@@ -113,7 +109,10 @@ def cached(names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
     on one thread, because the number of threads changes the rounding of sums.
     """
     path = cache_file(names)
-    with _locked(path):
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, NotImplementedError):  # without a lock, two processes may compute the same
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FileLock(path.with_suffix(".lock")))
         with contextlib.suppress(OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError):
             found: _T = torch.load(path, weights_only=True)
             return found
@@ -148,27 +147,6 @@ def sources() -> str:
     return found.hexdigest()
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file of the cache, if the file system has locks."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context(path.with_suffix(".lock").open("wb"))
-            if fcntl is not None:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """The training runs of a choice: their steps, and their seeds from ``first`` on, before `FIRST_TUNING_SEED` is added."""
-
-    steps: int
-    first: int
-    seeds: int
-
-
 @dataclass(frozen=True)
 class ValidatedChoice:
     """The best candidate: the estimator with its option, the learning rate, and their accuracy on the validation split."""
@@ -177,49 +155,41 @@ class ValidatedChoice:
     rate: float
     accuracy: float = 0.0
 
-    def setting(self, name: str) -> tuple[str, float] | None:
-        """The chosen option as text and number, such as ``("lambda=10", 10.0)``; None if the name leaves nothing to choose."""
-        option, values = tunable(name, self.estimator)
-        if not values:
-            return None
-        value = float(getattr(self.estimator, option))
-        return f"{option.rstrip('_')}={value:g}", value
-
 
 def tunable(name: str, estimator: Estimator[Any]) -> tuple[str, tuple[float, ...]]:
     """The option that validation chooses and its values; both empty for a name with options in brackets, or without such an option."""
     return OPTIONS.get(estimator.name, ("", ())) if "[" not in name else ("", ())
 
 
-def choose(task: Task, name: str, estimator: Estimator[Any], tuning: Tuning, scratch: Path | None = None) -> ValidatedChoice:
+def choose(  # noqa: PLR0913 - a pair, and the runs that choose
+    task: Task, name: str, estimator: Estimator[Any], seeds: Sequence[int], *, steps: int, scratch: Path | None = None
+) -> ValidatedChoice:
     """The best learning rate with the option as it is, then the best option at that rate; trained once on a machine.
 
-    Options in the brackets of ``name`` stay as they are. A killed run continues from the checkpoints in ``scratch``.
+    Each is trained for some steps with every seed, to which `FIRST_TUNING_SEED` is added. Options in the brackets of ``name`` stay as they
+    are. A killed run continues from the checkpoints in ``scratch``.
     """
     option, values = tunable(name, estimator)
     if len(task.rates) == 1 and not values:
         return ValidatedChoice(estimator, task.rates[0])
 
+    def best_rate(one: Estimator[Any], rates: Sequence[float]) -> ValidatedChoice:
+        """The rate of the largest mean accuracy over seeds; a run that diverged is the last choice."""
+        jobs, accuracies = [Job(FIRST_TUNING_SEED + seed, rate) for rate in rates for seed in seeds], dict.fromkeys(rates, 0.0)
+        for run in train_all(task, one, jobs, steps=steps, split="validation", points=1, scratch=scratch):
+            accuracies[run.job.rate] += (run.metrics["accuracy"] if run.diverged is None else -1.0) / len(seeds)
+        best = max(accuracies, key=accuracies.__getitem__)
+        return ValidatedChoice(one, best, accuracies[best])
+
     def chosen() -> dict[str, float]:
-        best = _best(task, estimator, task.rates, tuning, scratch)
+        best = best_rate(estimator, task.rates)
         for value in values:
             if value != getattr(estimator, option):
-                found = _best(task, replace(estimator, **{option: value}), (best.rate,), tuning, scratch)  # type: ignore[type-var]
+                found = best_rate(replace(estimator, **{option: value}), (best.rate,))  # type: ignore[type-var]
                 best = max(best, found, key=lambda choice: choice.accuracy)
         kept = {"rate": best.rate, "accuracy": best.accuracy}
         return kept | ({"value": float(getattr(best.estimator, option))} if values else {})
 
-    found = remembered(task, ("choice", repr(estimator), estimator.version, values, tuning), chosen)
+    found = remembered(task, ("choice", repr(estimator), estimator.version, values, seeds, steps), chosen)
     best = replace(estimator, **{option: found["value"]}) if values else estimator  # type: ignore[type-var]
     return ValidatedChoice(best, found["rate"], found["accuracy"])
-
-
-def _best(task: Task, estimator: Estimator[Any], rates: tuple[float, ...], tuning: Tuning, scratch: Path | None) -> ValidatedChoice:
-    """The rate of the largest mean accuracy over seeds; a run that diverged is the last choice."""
-    first = FIRST_TUNING_SEED + tuning.first
-    jobs = [Job(seed, rate) for rate in rates for seed in range(first, first + tuning.seeds)]
-    accuracies = dict.fromkeys(rates, 0.0)
-    for run in train_all(task, estimator, jobs, steps=tuning.steps, split="validation", points=1, scratch=scratch):
-        accuracies[run.job.rate] += (run.metrics["accuracy"] if run.diverged is None else -1.0) / tuning.seeds
-    best = max(accuracies, key=accuracies.__getitem__)
-    return ValidatedChoice(estimator, best, accuracies[best])

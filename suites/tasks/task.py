@@ -205,11 +205,7 @@ class Task(Configured, abc.ABC):
         )
 
     def paths(self) -> tuple[Path, ...]:
-        """The paths of ``files``.
-
-        Raises:
-            ValueError: one is missing, see `unavailable`.
-        """
+        """The paths of ``files``; ValueError if one is missing, see `unavailable`."""
         if (reason := self.unavailable()) is not None:
             raise ValueError(reason)
         return tuple(path for name in self.files if (path := task_file(name)) is not None)

@@ -150,7 +150,8 @@ class Training:
             self._advance()
             self._evaluate()
             if path is not None and (self.step == last or time.monotonic() - written > CHECKPOINT_SECONDS):
-                write_whole(path, self._state())
+                parts = {"optimiser": self.optimiser.state_dict(), "layer": self.layer.state_dict()}
+                write_whole(path, {**parts, "step": self.step, "runs": [run.state_dict() for run in self.runs]})
                 written = time.monotonic()
 
     def _advance(self) -> None:
@@ -218,10 +219,6 @@ class Training:
         if self.step in self.points and self.step not in dict(self.runs[0].curve):
             for run in self.runs:
                 run.evaluate(self.step, self.split)
-
-    def _state(self) -> dict[str, Any]:
-        parts = {"optimiser": self.optimiser.state_dict(), "layer": self.layer.state_dict()}
-        return {**parts, "step": self.step, "runs": [run.state_dict() for run in self.runs]}
 
 
 class _LostError(Exception):
@@ -295,10 +292,7 @@ Structures = Callable[[Batch], Tensor]  # structures ``[..., b, *event]`` for th
 def fit_decoder(  # noqa: PLR0913
     task: Task, model: LatentModel, trained: Structures, *, rate: float, seed: int, tested: Structures | None = None
 ) -> dict[str, float]:
-    """Train a decoder on given structures for the task's steps; return the means of `Task.judge` over the test split.
-
-    ``trained`` and ``tested`` give the structures of training and of test items; the latter are by default the former.
-    """
+    """Train a decoder on structures for the task's steps; means of `Task.judge` over the test split, at ``tested`` structures if given."""
 
     def loss(items: Tensor) -> Tensor:
         batch = task.batch("train", items)

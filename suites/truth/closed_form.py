@@ -67,25 +67,19 @@ def reduced(form: CountForm, oracle: Oracle, parameters: Tensor) -> Count | Line
 MAX_TABLE = 2**25  # the most numbers in a table of counts by node
 
 
-class Expected(NamedTuple):
-    """``E L``, its gradient [d] in the natural parameters, ``Var L`` (nan if unknown), and the size that its rounding is relative to."""
+def expectation(law: Law, form: Count | LossForm, parameters: Tensor) -> tuple[str, float, Tensor, float, float]:
+    """The expectation of a loss of a form under a law with these natural parameters.
 
-    kind: str
-    value: float
-    gradient: Tensor
-    variance: float
-    magnitude: float
-
-
-def expectation(law: Law, form: Count | LossForm, parameters: Tensor) -> Expected:
-    """The expectation of a loss of a form under a law with these natural parameters."""
+    Returns the kind of the form, ``E L``, its gradient [d] in the natural parameters, ``Var L`` (nan if unknown), and the size that its
+    rounding is relative to.
+    """
     if isinstance(form, PointForm):
         # One value at z*, another elsewhere: ∇ p(z*) = p(z*) (z* − μ).
         structure = _flat(form.structure)
         taken = (structure * torch.where(structure > 0, parameters.flatten(), 0)).sum()  # a part that is counted as often as it is
         p, step = math.exp(min(float(taken) - law.log_partition, 0.0)), form.here - form.elsewhere
         gradient = step * p * (structure - law.marginals)
-        return Expected("point", form.elsewhere + step * p, gradient, step**2 * p * (1 - p), abs(step) * p)
+        return "point", form.elsewhere + step * p, gradient, step**2 * p * (1 - p), abs(step) * p
     if isinstance(form, QuadraticForm):
         # By the first two moments of A z about a structure; the variance would take four.
         (centre, mean, half), kind = law.moments(_flat(form.matrix, 1)), "quadratic"
@@ -104,7 +98,7 @@ def expectation(law: Law, form: Count | LossForm, parameters: Tensor) -> Expecte
             kind, (centre, mean, half) = "linear", law.moments(_flat(form.weights).unsqueeze(0))
             value, change, magnitude = centre[0] + form.constant, mean[0], math.sqrt(max(2 * float(half.detach()), 0.0))
         variance = max(2 * float(half.detach()) - float(change.detach()) ** 2, 0.0)
-    return Expected(kind, float(value) + float(change.detach()), law.gradient(change), variance, magnitude)
+    return kind, float(value) + float(change.detach()), law.gradient(change), variance, magnitude
 
 
 def _flat(tensor: Tensor, leading: int = 0) -> Tensor:
@@ -137,17 +131,17 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
     if law.log_partition == -math.inf:
         raise ValueError("`analytic_truth` got scores that forbid every structure; expected at least one feasible structure")
     examine_loss(loss, oracle, theta)
-    expected = expectation(law, simple, parameters)
+    kind, value, gradient, variance, magnitude = expectation(law, simple, parameters)
     allowed, best = torch.where(parameters > -math.inf, parameters, 0).flatten(), oracle.argmax_of(parameters.unsqueeze(0))[0].flatten()
     event = tuple(theta.shape)
     count = oracle.count(event)
     # No structure has more parts than its event has rows and columns.
-    bound = SAFETY * ROUNDOFF * law.roundings * math.sqrt(sum(event)) * expected.magnitude
-    gradient, error = pulled_back(oracle, theta, expected.gradient.reshape(event), bound)
+    bound = SAFETY * ROUNDOFF * law.roundings * math.sqrt(sum(event)) * magnitude
+    gradient, error = pulled_back(oracle, theta, gradient.reshape(event), bound)
     return Truth(
         gradient=gradient,
-        value=expected.value,
-        loss_variance=expected.variance,
+        value=value,
+        loss_variance=variance,
         log_partition=law.log_partition,
         # A(θ) − ⟨θ, μ⟩, both relative to the best structure.
         entropy=law.log_partition - float(allowed @ best) - float(allowed @ (law.marginals - best)),
@@ -155,8 +149,7 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
         count=count,
         support=_support(oracle, parameters, count),
         kurtosis=torch.full_like(theta, math.inf),
-        kurtosis_along=math.inf,
-        method=f"analytic:{expected.kind}",
+        method=f"analytic:{kind}",
         error=error,
     )
 
@@ -222,14 +215,11 @@ def law_alone(oracle: Any, scores: Tensor) -> Truth:
         log_partition, entropy, marginals = float(oracle.log_partition(theta)), float(oracle.entropy(theta)), oracle.marginals(theta)
     return Truth(
         gradient=torch.zeros_like(theta),
-        value=math.nan,
-        loss_variance=math.nan,
         log_partition=log_partition,
         entropy=entropy,
         marginals=marginals,
         count=count,
         support=_support(oracle, _parameters(oracle, theta), count),
         kurtosis=torch.full_like(theta, math.inf),
-        kurtosis_along=math.inf,
         method=UNKNOWN,
     )

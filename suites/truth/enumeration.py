@@ -48,7 +48,7 @@ class Truth:
 
     Attributes:
         gradient: ``∇ E L``, ``[*event]``.
-        value: ``E L``. ``loss_variance``: ``Var L``.
+        value: ``E L``; nan if unknown. ``loss_variance``: ``Var L``, as well.
         log_partition: A(θ). ``entropy``: in nats. ``marginals``: μ, ``[*event]``.
         count: number of structures. ``support``: number of structures of positive probability; nan if unknown.
         kurtosis: of the score-function estimate with baseline ``E L``, by part, ``[*event]``; ``inf`` without variance, or if left out.
@@ -58,15 +58,15 @@ class Truth:
     """
 
     gradient: Tensor
-    value: float
-    loss_variance: float
     log_partition: float
     entropy: float
     marginals: Tensor
     count: int
     support: float
     kurtosis: Tensor
-    kurtosis_along: float
+    kurtosis_along: float = math.inf
+    value: float = math.nan
+    loss_variance: float = math.nan
     method: str = "enumeration"
     error: float = math.inf
     memo: dict[str, Any] = field(init=False, default_factory=dict, repr=False)
@@ -241,10 +241,7 @@ class Enumeration:
         return self._total(powers)
 
     def squared_scores(self, metric: Tensor | None) -> Tensor:
-        """``E[(L − E L)ᵏ s's]`` of the scores ``s = ∇ log p(z)`` for k = 0, 1, 2, ``[1 or 2, 3]``; the second row is that of ``s'Ms``.
-
-        Without the metric M, [d, d], there is no second row.
-        """
+        """``E[(L − E L)ᵏ s's]`` for k = 0, 1, 2 and ``s = ∇ log p(z)``, and with a metric M [d, d] of ``s'Ms`` too: ``[1 or 2, 3]``."""
         jacobian = self._jacobian()
         kept = None if metric is None else metric[self._places][:, self._places]
         p = self.probabilities
@@ -304,10 +301,7 @@ def _through_parameters(oracle: Oracle, scores: Tensor, gradients: Tensor) -> Te
 
 
 def geometry(oracle: Any, scores: Tensor, truth: Truth) -> Geometry | None:
-    """The metric at scores ``[*event]``; None if the oracle has no marginals, or the event more than `MAX_PARTS` parts.
-
-    It is computed once for a truth: all estimators of an instance share it.
-    """
+    """The metric at scores ``[*event]``, once for a truth; None without marginals, or with more than `MAX_PARTS` parts."""
     known = truth.memo.get("geometry")
     if known is None or known[0] is not oracle:
         found = None

@@ -117,10 +117,7 @@ def slots_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor)
 
 
 def draws_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> tuple[int, int] | None:
-    """The numbers of structures that one estimate draws through `sample`, and through one call of `sample_distinct`.
-
-    A trial run counts the samples of these scores, and checks that the generator was not used otherwise.
-    """
+    """Structures that an estimate draws by `sample` and by `sample_distinct`, in a trial run; None if it is random in other ways."""
     if not isinstance(oracle, SamplingOracle | MarginalOracle):
         return None
     generator = torch.Generator(scores.device).manual_seed(0)
@@ -333,7 +330,8 @@ def _squared_scores(target: Target, information: Tensor | None) -> Tensor:
 def _summary(target: Target, error: Tensor, trace: Tensor, informed: Tensor | None) -> Summary:
     """Moments of a mean and a variance alone."""
     unknown = torch.full_like(trace, math.nan)
-    return Summary(target.truth.gradient.flatten(), error, trace, torch.full_like(trace, math.inf), *[unknown] * 7, informed=informed)
+    others: dict[str, Any] = dict.fromkeys(("zero", "nonzero", "descent", "cosine", "quartic", "agreeing", "signed"), unknown)
+    return Summary(target.truth.gradient.flatten(), error, trace, torch.full_like(trace, math.inf), **others, informed=informed)
 
 
 def _floor(losses: Tensor, target: Target) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import typer
 
-from ....oracles.magnitudes import beyond_memory
+from ....oracles.magnitudes import beyond_memory, gibibytes
 from ....suites import text
 from ....suites.base import split_loss
 from ....suites.measures import SUITES
@@ -187,7 +187,7 @@ def lines(found: Outline, plan: Plan, machine: Machine, *, skips: bool) -> Itera
         yield f"{name}: {counts['cells']} cells, {counts['instances']} instances"
     yield (
         f"{found['cells']} cells, {found['skipped']} pairs skipped; about {text.duration(found['seconds'])} with {workers}, "
-        f"about {text.gibibytes(found['bytes'])} of memory"
+        f"about {gibibytes(found['bytes'])} of memory"
     )
     if found["cells"]:
         yield f"longest cell: about {text.duration(found['longest']['seconds'])}, {found['longest']['cell']}"

@@ -70,10 +70,7 @@ class Reached:
 
 
 def reach(make: Callable[[int], Call], sizes: Sequence[int], limit: float, device: torch.device) -> Reached:
-    """Try calls of growing size, while one call of each would stay within ``limit`` seconds, at the growth measured so far.
-
-    ``make`` returns the call of a size, or raises `UnfitError` with a reason; the first sizes may be too small.
-    """
+    """Try calls of growing size while one of each takes up to ``limit`` seconds; ``make`` raises `UnfitError` for a size that is none."""
     found, spent, last, growth = Reached(), 0.0, 0.0, 2.0
     for size in sizes:
         expected = last * growth
@@ -151,11 +148,11 @@ class ScalingSuite(Suite):
             }
             calls = {(name, size): call for name, one in reached.items() for size, call in one.calls.items()}
             points = {point: functools.partial(timed, call, device) for point, call in calls.items()}
-            timings = interleave(points, rounds=rounds, budget=budget)
-            for (name, size), reason in timings.failures.items():
+            timings, failures = interleave(points, rounds=rounds, budget=budget)
+            for (name, size), reason in failures.items():
                 reached[name].stopped = size, reason, "error"
             for name, one in reached.items():
-                seconds = {size: timings.seconds[name, size][:, 0] for size in one.calls if (name, size) in timings.seconds}
+                seconds = {size: timings[name, size][:, 0] for size in one.calls if (name, size) in timings}
                 yield from _points(name, one, seconds, device)
         for name, estimator in estimators.items():
             yield from _variances(name, estimator, problem, context)

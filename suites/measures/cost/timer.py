@@ -10,8 +10,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,24 +30,14 @@ MAX_REPEATS = 64
 Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass
-class Rounds(Generic[Key]):
-    """Seconds of contenders, ``[rounds, columns]``: row i is round i, and a slow contender has fewer rows than others.
-
-    ``failures`` holds the error of each contender that raised; it has no seconds.
-    """
-
-    seconds: dict[Key, Any] = field(default_factory=dict)
-    failures: dict[Key, str] = field(default_factory=dict)
-
-
 def interleave(
     contenders: Mapping[Key, Callable[[], tuple[float, ...]]], *, rounds: int, budget: float, spent: Mapping[Key, float] | None = None
-) -> Rounds[Key]:
-    """Time contenders in turns; one that raises is left out, and the others continue.
+) -> tuple[dict[Key, Any], dict[Key, str]]:
+    """Time contenders in turns: seconds ``[rounds, columns]``, and the errors of those that raised, which have no seconds.
 
     Each call returns seconds, one number or several. After ``budget`` seconds a contender makes `MIN_ROUNDS` only, after `PATIENCE` times
-    as many one round. ``spent`` are seconds that contenders have taken before: a slow one needs no further warm-up.
+    as many one round. A slow contender has fewer rows than others; row i is round i. ``spent`` are seconds that contenders have taken
+    before: a slow one needs no further warm-up.
     """
     order, used = np.random.default_rng(0), {key: (spent or {}).get(key, 0.0) for key in contenders}
     timed: dict[Key, list[Any]] = {key: [] for key in contenders}
@@ -73,7 +62,7 @@ def interleave(
             except Exception as error:  # any user-supplied code may run here
                 failures[key] = reason_of(error)
             used[key] += time.perf_counter() - start
-    return Rounds({key: np.array(values) for key, values in timed.items() if key not in failures}, failures)
+    return {key: np.array(values) for key, values in timed.items() if key not in failures}, failures
 
 
 def probe(call: Callable[[], tuple[float, ...]], limit: float) -> float:

@@ -51,10 +51,7 @@ class Times:
 def measure_times(  # noqa: PLR0913
     estimators: Mapping[str, Estimator[Any] | str], oracle: Any, loss: Loss, scores: Tensor, *, rounds: int = ROUNDS, budget: float = BUDGET
 ) -> dict[str, Times]:
-    """Interleaved timings of estimators on the same scores ``[*batch, *event]``, without shared rows, by name.
-
-    For ``rounds`` and ``budget`` see `interleave`. Ratios are empty if `REFERENCE` is not among the estimators.
-    """
+    """Interleaved timings by name on scores ``[*batch, *event]``, see `interleave`; ratios are empty without `REFERENCE` among them."""
     made = dict[str, Estimator[Any]]()
     for name, given in estimators.items():
         made[name], loss, oracle, scores = check_call("measure_times", estimator=given, loss=loss, oracle=oracle, scores=scores)
@@ -80,13 +77,13 @@ def measure_times(  # noqa: PLR0913
         batch = (scores + shifts.reshape(-1, *[1] * scores.ndim)).flatten(0, 1)
         for one in (name, REFERENCE) if REFERENCE in probes else (name,):
             contenders[one, rows[name]] = functools.partial(_launch, made[one], oracle, loss, batch)
-    found = interleave(contenders, rounds=rounds, budget=budget, spent={key: probes[key[0]] for key in contenders})
-    failures |= {name: reason for (name, _), reason in found.failures.items()}
-    seconds, known = found.seconds, [name for name in probes if name not in failures]
+    seconds, failed = interleave(contenders, rounds=rounds, budget=budget, spent={key: probes[key[0]] for key in contenders})
+    failures |= {name: reason for (name, _), reason in failed.items()}
+    known = [name for name in probes if name not in failures]
     pairs = {name: [(seconds[name, rows[name]], seconds.get((REFERENCE, rows[name])))] for name in known}
     for _ in range(MAX_RETRIES):
         again = {(one, rows[name]) for name in known if uncertain(_ratio(pairs[name])) for one in (name, REFERENCE)}
-        more = interleave({key: contenders[key] for key in contenders if key in again}, rounds=rounds, budget=budget).seconds
+        more, _ = interleave({key: contenders[key] for key in contenders if key in again}, rounds=rounds, budget=budget)
         for name in known:
             if (name, rows[name]) in more and (REFERENCE, rows[name]) in more:
                 pairs[name].append((more[name, rows[name]], more[REFERENCE, rows[name]]))
@@ -188,13 +185,13 @@ class StepTime(Suite):
                     contenders[name] = functools.partial(timed, step, torch.device("cpu"))
                 except Exception as error:  # any user-supplied code may run here
                     failures[name] = reason_of(error)
-            found = interleave(contenders, rounds=context.effort.rounds, budget=context.effort.seconds / 10)
-        failures |= found.failures
+            seconds, failed = interleave(contenders, rounds=context.effort.rounds, budget=context.effort.seconds / 10)
+        failures |= failed
         for name in estimators:
             if name in failures:
                 yield Finding(name, "step_time", None, status="error", reason=failures[name])
                 continue
-            yield Finding.of(name, "step_time", median_interval(found.seconds[name][:, 0]))
+            yield Finding.of(name, "step_time", median_interval(seconds[name][:, 0]))
 
 
 def _step(training: Training) -> None:

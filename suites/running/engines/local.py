@@ -86,10 +86,7 @@ class LocalEngine:
     def measured(
         self, cells: Sequence[Cell], seconds: Callable[[Cell], float] = lambda cell: math.inf, stops: Callable[[], bool] = lambda: False
     ) -> Iterator[Step]:
-        """Cells as they are finished, phase by phase; exclusive cells come last, one at a time.
-
-        ``seconds`` is the expected time of a cell, and ``stops`` says whether no further cell may be started.
-        """
+        """Cells as they are finished, by phase, exclusive ones last and one at a time; none begins once it ``stops``."""
         for (exclusive, _), group in groupby(sorted(cells, key=lambda cell: cell.phase), lambda cell: cell.phase):
             phase = list(group)
             places = min(1 if exclusive else self.places(), len(phase))
@@ -190,10 +187,7 @@ class WorkerConfig:
 
 
 class LocalWorker:
-    """A process that measures one bundle of cells at a time, and starts again if it dies.
-
-    The limit of a cell is in CPU seconds, or in elapsed seconds if it waits.
-    """
+    """A process that measures one bundle of cells at a time, within CPU seconds, or elapsed ones if it waits; it restarts if it dies."""
 
     def __init__(self, config: WorkerConfig, limit: Limit) -> None:
         self.config, self.limit, self.failed_starts = config, limit, 0

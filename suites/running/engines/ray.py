@@ -93,6 +93,7 @@ class RayWorker:
         self.name, self.engine, self.since, self.actor = name, engine, 0.0, None
 
     def submit(self, cells: Sequence[Cell]) -> Future[dict[str, str]]:
+        """Start to measure a bundle, by a new actor if there is none."""
         self.since, engine = time.monotonic(), self.engine
         if self.actor is None:
             self.actor = engine.actor.remote(engine.plan, engine.machine.memory, engine.sharing)
@@ -100,6 +101,7 @@ class RayWorker:
         return call.measure.remote(tuple(cells), [engine.limit(cell) for cell in cells]).future()  # type: ignore[no-any-return]
 
     def collect(self, future: Future[dict[str, str]], cells: Sequence[Cell]) -> dict[str, str]:
+        """The texts of the finished cells, and of those whose actor was lost too often."""
         try:
             return future.result()
         except self.engine.ray.exceptions.RayError as error:
@@ -111,9 +113,11 @@ class RayWorker:
         return {cell.identity: failed(self.engine.plan, cell, failure, time.monotonic() - self.since) for cell in given_up}
 
     def busy(self, cells: Sequence[Cell]) -> Busy:
+        """The first cell of the bundle."""
         return Busy(self.name, cells[0].label, time.monotonic() - self.since) if cells else Busy(self.name, "idle", 0.0)
 
     def close(self) -> None:
+        """Kill the actor."""
         if self.actor is not None:
             with contextlib.suppress(self.engine.ray.exceptions.RayError, ValueError):
                 self.engine.ray.kill(self.actor, no_restart=True)

@@ -12,8 +12,9 @@ from ....estimators.exact import TYPICAL_RATE
 from ....oracles.capabilities.enumeration import MAX_RANK
 from ...base import LEARNT
 from ...measures import SUITES
-from ...measures.learning import LearningAmount
+from ...measures.learning import training_amount
 from ...problems import TaskProblem, is_task
+from ...tasks.references import OPTIONS
 from ..work import Cell
 from .grid import sample
 from .plan import Plan
@@ -34,14 +35,18 @@ def guess(plan: Plan, cell: Cell) -> float:
     listed = [_listed(name, problem.oracle, shape) for name in cell.estimators]
     if kind.measures in ("references", "tasks"):
         assert isinstance(problem, TaskProblem), "the suite trains tasks"
-        task, amount = problem.task, LearningAmount.of(plan.context())
+        task, (steps, seeds) = problem.task, training_amount(problem.task, plan.effort)
         if cell.suite == "references":
             return cell.instances * task.steps * STEP * (0.5 if is_task(problem.name) else 1.0)
         if cell.suite != "learning":
             return len(cell.estimators) * plan.effort.seconds / 10
-        runs = [amount.runs(task, name, cell.instances) * amount.steps(task) for name in cell.estimators]
-        step = STEP * (0.5 if task.stackable else 1.0)
-        return sum(run * (step + count * task.batch_size / BATCH_RATE) for run, (count, _) in zip(runs, listed, strict=True))
+        step, total = STEP * (0.5 if task.stackable else 1.0), 0.0
+        for name, (count, _) in zip(cell.estimators, listed, strict=True):
+            values = len(OPTIONS.get(name, ("", ()))[1])
+            choices = len(task.rates) * (len(task.rates) > 1 or values > 0) + max(values - 1, 0)
+            # Runs that choose take half of the steps.
+            total += (cell.instances + 0.5 * seeds * choices) * steps * (step + count * task.batch_size / BATCH_RATE)
+        return total
     seconds = SECONDS.get(cell.suite, 1.0) * cell.instances * max(sum(item.scores.numel() for item in items) / len(items) / 100, 1.0)
     if kind.exclusive:
         seconds *= len(cell.estimators)
@@ -121,10 +126,7 @@ class CostModel:
 
 
 def seconds_within(plan: Plan, cells: Sequence[Cell], jobs: int, budget: float) -> float:
-    """The most seconds for one answer, so that a run of the cells takes about a budget.
-
-    It is that of the plan if the plan is cheap enough, else an equal share of the budget.
-    """
+    """The most seconds for one answer within a budget of a run: those of the plan if it is cheap enough, else an equal share."""
     if CostModel(plan).left(cells, jobs) <= budget:
         return plan.effort.seconds
     share = budget * max(jobs, 1) / max(sum(map(_answers, cells)), 1)

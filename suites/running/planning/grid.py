@@ -25,7 +25,7 @@ from ....oracles.sources import digest_of, source_of, stamp
 from ... import problems
 from ...base import SCHEMA_VERSION, Problem, ProblemLoss, Row, oracle_name, pairing
 from ...measures import SUITES
-from ...problems import REAL_PROBLEMS, TaskProblem, is_task, kinds_of, learning, split_loss
+from ...problems import REAL_PROBLEMS, TaskProblem, is_task, kinds_of, split_loss
 from ...problems.score_files import ScoreFile
 from ...tasks import references
 from ...tasks.references import reference_name
@@ -93,10 +93,7 @@ def grid(plan: Plan) -> Grid:
 
 
 def suites_of(plan: Plan, names: Iterable[str] = ()) -> list[str]:
-    """The suites that measure something of a plan with problems of some names: its own, else all that fit.
-
-    ValueError for an unknown name, or a suite of the plan that fits no problem.
-    """
+    """The suites of a plan, or all that fit its problems; ValueError for an unknown name, or a suite that fits no problem."""
     kinds = {kind for name in names or stages_by_problem(plan) for kind in kinds_of(name)}
     found = matching(plan.suites or ("*",), tuple(SUITES), "suite")
     for suite in found if plan.suites else ():
@@ -300,7 +297,7 @@ def _source(plan: Plan, problem: Problem) -> str:
     if isinstance(problem, problems.TaskProblem):
         known = [f"{problem.task!r} version {problem.task.version}", *digest_of(source_of(problem.task))]
         if not problems.is_task(problem.name):  # its scores come from a run, which the plan does not wait for
-            learner = learning.learner_of(problem.name, problem.task)
+            learner = problems.learner_of(problem.name, problem.task)
             known += [f"{learner!r} version {learner.version}", *digest_of(source_of(learner)), references.sources()]
         return " ".join(known)
     if plan.file is not None:

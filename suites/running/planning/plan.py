@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from pydantic import TypeAdapter, ValidationError, with_config
 
 from ....oracles.registry import unknown
+from ...measures.draws import Tier
 from ...measures.suite import Context, Effort
 from ...problems.score_files import ScoreFile
 from ..work import DONE, FAILED_KIND, Cell, Grid, first_error
@@ -25,8 +26,6 @@ CORES = min(
 )  # workers by default: the processors of this process, but no more than a laptop has
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-Tier = Literal["auto", "exact", "mc"]
 
 LIMITS = {"instances": (1, 10**6), "batch_size": (1, 10**15), "seed": (0, 2**63 - 1), "threads": (1, 4096)}
 """The least and the most of settings of a plan. Beyond, a run would take years or all memory."""
@@ -41,10 +40,7 @@ AGAIN_FAILED = "failed"  # the value of ``--rerun`` for cells that failed, or ha
 
 @dataclass(frozen=True)
 class Portion:
-    """The most instances, stages and losses that a suite measures of each problem; None is all.
-
-    Stages are spread over those of the plan; losses are the first ones.
-    """
+    """The most instances, stages (spread evenly) and losses (the first ones) that a suite measures of each problem; None is all."""
 
     instances: int | None = None
     stages: int | None = None

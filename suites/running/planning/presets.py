@@ -68,10 +68,7 @@ SECOND = ("policy_regimes",)  # built-in problems of a structure that has anothe
 
 @dataclass(frozen=True)
 class Preset:
-    """The plan of a run unless options change it; without problems, it has a built-in one of every structure.
-
-    With ``everything``, it also has `SECOND`, and real problems.
-    """
+    """A plan unless options change it; its problems are by default one of each structure, and with ``everything`` all of them."""
 
     summary: str
     plan: Plan
@@ -125,10 +122,7 @@ DEFAULT = "quick"
 
 
 def plan_of(preset: str, **options: Any) -> Plan:
-    """The plan of a preset, with every option that is given (and not None or empty) in its place.
-
-    An option for instances, stages or losses holds for all suites.
-    """
+    """The plan of a preset with the given options (not None or empty); those for instances, stages or losses hold for all suites."""
     if preset not in PRESETS:
         raise ValueError(unknown(preset, PRESETS, "preset"))
     chosen, plan = PRESETS[preset], PRESETS[preset].plan

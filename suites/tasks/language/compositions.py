@@ -42,10 +42,7 @@ class Composition(nn.Module):
 
 
 class TreeDecoder(nn.Module):
-    """Tokens and a binary tree over them to logits; a subclass defines trees, and the composition between structures.
-
-    ``tokens`` and ``classes`` are the numbers of kinds of tokens and of labels.
-    """
+    """Tokens of some kinds and a binary tree over them to logits; a subclass defines trees, and the composition between structures."""
 
     def __init__(self, tokens: int, size: int, hidden: int, classes: int) -> None:
         super().__init__()

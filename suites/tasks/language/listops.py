@@ -318,10 +318,7 @@ def _applied(operator: str, values: list[int]) -> int:
 
 
 class SpanScorer(nn.Module):
-    """Scores of spans by their first and last tokens, the token behind them, and the sum of their tokens.
-
-    The last of the kinds of ``tokens`` is the end of a line.
-    """
+    """Scores of spans by their first and last tokens, the one behind, and their sum; the last kind of token is the end of a line."""
 
     def __init__(self, tokens: int, dimension: int, hidden: int) -> None:
         super().__init__()

@@ -110,7 +110,8 @@ Occurrences = dict[str, set[int]]  # the numbers of the sentence pairs that hold
 def _read(aligned: Path, parallel: Path, longest: int) -> Mapping[Split, Batch]:
     lines = list(_lines(text_of(aligned)))
     pairs = [(line["fr"].split(), line["en"].split()) for line in lines]
-    others = [(_words(line["fr"]), _words(line["en"])) for line in _lines(text_of(parallel))]
+    words_of = re.compile(r"\w+'?|[^\w\s]").findall
+    others = [(words_of(line["fr"]), words_of(line["en"])) for line in _lines(text_of(parallel))]
     known: tuple[Occurrences, Occurrences] = ({}, {})
     for number, pair in enumerate([*pairs, *others]):
         for side, words in zip(known, pair, strict=True):
@@ -124,10 +125,6 @@ def _read(aligned: Path, parallel: Path, longest: int) -> Mapping[Split, Batch]:
             features = torch.tensor([[pair_features(french[i].lower(), english[j].lower(), known) for j in columns] for i, _ in block])
             found[kept.get(line["book"], "train")].append((features, torch.tensor([columns.index(j) for _, j in block])))
     return {split: _padded(parts, longest) for split, parts in found.items()}
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+'?|[^\w\s]", text)
 
 
 def _lines(text: str) -> Iterator[dict[str, str]]:

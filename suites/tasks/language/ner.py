@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ from .treebank import bucket, sentence_rows
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
 BUCKETS = 20_000
 FEATURES = 9
+
+Tagged = tuple[list[str], list[str]]  # words and their tags
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class NamedEntities(Task):
                 seen.setdefault(word, Counter())[tag] += 1
         usual = {word: found.most_common(1)[0][0] for word, found in seen.items()}
         test = self.corpus()["test"][0]
-        return f1([one.tags for one in test], [[usual.get(word, "O") for word in one.words] for one in test])
+        return f1([tags for _, tags in test], [[usual.get(word, "O") for word in words] for words, _ in test])
 
 
 class Tagger(nn.Module):
@@ -110,25 +112,16 @@ class Tagger(nn.Module):
         return LinearChain.from_potentials(self.unary(self.table(features).sum(-2)), self.transition)
 
 
-class Tagged(NamedTuple):
-    """Words and their tags."""
-
-    words: Sequence[str]
-    tags: Sequence[str]
-
-
 @functools.lru_cache(maxsize=4)
 def _read(trained: Path, tested: Path, shortest: int, longest: int) -> Mapping[Split, tuple[list[Tagged], Batch]]:
     """Sentences by split, with ``shortest`` to ``longest`` words; a tenth of the training file is for validation."""
-    every, test = ([one for one in read_iob(text_of(path)) if shortest <= len(one.words) <= longest] for path in (trained, tested))
+    # The rows of a file are number, word and tag.
+    every, test = (
+        [([row[1] for row in rows], [row[2] for row in rows]) for rows in sentence_rows(text_of(path)) if shortest <= len(rows) <= longest]
+        for path in (trained, tested)
+    )
     parts: dict[Split, list[Tagged]] = {"train": [one for i, one in enumerate(every) if i % 10], "validation": every[::10], "test": test}
     return {split: (sentences, tensors(sentences, longest)) for split, sentences in parts.items()}
-
-
-def read_iob(text: str) -> Iterator[Tagged]:
-    """The sentences of a file whose rows are number, word and tag, separated by tabs."""
-    for rows in sentence_rows(text):
-        yield Tagged([row[1] for row in rows], [row[2] for row in rows])
 
 
 def tensors(sentences: Sequence[Tagged], longest: int) -> Batch:
@@ -138,7 +131,7 @@ def tensors(sentences: Sequence[Tagged], longest: int) -> Batch:
     for item, (words, names) in enumerate(sentences):
         features[item, : len(words)] = torch.tensor([[bucket(each, BUCKETS) for each in row] for row in features_of(words)])
         tags[item, : len(words)] = torch.tensor([TAGS.index(name) for name in names])
-    lengths = torch.tensor([len(sentence.words) for sentence in sentences])
+    lengths = torch.tensor([len(words) for words, _ in sentences])
     return Batch((features,), tags, lengths, LinearChain.structure(tags, len(TAGS), torch.float32))
 
 

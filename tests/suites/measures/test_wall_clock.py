@@ -92,25 +92,25 @@ def test_contenders_take_turns_in_random_order():
 
 def test_warm_up_rounds_are_not_counted():
     calls = iter([100.0] * WARM_UP + [1.0] * 8)
-    found = interleave({"a": lambda: (next(calls), 0.5)}, rounds=8, budget=1.0).seconds["a"]
+    found = interleave({"a": lambda: (next(calls), 0.5)}, rounds=8, budget=1.0)[0]["a"]
     assert found.tolist() == [[1.0, 0.5]] * 8
 
 
 def test_a_short_call_is_repeated_and_counts_as_the_mean():
     order = []
-    found = interleave({"a": contender(order, "a", 3e-4, 1e-4), "b": contender(order, "b", 1e-3)}, rounds=7, budget=1.0)
+    seconds, _ = interleave({"a": contender(order, "a", 3e-4, 1e-4), "b": contender(order, "b", 1e-3)}, rounds=7, budget=1.0)
     assert order.count("a") == WARM_UP + 7 * 3
     assert order.count("b") == WARM_UP + 7
-    np.testing.assert_allclose(found.seconds["a"], [[3e-4, 1e-4]] * 7)
+    np.testing.assert_allclose(seconds["a"], [[3e-4, 1e-4]] * 7)
 
 
 def test_over_its_budget_a_contender_makes_the_fewest_rounds():
     order = []
     spent = {"a": 1.5, "b": 1.0 + PATIENCE, "c": 0.0}
     calls = {name: contender(order, name, 1.0) for name in "abc"}
-    found = interleave(calls, rounds=20, budget=1.0, spent=spent)
+    seconds, _ = interleave(calls, rounds=20, budget=1.0, spent=spent)
     assert [order.count(name) for name in "abc"] == [WARM_UP + MIN_ROUNDS, 1, WARM_UP + 20]
-    assert [len(found.seconds[name]) for name in "abc"] == [MIN_ROUNDS, 1, 20]
+    assert [len(seconds[name]) for name in "abc"] == [MIN_ROUNDS, 1, 20]
 
 
 def found(estimators):

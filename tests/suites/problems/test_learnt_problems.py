@@ -12,9 +12,8 @@ from structgrad.estimators import ExactMarginalisation, make_estimator
 from structgrad.suites.measures.parameter_bias import METRIC, ParameterBias
 from structgrad.suites.measures.suite import EFFORTS, Context
 from structgrad.suites.problems import load
-from structgrad.suites.running import derived
 from structgrad.suites.running.planning.plan import Machine, Plan
-from structgrad.suites.running.runner import run
+from structgrad.suites.running.runner import run, target_rows
 from structgrad.suites.tasks import make_task, references
 from structgrad.suites.tasks.training import BatchOrder
 from tests.suites.measures.test_learning import NAME
@@ -85,10 +84,10 @@ def test_seconds_to_a_target_are_steps_times_their_cost(tmp_path: Path):
     reached = replace(steps, value=20.0, low=10.0, high=20.0, sampling="converged", reason="")
     cost = replace(steps, suite="step_time", metric="step_time", instance="", value=0.25, low=0.2, high=0.3)
     censored = replace(reached, instance="seed=1", value=None, low=12.0, high=None, sampling="budget", reason="not reached")
-    found = list(derived.target_rows([cost, reached, censored]))
+    found = list(target_rows([cost, reached, censored]))
     assert [(row.metric, row.value, row.low, row.high, row.unit) for row in found] == [
         ("seconds_to_target", 5.0, 2.5, 5.0, "s"),
         ("seconds_to_target", None, 3.0, None, "s"),
     ]
     assert (found[1].sampling, found[1].reason) == ("budget", "not reached")
-    assert not list(derived.target_rows([reached]))
+    assert not list(target_rows([reached]))

@@ -15,11 +15,10 @@ from structgrad.suites.measures import SUITES
 from structgrad.suites.measures.suite import Effort
 from structgrad.suites.problems.score_files import ScoreFile
 from structgrad.suites.running import runner
-from structgrad.suites.running.derived import WORK, adjusted, work_rows
 from structgrad.suites.running.engines import local
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
-from structgrad.suites.running.runner import run
+from structgrad.suites.running.runner import WORK, adjusted, run, work_rows
 from structgrad.suites.running.work import Snapshot
 from tests.suites.broken_estimators import NOTICED
 from tests.suites.running_cases import FEW, HERE, SMALL, broken
