@@ -1,12 +1,11 @@
 """Best perfect matchings of a batch of square matrices, in lockstep.
 
-Source: the shortest augmenting path method (Tomizawa 1971; Jonker & Volgenant 1987) and its ranking (Murty 1968).
+Source: the shortest augmenting path method (Tomizawa 1971; Jonker & Volgenant 1987).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -80,64 +79,3 @@ class _Matching:
             self.column_of[self.items, row] = torch.where(moving, column, replaced)
             moving = moving & (row != first)
             column = torch.where(moving, replaced, column)
-
-
-def ranked_columns(solve: Callable[[Tensor], Tensor], rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The columns of the k best matchings, int64 [b, k, n], and their scores [b, k]: -inf where fewer than k are allowed.
-
-    Murty's partition: the matchings that a node allows, its best one left out, are those that agree with it in the first rows and differ
-    in the next, for each choice of "first". A node is a fixed prefix of the best matching and the columns banned from the row after it.
-
-    Args:
-        solve: the best matchings as 0/1 matrices [i, n, n] of float64 scores [i, n, n], -inf where an entry is forbidden; 0 without one.
-        rows: float64 [b, n, n].
-        k: how many; each takes n calls' worth of matchings, O(n⁴).
-    """
-    items = torch.arange(len(rows), device=rows.device)
-    pool = _Pool(rows, solve)
-    listed, totals = [], []
-    for _ in range(k):
-        total, columns, prefix, banned = pool.take_best(items)
-        listed.append(columns)
-        totals.append(total)
-        pool.add_children(columns, prefix, banned, total > -math.inf)
-    return torch.stack(listed, 1), torch.stack(totals, 1)
-
-
-class _Pool:
-    """Nodes of Murty's search: score [b, p], best matching [b, p, n], length of the fixed prefix [b, p], banned columns [b, p, n]."""
-
-    def __init__(self, rows: Tensor, solve: Callable[[Tensor], Tensor]) -> None:
-        self.rows, self.solve = rows, solve
-        size = rows.shape[1]
-        self.places = torch.arange(size, device=rows.device)
-        self.totals, self.columns = self._best(rows.unsqueeze(1))
-        self.prefixes = torch.zeros_like(self.columns[..., 0])
-        self.banned = torch.zeros_like(self.columns, dtype=torch.bool)
-
-    def _best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Score [b, p] and columns [b, p, n] of the best matchings of scores [b, p, n, n]."""
-        best = self.solve(scores.flatten(0, 1)).unflatten(0, scores.shape[:2])
-        columns = best.argmax(-1)
-        totals = scores.gather(-1, columns.unsqueeze(-1)).squeeze(-1).sum(-1)
-        return totals.masked_fill(~best.flatten(2).any(-1), -math.inf), columns
-
-    def take_best(self, items: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Remove and give the best node of each item."""
-        total, place = self.totals.max(-1)
-        self.totals[items, place] = -math.inf
-        return total, self.columns[items, place], self.prefixes[items, place], self.banned[items, place]
-
-    def add_children(self, columns: Tensor, prefix: Tensor, banned: Tensor, exists: Tensor) -> None:
-        """The parts of a node without its best matching: child i keeps the columns of the rows below i and bans that of row i."""
-        used = columns.unsqueeze(-1) == self.places
-        first = self.places < prefix.unsqueeze(-1)
-        bans = used | (banned.unsqueeze(1) & (self.places == prefix.unsqueeze(-1)).unsqueeze(-1))
-        child, row = self.places.unsqueeze(-1), self.places
-        forbidden = ((row < child).unsqueeze(-1) & ~used.unsqueeze(1)) | ((row == child).unsqueeze(-1) & bans.unsqueeze(1))
-        totals, best = self._best(self.rows.unsqueeze(1).masked_fill(forbidden, -math.inf))
-        totals = totals.masked_fill(first | ~exists.unsqueeze(-1), -math.inf)
-        self.totals = torch.cat([self.totals, totals], 1)
-        self.columns = torch.cat([self.columns, best], 1)
-        self.prefixes = torch.cat([self.prefixes, self.places.expand_as(totals)], 1)
-        self.banned = torch.cat([self.banned, bans], 1)

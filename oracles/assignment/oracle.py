@@ -19,8 +19,9 @@ from ..capabilities.indices import NONE, chosen, last_axis
 from ..capabilities.marginals import ExactLaw
 from ..capabilities.projection import RowArgmax
 from ..derivations import UNIT, Builder, Derivations, DerivedOracle
+from ..partition import best_choices
 from . import birkhoff
-from .matching import best_columns, one_hot_rows, ranked_columns
+from .matching import best_columns, one_hot_rows
 
 LARGEST_SUM = 16
 """The largest n whose n! permutations are summed over."""
@@ -166,9 +167,12 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         return birkhoff.project(rows, argmax, inside)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        columns, totals = ranked_columns(self._best, rows.masked_fill(rows <= FORBIDDEN, -math.inf), k)
-        listed = one_hot_rows(columns, rows.dtype) * (totals > -math.inf).unsqueeze(-1).unsqueeze(-1)
-        return listed.movedim(1, 0)
+        def solve(scores: Tensor) -> tuple[Tensor, Tensor]:
+            best = self._best(scores)
+            return best.argmax(-1), best.flatten(1).any(-1)
+
+        columns, exist = best_choices(solve, rows.masked_fill(rows <= FORBIDDEN, -math.inf), k)
+        return one_hot_rows(columns, rows.dtype) * exist.unsqueeze(-1).unsqueeze(-1)
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """Lexicographic in the columns of the rows, by the digits of the factorial number system (Lehmer code)."""

@@ -13,6 +13,7 @@ from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, K
 from ..capabilities.base import FORBIDDEN
 from ..capabilities.marginals import ExactLaw
 from ..dependency_tree import DependencyTree
+from ..partition import best_choices
 from . import elimination, marginals, without_replacement
 from . import ranks as tree_ranks
 from .best_tree import best_heads
@@ -104,10 +105,12 @@ class SpanningTree(DependencyTree, DistinctSamplingOracle, ProjectionOracle, Enu
         return replace(drawn, structures=self.structure(drawn.structures, rows.dtype) * feasible)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        """Split the space by its best tree: trees that first differ from it at word 1, at word 2, ...; go on with the best of each."""
-        # A tree with a forbidden arc comes out as zero.
-        search = _Partition(torch.where(rows > FORBIDDEN / 2, rows, -math.inf), self)
-        return torch.stack([search.next() for _ in range(k)])
+        def solve(scores: Tensor) -> tuple[Tensor, Tensor]:
+            best = self._best(torch.nn.functional.pad(scores.mT, (1, 0)))
+            return self.heads(best), best.flatten(1).any(-1)
+
+        heads, exist = best_choices(solve, torch.where(rows > FORBIDDEN / 2, rows, -math.inf)[:, :, 1:].mT, k)
+        return self.structure(heads, rows.dtype) * exist.unsqueeze(-1).unsqueeze(-1)
 
     def _rank(self, structures: Tensor) -> Tensor:
         return tree_ranks.rank(self.heads(structures), single_root=self.single_root)
@@ -131,50 +134,3 @@ class _LogPartition(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (rows,) = ctx.saved_tensors
         return grads[0].reshape(-1, 1, 1) * marginals.marginals(rows, single_root=ctx.single_root), None
-
-
-class _Partition:
-    """Disjoint parts of the space of each row, each with its best tree.
-
-    Part i of row b holds the trees with the heads ``heads[b, i, :fixed[b, i]]`` whose next word has a head that ``open[b, i]`` allows.
-    """
-
-    def __init__(self, rows: Tensor, oracle: SpanningTree) -> None:
-        self.rows, self.oracle = rows, oracle
-        batch, size = rows.shape[:2]
-        self.words = torch.arange(size - 1, device=rows.device)
-        self.heads, self.totals = self._best(rows.unsqueeze(1))
-        self.fixed = torch.zeros(batch, 1, dtype=torch.int64, device=rows.device)
-        self.open = torch.ones(batch, 1, size, dtype=torch.bool, device=rows.device)
-
-    def _best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Heads [b, p, n] and scores [b, p] of the best trees of scores [b, p, n + 1, n + 1]; -inf where there is none."""
-        best = self.oracle._best(scores.flatten(0, 1)).unflatten(0, scores.shape[:2])
-        heads = self.oracle.heads(best)
-        totals = scores[..., 1:].gather(2, heads.unsqueeze(2)).sum((2, 3))
-        return heads, totals.masked_fill(~best.flatten(2).any(-1), -math.inf)
-
-    def next(self) -> Tensor:
-        """The best tree [b, *event] of all parts, 0 where there is none; its part is split."""
-        total, part = self.totals.max(1, keepdim=True)
-        items = torch.arange(len(part), device=part.device)
-        heads, fixed, allowed = (values[items, part.squeeze(1)] for values in (self.heads, self.fixed, self.open))
-        self.totals = self.totals.scatter(1, part, -math.inf)
-        self._split(heads, fixed, allowed, total > -math.inf)
-        return self.oracle.structure(heads, self.rows.dtype) * (total > -math.inf).unsqueeze(-1)
-
-    def _split(self, heads: Tensor, fixed: Tensor, allowed: Tensor, alive: Tensor) -> None:
-        """Part i keeps the heads of the words before i, and takes that of word i away."""
-        before = self.words < self.words.unsqueeze(-1)
-        taken = torch.nn.functional.one_hot(heads, self.rows.shape[-1]).bool()
-        first = self.words == fixed.unsqueeze(-1)
-        other = ~taken & (allowed.unsqueeze(1) | ~first.unsqueeze(-1))
-        # By part, word and head.
-        may = torch.where(before.unsqueeze(-1), taken.unsqueeze(1), True)
-        may = torch.where((self.words == self.words.unsqueeze(-1)).unsqueeze(-1), other.unsqueeze(2), may)
-        scores = self.rows[:, :, 1:].mT.unsqueeze(1).masked_fill(~may, -math.inf).mT
-        best, totals = self._best(torch.nn.functional.pad(scores, (1, 0)))
-        totals = torch.where(alive & (self.words >= fixed.unsqueeze(-1)), totals, -math.inf)
-        self.heads, self.totals = torch.cat([self.heads, best], 1), torch.cat([self.totals, totals], 1)
-        self.fixed = torch.cat([self.fixed, self.words.expand_as(totals)], 1)
-        self.open = torch.cat([self.open, other], 1)
