@@ -152,7 +152,7 @@ def argmax(packed, lanes: int, rows, structures, numbers):
         count = min(lanes, size_of(rows) - start)
         maximise(packed, lanes, rows, start, count, 0, -math.inf, scores, best)
         for lane in range(count):
-            found = follow(packed, lanes, scores, best, lane, waiting, parts)
+            found = follow(packed, lanes, rows, start, lanes == 1, scores, best, lane, waiting, parts)
             if rows.singles.shape[0] > 0:
                 found = allowed(rows.singles[start + lane], parts, found)
             else:
@@ -177,7 +177,9 @@ def unrank(packed, ranking, ranks, structures):
 @compiled
 def scores_and_nodes(packed, lanes: int):
     """Room for a pass of maxima: the scores of parts, and the best value of each node, 0 for the empty item."""
-    return np.zeros(packed.sizes[PLACES] * lanes + WIDTH), np.zeros(len(packed.node_parts) * lanes + WIDTH)
+    scores = np.empty(packed.sizes[PLACES] * lanes + WIDTH)
+    scores[len(packed.straight) * WIDTH * lanes :] = 0.0
+    return scores, np.zeros(len(packed.node_parts) * lanes + WIDTH)
 
 
 @compiled
@@ -189,14 +191,21 @@ def _workspace(packed, lanes: int, wide: bool, deep: bool, twice: bool):
     mask = np.zeros((WIDTH + 1) * WIDTH)
     for size in range(1, WIDTH + 1):
         mask[size * WIDTH : size * WIDTH + size] = 1.0
-    # Pages that are never written to cost nothing; what is beyond the last vector of a row is read, and must be numbers.
+    # Pages that are never written to cost nothing, which is most of what there is in large chains.
+    weights, taken, begin = np.empty(parts), np.empty(parts) if deep else none, 0
+    weights[len(packed.straight) * WIDTH * lanes :] = 1.0
+    for x in range(len(packed.segments) if deep else 0):
+        end = packed.segments[x, 8] * WIDTH * lanes if x < len(packed.segments) - 1 else parts
+        if wide or not _in_place(packed, lanes, x):
+            taken[begin:end] = 0.0
+        begin = end
     return DerivationWorkspace(
-        np.ones(parts),
+        weights,
         np.zeros(parts) if wide else none,
         np.ones(nodes),
         np.zeros(nodes) if wide else none,
         np.zeros(nodes) if deep or twice else none,
-        np.zeros(parts) if deep else none,
+        taken,
         np.zeros(parts) if twice else none,
         np.zeros(nodes) if twice else none,
         np.zeros(nodes) if twice else none,
@@ -339,6 +348,12 @@ def _kind(packed, lanes, x):
     """The kind of a segment: passes have a branch for each."""
     kind = packed.segments[x, 9]
     return ANYTHING if kind == CHAIN and lanes > 1 else kind
+
+
+@inlined
+def _in_place(packed, lanes, x):
+    """Whether the parts of a segment are read and written where they stand in the event."""
+    return lanes == 1 and packed.segments[x, 10] > 0
 
 
 @inlined
@@ -504,18 +519,23 @@ def _weigh(packed, lanes, space, rows, start, begin, end):
     weights, zero, nothing, vector = space.weights, spread(0.0), spread(-math.inf), begin
     minus, highest, lowest = subtract(zero, load(space.limits, SHIFT)), load(space.limits, HIGHEST_SCORE), load(space.limits, LOWEST_SCORE)
     # Float32 scores of neighbours get float32 weights, in half the time.
+    still, none = spread_single(np.float32(0)), spread_single(np.float32(-np.inf))
+    high, low = still, still
     while lanes == 1 and rows.singles.shape[0] > 0 and packed.sizes[ALIKE] > 0 and vector + 1 < end:
         at = vector * WIDTH
         if not (packed.straight[vector] and packed.straight[vector + 1] and packed.used[at + WIDTH] == packed.used[at] + WIDTH):
             break
         score = load_singles(rows.singles, start * rows.singles.shape[1] + packed.used[at])
         score = subtract(score, spread_single(np.float32(space.limits[SHIFT])))
-        for half in (low_half(score), high_half(score)):
-            highest, lowest = greatest(half, highest), least(where_greater(half, nothing, half, zero), lowest)
+        high, low = greatest(score, high), least(where_greater(score, none, score, still), low)
         weight = exponential_single(score)
         store(weights, at, low_half(weight))
         store(weights, at + WIDTH, high_half(weight))
         vector += 2
+    for half in (low_half(high), high_half(high)):
+        highest = greatest(half, highest)
+    for half in (low_half(low), high_half(low)):
+        lowest = least(half, lowest)
     while vector < end:
         if lanes == 1:
             score = multiply_add(load(packed.units, vector * WIDTH), minus, _vector_of(packed, rows, start, vector, weights))
@@ -525,6 +545,9 @@ def _weigh(packed, lanes, space, rows, start, begin, end):
         highest, lowest = greatest(score, highest), least(where_greater(score, nothing, score, zero), lowest)
         store(weights, vector * WIDTH, exponential(score))
         vector += 1
+    # The last vector of a segment reads weights beyond it, which must be numbers.
+    if lanes == 1:
+        store(weights, end * WIDTH, spread(1.0))
     store(space.limits, HIGHEST_SCORE, highest)
     store(space.limits, LOWEST_SCORE, lowest)
 
@@ -685,9 +708,13 @@ def _outside(packed, lanes, space, wide, start, marginals):
             store(scales, i, multiply(load(scales, i), above))
             if not segment.each:
                 _increase_own(taken, columns, segment, i, multiply(above, load(space.mask, WIDTH * min(height - i, WIDTH))))
-        kind = _kind(packed, lanes, x)
+        kind, in_place = _kind(packed, lanes, x), _in_place(packed, lanes, x)
         if wide or kind == ANYTHING:
             _outside_edges(columns, space, segment, wide)
+        elif in_place and marginals.singles.shape[0] > 0:
+            _outside_edges_in_place(columns, space, segment, marginals.singles, start)
+        elif in_place:
+            _outside_edges_in_place(columns, space, segment, marginals.doubles, start)
         elif kind == CHAIN:
             _outside_edges(columns, space, _known(segment, CHAIN), False)
         elif kind == CHART:
@@ -696,7 +723,7 @@ def _outside(packed, lanes, space, wide, start, marginals):
             _outside_edges(columns, space, _known(segment, PATH), False)
         else:
             _outside_edges(columns, space, _known(segment, TREE), False)
-        if lanes == 1:
+        if lanes == 1 and (wide or not in_place):
             _hand_out(packed, taken, start, packed.segments[x - 1, 8] if x > 0 else 0, packed.segments[x, 8], marginals)
 
 
@@ -716,6 +743,20 @@ def _outside_edges(columns, space, segment, wide):
             if segment.each and segment.part_moves:
                 _increase(taken, part + i, edges)
         _increase_still(outside, taken, columns, k, segment, whole)
+
+
+@inlined
+def _outside_edges_in_place(columns, space, segment, marginals, start):
+    """`_outside_edges` of a chain that writes its marginals."""
+    row = start * marginals.shape[1]
+    for k in range(segment.begin, segment.end):
+        first, whole = uint64(columns[k, 0]), spread(0.0)
+        value = spread(space.nodes[first])
+        for i in range(0, segment.height, WIDTH):
+            edges = multiply(load(space.weights, columns[k, 2] + i), load(space.buffers[0], i))
+            whole = add(whole, edges)
+            store(marginals, row + columns[k, 3] + i, multiply(value, edges))
+        space.outside[first] += space.nodes[first] * total(whole)
 
 
 @inlined
@@ -831,8 +872,8 @@ def _descend(packed, lanes, space, wide, lane, uniforms, waiting, parts):
 def _next(packed, chosen, waiting, top, parts, found):
     """Take the part of an edge; gives the node that comes next in preorder, how many others wait, and how many parts are found."""
     chosen = uint64(chosen)
-    if packed.edge_parts[chosen] < len(packed.used):
-        parts[found] = packed.used[packed.edge_parts[chosen]]
+    if packed.edge_entries[chosen] >= 0:
+        parts[found] = packed.edge_entries[chosen]
         found += 1
     node, second = packed.first[chosen], packed.second[chosen]
     if second > 0:
@@ -849,18 +890,29 @@ def _next(packed, chosen, waiting, top, parts, found):
 
 @uncounted
 def maximise(packed, lanes, rows, start, count, done, floor, scores, best):
-    """Scores of parts, from the first vectors on that are to be gathered and at least so high, and the best value of every node."""
+    """Scores of parts, from the first vectors on that are to be gathered and at least so high, and the best value of every node.
+
+    Where an item's scores are gathered from the first one on, and may be as low as they are, those of segments in place are not copied.
+    """
     for x in range(len(packed.segments)):
+        segment, kind = _segment(packed, lanes, x), _kind(packed, lanes, x)
+        in_place = _in_place(packed, lanes, x) and floor == -math.inf
         ready = packed.segments[x, 8] if lanes == 1 else vectors_of(packed, lanes)
         if ready > done:
-            gather(packed, lanes, rows, start, count, done, ready, scores)
+            if not in_place:
+                gather(packed, lanes, rows, start, count, done, ready, scores)
             if floor > -math.inf:
                 for at in range(done * WIDTH, ready * WIDTH, WIDTH):
                     store(scores, at, greatest(load(scores, at), spread(floor)))
             done = ready
-        segment, kind = _segment(packed, lanes, x), _kind(packed, lanes, x)
-        if kind == CHAIN:
-            _maximise_edges_of_chain(packed.columns, scores, best, _known(segment, CHAIN))
+        else:
+            in_place = False
+        if in_place and rows.singles.shape[0] > 0:
+            _maximise_edges_of_chain(packed.columns, 3, rows.singles, start * rows.singles.shape[1], best, segment)
+        elif in_place:
+            _maximise_edges_of_chain(packed.columns, 3, rows.doubles, start * rows.doubles.shape[1], best, segment)
+        elif kind == CHAIN:
+            _maximise_edges_of_chain(packed.columns, 2, scores, 0, best, segment)
         elif kind == CHART:
             _maximise_edges(packed.columns, scores, best, _known(segment, CHART))
         elif kind == PATH:
@@ -882,14 +934,17 @@ def _maximise_edges(columns, scores, best, segment):
 
 
 @inlined
-def _maximise_edges_of_chain(columns, scores, best, segment):
-    """Maxima for four vectors of nodes at a time, as in `_sum_edges_of_chain`; the last one of a segment may be repeated."""
+def _maximise_edges_of_chain(columns, place, scores, row, best, segment):
+    """Maxima for four vectors of nodes at a time, as in `_sum_edges_of_chain`; the last one of a segment may be repeated.
+
+    Scores stand at numbers of parts, or in a row at their entries.
+    """
     last = max(segment.height - 1, 0) // WIDTH * WIDTH
     for i in range(0, segment.height, 4 * WIDTH):
         one, two, three, four = spread(-math.inf), spread(-math.inf), spread(-math.inf), spread(-math.inf)
         at, bt, ct = min(i + WIDTH, last), min(i + 2 * WIDTH, last), min(i + 3 * WIDTH, last)
         for k in range(segment.begin, segment.end):
-            value, part = spread(best[uint64(columns[k, 0])]), columns[k, 2]
+            value, part = spread(best[uint64(columns[k, 0])]), row + columns[k, place]
             one, two = greatest(add(value, load(scores, part + i)), one), greatest(add(value, load(scores, part + at)), two)
             three = greatest(add(value, load(scores, part + bt)), three)
             four = greatest(add(value, load(scores, part + ct)), four)
@@ -900,14 +955,17 @@ def _maximise_edges_of_chain(columns, scores, best, segment):
 
 
 @uncounted
-def follow(packed, lanes, scores, best, lane, waiting, parts):
-    """The parts of the best derivation, and how many there are: of every node the first of the best edges, looked for again."""
+def follow(packed, lanes, rows, start, in_place, scores, best, lane, waiting, parts):
+    """The parts of the best derivation, and how many there are: of every node the first of the best edges, looked for again.
+
+    Scores are those of a row, where they stay in place.
+    """
     node, top, none, found = len(packed.node_parts) - 1, 0, len(packed.used), 0
     while node > 0:
         chosen, end = packed.begins[node], packed.begins[node + 1]
         if packed.node_parts[node] >= none:
             value = best[node * lanes + lane]
-            while chosen < end - 1 and _value(packed, scores, best, chosen, lanes, lane) != value:
+            while chosen < end - 1 and _value(packed, rows, start, in_place, scores, best, chosen, lanes, lane) != value:
                 chosen += 1
         else:
             highest = -math.inf
@@ -922,16 +980,21 @@ def follow(packed, lanes, scores, best, lane, waiting, parts):
 
 
 @inlined
-def _value(packed, scores, best, x, lanes, lane) -> float:
+def _value(packed, rows, start, in_place, scores, best, x, lanes, lane) -> float:
     x = uint64(x)
     value = best[uint64(packed.first[x] * lanes + lane)] + best[uint64(packed.second[x] * lanes + lane)]
-    return value + scores[uint64(packed.edge_parts[x] * lanes + lane)]
+    if not in_place:
+        return value + scores[uint64(packed.edge_parts[x] * lanes + lane)]
+    entry = packed.edge_entries[x]
+    if entry < 0:
+        return value
+    return value + (rows.singles[start, uint64(entry)] if rows.singles.shape[0] > 0 else rows.doubles[start, uint64(entry)])
 
 
 @uncounted
 def _take_apart(packed, ranking, rank, waiting, places, structure):
     """The derivation of a rank: goes on with first nodes, while second ones wait with their ranks."""
-    none, node, top = len(packed.used), len(packed.node_parts) - 1, 0
+    node, top = len(packed.node_parts) - 1, 0
     while node > 0:
         x, end = packed.begins[node], packed.begins[node + 1]
         while end - x > 1:
@@ -940,9 +1003,8 @@ def _take_apart(packed, ranking, rank, waiting, places, structure):
                 x = middle
             else:
                 end = middle
-        part = packed.edge_parts[x]
-        if part < none:
-            structure[packed.used[part]] += 1
+        if packed.edge_entries[x] >= 0:
+            structure[packed.edge_entries[x]] += 1
         node, second, rank = packed.first[x], packed.second[x], rank - ranking.starts[x]
         if second > 0:
             behind = ranking.counts[second]

@@ -47,4 +47,4 @@ def project(packed, rows, inside, begin, mean, gap, support, atoms):
 def _best_parts(packed, given, solver, scores, best, waiting):
     """Write the parts of the best structure along the residual, each as often as it is taken; gives how many, 0 if none is feasible."""
     maximise(packed, 1, given, 0, 1, vectors_of(packed, 1), -math.inf, scores, best)
-    return follow(packed, 1, scores, best, 0, waiting, solver.parts) if best[len(packed.node_parts) - 1] > -math.inf else 0
+    return follow(packed, 1, given, 0, False, scores, best, 0, waiting, solver.parts) if best[len(packed.node_parts) - 1] > -math.inf else 0

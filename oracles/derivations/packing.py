@@ -35,13 +35,10 @@ SEVERAL = 4
 """Items from which on these lie side by side, and not nodes, where that pays."""
 
 NEAR = 2**14
-"""Nodes and parts of which eight items are in the processor's own cache.
+"""Nodes and parts of which eight items are in the processor's own cache."""
 
-Parts that are neighbours in the event count twice: one instruction reads eight of one item, but eight items take one for each.
-"""
-
-SHORT = 2.0
-"""Factor: so many times as many vector instructions nodes side by side may take before items do without the cache."""
+FULL, SHORT = 1.1, 2.0
+"""Factors: so many times as many vector instructions nodes side by side may take before items do in that cache, and without it."""
 
 ENTRIES, STEPS, WAITING, UNITS, PLACES, ITEMS, ALIKE = range(7)
 """Places in `Packed.sizes`."""
@@ -59,7 +56,8 @@ class Packed(NamedTuple):
         levels: [l, 3], the first node, the first of the next level, and the flags.
         begins: [nodes + 1], the first edge of each node.
         first: [edges], the node that it leads to. ``second``: the other one; the empty item where there is none.
-        edge_parts: [edges], the part that it takes. ``node_parts``: [nodes], what all edges of a node take.
+        edge_parts: [edges], the part that it takes. ``edge_entries``: the entry of that, -1 for none.
+        node_parts: [nodes], what all edges of a node take.
         used: [parts], which entries of an event are parts at all. Numbers of parts from the next multiple of `WIDTH` on stand for none.
         straight: [vectors], whether `WIDTH` parts are neighbours in the event too.
         shares: [parts], how likely each is when all structures are. All 0 where nothing adds up to the same for all structures.
@@ -67,9 +65,10 @@ class Packed(NamedTuple):
         sizes: entries of an event, nodes in the longest derivation, how many of them wait at most, units of a structure or 0, numbers of
             parts and of none, from how many items on these are to lie side by side, and whether the units of all parts are 1.
         scale: the logarithm of the number of structures, parts by unit on average, and the limit of sizes of shifted scores.
-        segments: [s, 10], the first node, nodes, edges of each, the first column, flags, strides of first and second nodes and of parts,
-            how many vectors of parts it and all before need, and the kind.
-        columns: [c, 3], the first node, the second and the part of each edge of the first node of a segment.
+        segments: [s, 11], the first node, nodes, edges of each, the first column, flags, strides of first and second nodes and of parts,
+            how many vectors of parts it and all before need, the kind, and whether it is a chain whose parts are whole vectors of an event
+            that no other segment takes: passes read and write them there.
+        columns: [c, 4], the first node, the second, the part and its entry of each edge of the first node of a segment.
     """
 
     levels: Array
@@ -77,6 +76,7 @@ class Packed(NamedTuple):
     first: Array
     second: Array
     edge_parts: Array
+    edge_entries: Array
     node_parts: Array
     used: Array
     straight: Array
@@ -185,7 +185,8 @@ def _packed(derivations: Any, levels: list[_Level], reached: Array) -> Packed:
         return np.where(number < len(used), number, width)
 
     segments[:, 0] += shift
-    columns = np.stack([node(columns[:, 0]), node(columns[:, 1]), part(columns[:, 2])], 1)
+    padded = np.append(entries, np.zeros(max(nothings, 1), np.int64))
+    columns = np.stack([node(columns[:, 0]), node(columns[:, 1]), part(columns[:, 2]), padded[part(columns[:, 2])]], 1)
     # What all edges of a node take is a column too, so that all parts that a segment needs are in columns, and where it ends.
     ends = part(columns[:, 2]) + np.repeat(np.where(segments[:, 7] > 0, segments[:, 1] - 1, 0), segments[:, 2])
     needed = np.maximum.reduceat(np.where(columns[:, 2] < width, ends, -1), segments[:, 3]) if len(segments) else np.zeros(0, np.int64)
@@ -194,8 +195,9 @@ def _packed(derivations: Any, levels: list[_Level], reached: Array) -> Packed:
     edges_alone, edges_together = (-(-segments[:, 1] // WIDTH) * segments[:, 2]).sum(), (segments[:, 1] * segments[:, 2]).sum() / WIDTH
     blocks = entries.reshape(-1, WIDTH)
     straight = (np.arange(width).reshape(-1, WIDTH)[:, -1] < len(used)) & (np.diff(blocks, axis=1) == 1).all(1)
-    near = shift + len(counts) + width + WIDTH * int(straight.sum()) <= NEAR
-    together = near or edges_alone > SHORT * edges_together
+    direct = _in_place(segments, columns, blocks, straight, np.bincount(edges.parts, minlength=width)[:width])
+    near = shift + len(counts) + width <= NEAR
+    together = edges_alone > (FULL if near else SHORT) * edges_together
     padding = np.zeros(width - len(used) + WIDTH)
     of_sizes = derivations.sizes is not None
     packed = Packed(
@@ -204,6 +206,7 @@ def _packed(derivations: Any, levels: list[_Level], reached: Array) -> Packed:
         node(edges.first).astype(np.int32),
         node(edges.second).astype(np.int32),
         part(edges.parts).astype(np.int32),
+        np.append(used[order], -1)[edges.parts].astype(np.int32),
         np.concatenate([np.full(shift, width), part(edges.node_parts)]).astype(np.int32),
         used[order],
         straight,
@@ -211,11 +214,24 @@ def _packed(derivations: Any, levels: list[_Level], reached: Array) -> Packed:
         np.append(derivations.sizes.numpy()[used[order]].astype(float) if of_sizes else np.ones(len(used)), padding),
         np.array([derivations.parts, 0, 0, 0, width + max(nothings, 1), SEVERAL if together else np.iinfo(np.int64).max, not of_sizes]),
         np.array([0.0, 1.0, WIDE_SCORE_LIMIT if of_sizes and not any(level.joins for level in levels) else SCORE_LIMIT]),
-        segments,
+        np.column_stack([segments, direct]),
         columns,
     )
     _measure(packed, of_sizes=of_sizes)
     return packed
+
+
+def _in_place(segments: Array, columns: Array, blocks: Array, straight: Array, takers: Array) -> Array:
+    """Which segments are chains that read and write whole vectors of an event, of parts that one edge alone takes."""
+    good = straight & (takers.reshape(-1, WIDTH) == 1).all(1)
+    goes_on = good & (np.diff(blocks[:, 0], prepend=-1) == WIDTH)
+    good, breaks = np.append(good, False), np.append(np.cumsum(~goes_on), 0)
+    heights, starts = np.repeat(segments[:, 1], segments[:, 2]), columns[:, 2]
+    whole = (heights % WIDTH == 0) & (starts % WIDTH == 0)
+    first, last = np.where(whole, [starts, starts + heights - WIDTH], 0) // WIDTH
+    whole &= good[first] & (breaks[np.minimum(last, len(blocks))] == breaks[first])
+    own_vectors = np.diff(segments[:, 8], prepend=0) == segments[:, 1] * segments[:, 2] // WIDTH
+    return (segments[:, 9] == CHAIN) & own_vectors & (np.logical_and.reduceat(whole, segments[:, 3]) if len(segments) else own_vectors)
 
 
 class _Edges:
