@@ -8,16 +8,18 @@ result would be the zero tensor.
 
 from __future__ import annotations
 
-import abc
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
-from ..numerics import Total
+from ..kernels.gpu.first_use import Output
+from ..numerics import Total, share_rows
 from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming
+from .calls import Calls
 
 NONE = -1
 """No index."""
@@ -30,18 +32,15 @@ def wants_indices(call: str, as_indices: bool) -> bool:
     raise ValueError(f"`{call}` got as_indices={as_indices!r}; expected True or False")
 
 
-class IndexedStructures(abc.ABC):
+class IndexedStructures(Calls):
     """The compact form of an oracle's structures: what it is, and the ways from and to parts.
 
     A subclass whose structures have indices of a better form than sorted parts sets ``_indices_are_parts`` to False, and overrides
     `index_shape`, `_index_limit`, `_parts`, `_from_parts` and `_indices_of`, which state that form alone; everything else follows.
     """
 
-    name: ClassVar[str]
-    event_ndim: ClassVar[int]
     index_ndim: ClassVar[int] = 1
     """How many dimensions the indices of one structure have."""
-    _ignores_entries: ClassVar[bool]
     _indices_are_parts: ClassVar[bool] = True
 
     def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -146,8 +145,6 @@ class IndexedStructures(abc.ABC):
         parts = torch.arange(used.shape[-1], device=used.device).expand_as(place)
         return torch.full((*used.shape[:-1], most + 1), NONE, device=used.device).scatter_(-1, place, parts)[..., :most]
 
-    # What operations share.
-
     def _own_parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """One part for each index, ``[..., p]``."""
         return self._parts(indices, event_shape)[..., : math.prod(self.index_shape(event_shape))]
@@ -216,24 +213,44 @@ class IndexedStructures(abc.ABC):
                 "structures, or override `index_shape`, `_parts`, `_from_parts` and `_indices_of`"
             )
 
-    # What `Oracle` has.
+    # What operations share.
 
-    @abc.abstractmethod
-    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-        """See `Oracle.read_mask`."""
+    def _chosen(
+        self,
+        operation: str,
+        parameters: Tensor,
+        reference: Callable[..., Tensor],
+        *others: Tensor,
+        output: Output = ((), None),
+        as_indices: bool = False,
+    ) -> Tensor:
+        """The structures ``[*batch, *leading, *event]`` that an operation chooses, or their indices ``[*batch, *leading, *index]``.
 
-    @abc.abstractmethod
-    def binary_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-        """See `Oracle.binary_mask`."""
+        Args:
+            operation: the name of kernels for structures; those for indices have ``_parts`` behind it.
+            parameters: natural parameters.
+            reference: structures [b, *leading, *event] of rows and others.
+            others: as in `_run`.
+            output: the leading dimensions, and the dtype of structures.
+            as_indices: which of both.
+        """
+        event, (leading, dtype) = self._event(parameters), output
+        if not as_indices:
+            dense = (*leading, *event), dtype
+            return self._run(operation, parameters, (dense,), lambda *rows: (reference(*rows),), *others)[0]
 
-    @abc.abstractmethod
-    def _check_sizes(self, call: str, event: tuple[int, ...]) -> None: ...
+        def numbered(*given: Tensor) -> tuple[Tensor]:
+            """By whatever computes dense structures."""
+            structures = self._chosen(operation, given[0], reference, *given[1:], output=output)
+            return (self._parts(self._of_dense(structures), event)[..., : self._written_parts(event)] + 1,)
 
-    @abc.abstractmethod
-    def _cleaned(self, scores: Tensor) -> Tensor: ...
-
-    @abc.abstractmethod
-    def _cut(self, values: Tensor, inside: Tensor | None, dtype: torch.dtype) -> Tensor: ...
+        # Kernels write 1 + part, and leave 0 where there is none.
+        written = (*leading, self._written_parts(event)), torch.int64
+        shared = parameters if others else share_rows(parameters, self.event_ndim)
+        (numbers,) = self._run(f"{operation}_parts", shared, (written,), numbered, *others)
+        indices = self._from_parts(numbers - 1, event)
+        batch = parameters.shape[: parameters.ndim - self.event_ndim]
+        return indices.expand((*batch, *indices.shape[len(batch) :]))
 
 
 def looked_up(values: Tensor, parts: Tensor) -> Tensor:

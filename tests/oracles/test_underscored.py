@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structgrad
 from structgrad.oracles import AVAILABLE_ORACLES, make_oracle
-from structgrad.oracles.capabilities import Oracle
+from structgrad.oracles.capabilities.calls import Calls
 
 PACKAGE = Path(structgrad.__file__).parent
 EXAMPLES = {"subset": "subset[k=1]"}
@@ -23,7 +23,7 @@ OTHERS = ("owner._parameters",)
 @functools.cache
 def underscored() -> frozenset[str]:
     kinds = {kind for name in AVAILABLE_ORACLES for kind in type(make_oracle(EXAMPLES.get(name, name))).__mro__}
-    named = {name for kind in kinds if issubclass(kind, Oracle) for name in vars(kind)}
+    named = {name for kind in kinds if issubclass(kind, Calls) for name in vars(kind)}
     return frozenset(name for name in named if name.startswith("_") and not name.startswith(("__", "_abc")))
 
 

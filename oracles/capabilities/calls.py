@@ -1,0 +1,258 @@
+"""The way of a call: check the scores, complete their padding, select a kernel, run it or the reference, cut the results back."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..kernels.gpu.first_use import Output, Reference
+from ..kernels.switch import SERVING
+from ..numerics import HALF, in_single, share_rows, zero_ignored
+from ..options import Configured
+from ..tensor_kinds import check_dense
+from .derivatives import unsqueeze_event
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+"""What lengths may be: a mask is none, and torch cannot compare the other ones."""
+
+FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""What scores may be."""
+
+MOST_KNOWN = 1024
+"""Shapes of scores that an oracle keeps in mind."""
+
+
+class Calls(Configured, abc.ABC):
+    """Calls of a structure's operations, on rows of scores that share an event shape.
+
+    An operation begins with `_parameters`, lets `_run` compute, and ends with `_cut`. What a structure states for that comes first here.
+    """
+
+    name: ClassVar[str]
+    event_ndim: ClassVar[int]
+    kernel: ClassVar[str | None] = None
+    layout: ClassVar[str] = ""
+    _ignores_entries: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
+        """Raise ValueError where no score tensor of this oracle has such a shape."""
+
+    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        """Boolean ``[*event]``: which entries are parts. The others are ignored: never read, and 0 in every result."""
+        return torch.ones(event_shape, dtype=torch.bool, device=device)
+
+    def binary_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        """Boolean ``[*event]``: which parts are 0/1, all where not overridden. The others count how often a structure uses something."""
+        return torch.ones(event_shape, dtype=torch.bool, device=device)
+
+    def kernel_options(self) -> tuple[Any, ...]:
+        """The scalars that the kernels take after their arrays."""
+        return ()
+
+    def natural_parameters(self, scores: Tensor) -> Tensor:
+        """Scores θ to natural parameters η, ``p(z) ∝ exp⟨η, z⟩``, differentiable: the scores themselves where not overridden."""
+        return scores
+
+    def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The greatest length of an item; several where items have several lengths, in a last dimension of ``lengths``."""
+        return (event_shape[0],)
+
+    def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        """Boolean ``[*batch, *event]``, broadcastable: what an item of these lengths uses."""
+        positions = torch.arange(event_shape[0], device=lengths.device)
+        return unsqueeze_event(positions < lengths.unsqueeze(-1), len(event_shape) - 1)
+
+    def _inside_padded(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        """`_inside` of an event that `_complete` has made: the same, but where what it adds is not beyond the item by its place."""
+        return self._inside(event_shape, lengths)
+
+    def _parts_inside(self, event_shape: tuple[int, ...], inside: Tensor) -> Tensor:
+        """Of what is inside, which are parts: those of the whole event, but for structures whose parts depend on the length."""
+        return inside & self.read_mask(event_shape, inside.device)
+
+    def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Scores ``[*batch, *event]`` with the one free completion in their padding; the event may grow, results are cut back."""
+        return torch.where(self._inside(self._event(scores), lengths), scores, -math.inf)
+
+    def check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
+        """Raise ValueError where the log-partition of scores of such a shape is out of reach."""
+
+    # Check, and complete.
+
+    def _parameters(self, call: str, scores: Tensor, lengths: Tensor | None, *, sums: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Natural parameters, at least float32, with their padding completed, and which entries are inside (None for all), or ValueError.
+
+        With ``sums``, ValueError also where the log-partition of such scores is out of reach.
+        """
+        valid, inside = self._prepared(call, scores, lengths, sums=sums)
+        return self.natural_parameters(in_single(valid, self.event_ndim) if valid.dtype in HALF else valid), inside
+
+    def _prepared(self, call: str, scores: Tensor, lengths: Tensor | None, *, sums: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Valid scores with their padding completed, and which entries are inside (None for all), or ValueError.
+
+        Values are looked at on the CPU alone: elsewhere it would synchronise.
+        """
+        # Shapes and dtypes in which nothing was found wrong are kept: to look them up takes less time than the checks.
+        if not isinstance(scores, Tensor) or (scores.layout, scores.shape, scores.dtype, sums) not in self._fitting:
+            self.check_scores(call, scores)
+            if sums:
+                self.check_marginals(call, self._event(scores))
+            if len(self._fitting) == MOST_KNOWN:
+                self._fitting.clear()
+            self._fitting.add((scores.layout, scores.shape, scores.dtype, sums))
+        inside = None
+        if lengths is not None:
+            self.check_lengths(call, scores, lengths)
+            inside = self._inside(self._event(scores), lengths).expand_as(scores)
+            scores = torch.where(inside, scores, 0)
+        elif scores.is_neg():  # a view of torch's that NumPy does not know
+            scores = scores.resolve_neg()
+        if scores.is_cpu:
+            plain = scores.detach() if scores.requires_grad else scores
+            # One cheap pass first: errors in ignored entries are allowed, and rare.
+            if kernels.reach(share_rows(plain, self.event_ndim) if 0 in plain.stride() else plain) == 3:
+                bad = ~(plain < math.inf) & self.read_mask(self._event(scores), scores.device)
+                if bool(bad.any()):
+                    raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
+        return scores if lengths is None else self._complete(scores, lengths), inside
+
+    def check_scores(self, call: str, scores: Tensor) -> None:
+        """Raise ValueError, in the name of a call, for scores of another type or shape; their values are not looked at."""
+        if not isinstance(scores, Tensor) or scores.dtype not in FLOATING:
+            got, do = (
+                (f"dtype {scores.dtype}", "scores.float()")
+                if isinstance(scores, Tensor)
+                else (type(scores).__name__, "torch.as_tensor(scores)")
+            )
+            raise ValueError(f"`{call}` got scores of {got}; expected a floating-point torch.Tensor, as {do} gives")
+        check_dense(call, "scores", scores)
+        if scores.ndim < self.event_ndim:
+            raise ValueError(
+                f"`{call}` got scores of shape {tuple(scores.shape)}; expected [*batch, *event] with {self.event_ndim} event dimension(s)"
+            )
+        self._check_sizes(call, self._event(scores))
+
+    def _check_sizes(self, call: str, event: tuple[int, ...]) -> None:
+        if 0 in event:
+            raise ValueError(f"`{call}` got event shape {event}; expected at least one part in every dimension")
+        self._check_event(call, event)
+
+    def check_lengths(self, call: str, scores: Tensor, lengths: Tensor) -> None:
+        """Raise ValueError for lengths that scores ``[*batch, *event]`` do not have, in the name of a call or of the argument."""
+        limits = self.length_limits(self._event(scores))
+        one = () if len(limits) == 1 else (len(limits),)
+        batch = scores.shape[: scores.ndim - self.event_ndim]
+        if not isinstance(lengths, Tensor) or lengths.dtype not in INTEGERS or lengths.shape not in ((*batch, *one), one):
+            got = f"{lengths.dtype} of shape {tuple(lengths.shape)}" if isinstance(lengths, Tensor) else type(lengths).__name__
+            each = "one length" if len(limits) == 1 else f"{len(limits)} lengths"
+            raise ValueError(f"`{call}` got lengths: {got}; expected an integer tensor of shape {(*batch, *one)}, {each} per item")
+        if lengths.device != scores.device:
+            raise ValueError(
+                f"`{call}` got lengths on {lengths.device} for scores on {scores.device}; expected one device: move them by "
+                "lengths.to(scores.device)"
+            )
+        # Values are looked at on the CPU alone, and the limits brought to no other device: either would make the host wait.
+        if lengths.device.type != "cpu":
+            return
+        inside = (lengths >= 1) & (lengths <= torch.tensor(limits if one else limits[0]))
+        if not bool(inside.all()):
+            wrong = lengths[~inside] if not one else lengths.reshape(-1, *one)[~inside.reshape(-1, *one).all(-1)]
+            least, most = ([1] * len(limits), list(limits)) if one else (1, limits[0])
+            raise ValueError(
+                f"`lengths` must be between {least} and {most} for scores of shape {tuple(scores.shape)}, got {wrong[0].tolist()}"
+                + (f". {self.layout}" if self.layout else "")
+            )
+
+    # Select, and run.
+
+    def _run(
+        self, operation: str, parameters: Tensor, outputs: Sequence[Output], reference: Reference, *others: Tensor
+    ) -> Sequence[Tensor]:
+        """Results ``[*batch, ...]`` of an operation on natural parameters ``[*batch, *event]`` and others like them, without gradients.
+
+        Rows that `Tensor.expand` made are computed once. A kernel computes what it can, and the reference everything else.
+        """
+        rows = parameters.detach() if parameters.requires_grad else parameters
+        plain = rows.ndim == self.event_ndim + 1 and (rows.shape[0] <= 1 or rows.stride(0) != 0)
+        batch = distinct = rows.shape[: rows.ndim - self.event_ndim]
+        if not plain:
+            shared = rows if others else share_rows(rows, self.event_ndim)
+            distinct, rows = shared.shape[: len(batch)], shared.reshape(-1, *self._event(rows))
+            others = tuple(other.reshape(len(rows), *other.shape[len(batch) :]) for other in others)
+        kernel = self._kernel(operation, rows)
+        results: Sequence[Tensor]
+        if kernel is None:
+            found = zip(reference(rows, *others), outputs, strict=True)
+            # Log-partitions stay in their dtype: differences of them are taken.
+            results = [value if not shape else kernels.converted(value, dtype or rows.dtype) for value, (shape, dtype) in found]
+        else:
+            kernel = kernel.drawing(*others) if operation.startswith("sample") else kernel
+            results = kernel.computed((rows, *others), outputs, reference)
+        if plain:
+            return results
+        return [each.reshape((*distinct, *each.shape[1:])).expand((*batch, *each.shape[1:])) for each in results]
+
+    @final
+    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
+        """The compiled kernel of an operation on rows [b, *event], or None where the torch reference is to run."""
+        if not SERVING.get() or rows.dtype not in kernels.FLOATING:
+            return None
+        if not rows.is_cpu or kernels.gpu.interpreting():
+            return self._device_kernel(operation, rows)
+        key = operation, rows.shape
+        if key not in self._kernels:
+            if len(self._kernels) == MOST_KNOWN:
+                self._kernels.clear()
+            self._kernels[key] = self._select(operation, rows)
+        return self._kernels[key]
+
+    def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
+        """The kernel of an operation on the CPU for rows of this shape."""
+        return kernels.find(self.kernel, operation, rows, self.kernel_options())
+
+    def _device_kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
+        """The kernel of an operation on a GPU."""
+        return None
+
+    @cached_property
+    def _fitting(self) -> set[tuple[Any, ...]]:
+        """Layouts, shapes and dtypes of scores in which nothing was found wrong, and whether their sums are within reach."""
+        return set()
+
+    @cached_property
+    def _kernels(self) -> dict[tuple[str, torch.Size], kernels.Kernel | None]:
+        """The kernels on the CPU that were selected before, by operation and shape of rows."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Options: caches stay in their process."""
+        return {name: value for name, value in vars(self).items() if name not in ("_fitting", "_kernels")}
+
+    # Cut back.
+
+    def _cleaned(self, scores: Tensor) -> Tensor:
+        """Scores with ignored entries at 0."""
+        return zero_ignored(scores, self.read_mask(self._event(scores), scores.device)) if self._ignores_entries else scores
+
+    def _cut(self, values: Tensor, inside: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """Results in a dtype, 0 for what is not inside, without what `_complete` added to the event; leading dimensions as they are."""
+        if inside is not None:
+            for dim in range(-self.event_ndim, 0):
+                values = values.narrow(dim, 0, inside.shape[dim])
+            values = torch.where(inside, values, 0)
+        return values if values.dtype == dtype else values.to(dtype)
+
+    def _event(self, scores: Tensor) -> tuple[int, ...]:
+        return tuple(scores.shape[scores.ndim - self.event_ndim :])
+
+    def _rows(self, values: Tensor) -> Tensor:
+        """[*batch, *event] -> [b, *event]; a reshape takes a microsecond where nothing is to be done."""
+        return values if values.ndim == self.event_ndim + 1 else values.reshape(-1, *self._event(values))
