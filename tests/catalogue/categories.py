@@ -55,28 +55,6 @@ def one_hot(s: Setting, chosen: list[int]) -> Tensor:
     return torch.nn.functional.one_hot(torch.tensor(chosen), s.case.event[-1]).double().reshape(s.case.event)
 
 
-def of_bits(s: Setting, weight: Callable[[float, float, bool, bool], float]) -> Tensor:
-    """Pair by pair and bit by bit: the difference of the losses, times ``weight(u, φ, b, b̃)``."""
-    count, rows = s.estimator.num_pairs, s.scores.reshape(-1, 2)
-    uniforms = torch.rand(count, len(rows), generator=s.generator, dtype=torch.float64).tolist()
-    logits = [float(row[1] - row[0]) for row in rows]
-    result = torch.zeros_like(rows)
-    for pair in uniforms:
-        sigmoids = [0.5 * (1 + math.tanh(phi / 2)) for phi in logits]
-        first = [u > 1 - p for u, p in zip(pair, sigmoids, strict=True)]
-        second = [u < p for u, p in zip(pair, sigmoids, strict=True)]
-        difference = float(s.loss(one_hot(s, [int(b) for b in first])) - s.loss(one_hot(s, [int(b) for b in second])))
-        for i, phi in enumerate(logits):
-            if math.isfinite(phi):
-                value = difference * weight(pair[i], phi, first[i], second[i]) / count
-                result[i] += torch.tensor([-value, value], dtype=torch.float64)
-    return result.reshape(s.case.event)
-
-
-def disarm_weight(u: float, phi: float, first: bool, second: bool) -> float:
-    return 0.0 if first == second else 0.5 * (-1) ** int(second) / (1 + math.exp(-abs(phi)))
-
-
 def arsm(s: Setting) -> Tensor:
     """Every exchange anew, the one of a part with itself too."""
     parts, scores = s.case.event[-1], s.scores.reshape(-1, s.case.event[-1]).numpy()
@@ -225,8 +203,6 @@ def path_quadrature(s: Setting) -> Tensor:
 
 
 FORMULAS: dict[str, Formula] = {
-    "arm": lambda s: of_bits(s, lambda u, phi, first, second: u - 0.5),
-    "disarm": lambda s: of_bits(s, disarm_weight),
     "arsm": arsm,
     "local_expectation": local_expectation,
     "rebar": rebar,

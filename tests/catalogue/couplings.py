@@ -52,7 +52,9 @@ def chance(p: list[float], node: Node) -> float:
     return right / (left + right) if left + right > 0 else 0.5
 
 
-def disarm(tree: Callable[[list[float]], list[Node]]) -> Formula:
+def disarm(tree: Callable[[list[float]], list[Node]], *, integrated: bool = True) -> Formula:
+    """With the uniforms integrated out given the pair, or as they are, for bits."""
+
     def formula(s: Setting) -> Tensor:
         laws, parts = probabilities(s), s.case.event[-1]
         uniforms = torch.rand(s.estimator.num_pairs, len(laws), parts - 1, generator=s.generator, dtype=torch.float64).tolist()
@@ -79,6 +81,7 @@ def disarm(tree: Callable[[list[float]], list[Node]]) -> Formula:
                         continue
                     on_a, on_b = k in ends[0][i][1], k in ends[1][i][1]
                     weight = (a - b) * max(sigma, 1 - sigma) if on_a and on_b else on_a * (a - sigma) - on_b * (b - sigma)
+                    weight = weight if integrated else 2 * pair[i][k] - 1
                     for side, sign in ((right, 1), (left, -1)):
                         for c in side:
                             total[i, c] += half * weight * sign * p[c] / sum(p[other] for other in side) / len(uniforms)
@@ -153,6 +156,8 @@ def antithetic_pairs(s: Setting) -> Tensor:
 
 
 FORMULAS: dict[str, Formula] = {
+    "arm": disarm(halves, integrated=False),
+    "disarm": disarm(halves),
     "disarm_sb": disarm(sticks),
     "disarm_tree": disarm(halves),
     "carms": carms,

@@ -30,42 +30,8 @@ def walk_of_tied_chain(row: np.ndarray) -> np.ndarray:
     lines, tags = row.shape
     length = lines - tags
     edges = np.stack([row[i] + (row[length:] if i else np.zeros((tags, tags))) for i in range(length)])
-    expected = walk_of_chain(edges)
+    expected = walk_of_derivations(LinearChain(), edges)
     return np.concatenate([expected.sum(1), expected[1:].sum(0)])
-
-
-def walk_of_chain(row: np.ndarray) -> np.ndarray:
-    """The law of the tag before, given the tag after, from the last to the first; and the expected structure under it."""
-    length, tags = row.shape[:2]
-    values, steps = [row[0, 0]], []
-    for i in range(1, length):
-        found = [sparsemax(values[-1] + row[i, :, c]) for c in range(tags)]
-        values.append(np.array([value for value, _ in found]))
-        steps.append(np.stack([p for _, p in found], axis=1))
-    expected, here = np.zeros_like(row), sparsemax(values[-1])[1]
-    for i in range(length - 1, 0, -1):
-        expected[i] = steps[i - 1] * here
-        here = expected[i].sum(1)
-    expected[0, 0] = here
-    return expected
-
-
-def walk_of_alignment(row: np.ndarray) -> np.ndarray:
-    """The law of the cell before, given the cell after; and the expected structure under it."""
-    values, steps = np.full(row.shape, -math.inf, row.dtype), {}
-    for i, j in np.ndindex(*row.shape):
-        before = [(i - 1, j - 1), (i - 1, j), (i, j - 1)]
-        reached = np.array([values[cell] if min(cell) >= 0 else -math.inf for cell in before])
-        best, p = (0.0, np.zeros(3, row.dtype)) if i == j == 0 else sparsemax(reached)
-        values[i, j] = row[i, j] + best
-        steps[i, j] = list(zip(before, p, strict=True))
-    expected = np.zeros_like(row)
-    expected[-1, -1] = 1
-    for cell in reversed(list(np.ndindex(*row.shape))):
-        for previous, p in steps[cell]:
-            if p.real > 0:
-                expected[previous] += p * expected[cell]
-    return expected if values[-1, -1].real > -math.inf else 0 * expected
 
 
 def walk_of_derivations(oracle: Any, row: np.ndarray) -> np.ndarray:
@@ -88,12 +54,10 @@ def walk_of_derivations(oracle: Any, row: np.ndarray) -> np.ndarray:
     return expected[:-1].reshape(row.shape)
 
 
-STATED = (Constituency, ProjectiveTree, ShiftReduce, Subset, *DERIVED.values())
+STATED = (LinearChain, Alignment, Constituency, ProjectiveTree, ShiftReduce, Subset, *DERIVED.values())
 
 WALKS: dict[type[Any], Callable[[Any, np.ndarray], np.ndarray]] = {
-    LinearChain: lambda oracle, row: walk_of_chain(row),
     TiedChain: lambda oracle, row: walk_of_tied_chain(row),
-    Alignment: lambda oracle, row: walk_of_alignment(row),
     **dict.fromkeys(STATED, walk_of_derivations),
 }
 """From an oracle and natural parameters [*event]."""

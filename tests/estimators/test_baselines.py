@@ -11,14 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from structgrad.estimators import ConstantBaseline, LearnedBaseline, Loss, NormalisedRewards, Reinforce, RunningMeanBaseline, half_variance
+from structgrad.estimators import ConstantBaseline, LearnedBaseline, Loss, NormalisedRewards, RunningMeanBaseline, half_variance
 from structgrad.estimators.learned_baseline import FIT_SAMPLES, readable
-from structgrad.estimators.score_function import scores_of
 from structgrad.oracles import Categorical
 from tests.estimator_cases import LOSSES, numbers, oracles, table_loss, three_classes
 from tests.helpers import OracleCase, enumerate_truth, pulled_back, seeded, structures
 
-SCORES, TABLE, GRADIENT = three_classes()
+SCORES, TABLE, _ = three_classes()
 P = SCORES.softmax(-1)
 
 
@@ -48,11 +47,6 @@ def test_a_learned_baseline_learns_by_regression_and_leaves_the_rest_alone(weigh
     torch.testing.assert_close(found, torch.autograd.grad((rates * known).sum(), scores)[0])
     # d/db λ (1/N) Σ (L − b)² = −2λ (L̄ − b), and the surrogate's value is L̄.
     torch.testing.assert_close(of_module, -2 * weight * (rates * (value.detach() - 0.7)).sum())
-
-
-def test_without_a_module_it_is_reinforce() -> None:
-    ours = LearnedBaseline(num_samples=2).gradient(table_loss, Categorical(), SCORES.expand(9, 3), generator=seeded())
-    assert torch.equal(ours, Reinforce(2).gradient(table_loss, Categorical(), SCORES.expand(9, 3), generator=seeded()))
 
 
 @oracles
@@ -135,19 +129,6 @@ def test_the_gradient_of_half_the_variance(case: OracleCase, n: int) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
 
-@oracles
-def test_the_scores_of_single_samples(case: OracleCase) -> None:
-    """Their mean under the law is 0, and that of a structure is ``z − μ`` where scores are natural parameters."""
-    scores = numbers(*case.event)
-    truth, space = enumerate_truth(case, scores), structures(case)
-    single = scores_of(case.oracle, space, scores)
-    torch.testing.assert_close(
-        torch.einsum("s,s...->...", truth.probabilities[0], single), torch.zeros(case.event, dtype=torch.float64), rtol=0, atol=1e-13
-    )
-    if case.potentials is None:
-        torch.testing.assert_close(single, space - truth.marginals[0], rtol=1e-12, atol=1e-13)
-
-
 def test_a_variance_of_one_sample_is_refused() -> None:
     with pytest.raises(ValueError, match="`half_variance` got losses of 1 samples; expected at least 2"):
         half_variance(torch.zeros(1), torch.zeros(1))
@@ -158,25 +139,3 @@ def test_the_running_mean_moves_after_use() -> None:
     updated = estimator.observed(losses)
     assert estimator == RunningMeanBaseline(mean=2.0, decay=0.75)
     assert updated == replace(estimator, mean=0.75 * 2.0 + 0.25 * 4.0)
-
-
-def test_a_surrogate_may_be_handed_over_as_it_is() -> None:
-    surrogate = RunningMeanBaseline().surrogate(table_loss, Categorical(), SCORES.clone().requires_grad_(), generator=seeded())
-    assert surrogate.requires_grad
-    assert RunningMeanBaseline().observed(surrogate).mean == pytest.approx(0.1 * float(surrogate.detach()))
-
-
-def test_warming_up_follows_the_recursion() -> None:
-    values = []
-
-    def loss(z: Tensor) -> Tensor:
-        values.append(table_loss(z))
-        return values[-1]
-
-    warmed = RunningMeanBaseline(decay=0.8).warmed_up(loss, Categorical(), SCORES, generator=seeded())
-    losses = values[0].flatten().tolist()
-    assert len(losses) == 64
-    mean = losses[0]
-    for value in losses[1:]:
-        mean = 0.8 * mean + 0.2 * value
-    assert warmed.mean == pytest.approx(mean)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -77,21 +76,6 @@ def test_the_mean_of_relax_is_the_exact_gradient_for_every_network(logit: float,
         torch.testing.assert_close(integrated(relax, curved, logit, monkeypatch), exact, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("event", [(3,), (2, 3)], ids=str)
-@pytest.mark.parametrize("estimator", [Rebar(), Rebar(0.6, 1.5), Relax(0.5, 0.7)], ids=str)
-def test_the_mean_on_more_parts(event: tuple[int, ...], estimator: Rebar) -> None:
-    """Within 5 standard errors; RELAX with a network."""
-    oracle, scores = Categorical() if len(event) == 1 else IndependentCategoricals(), numbers(*event)
-    weights = numbers(*event, seed=1)
-    loss = lambda z: (1.5 * (z * weights).flatten(-len(event)).sum(-1)).sin() + (z * weights).square().flatten(-len(event)).sum(-1)  # noqa: E731
-    if isinstance(estimator, Relax):
-        estimator = replace(estimator, control=Pointwise(3) if len(event) == 1 else network(event))
-    found = estimator.gradient(loss, oracle, scores.expand(200_000, *event), generator=seeded())
-    error = found.std(0) / math.sqrt(len(found))
-    assert bool(((found.mean(0) - exact_truth(loss, oracle, scores).gradient).abs() <= 5 * error).all())
-    assert bool((error < 0.01).all())
-
-
 @pytest.mark.parametrize("with_loss", [True, False])
 def test_the_squared_norm_and_its_derivatives(with_loss: bool) -> None:
     """That of `gradient` from the same seed, and by finite differences in η, log τ and a weight of the network."""
@@ -116,22 +100,6 @@ def test_the_squared_norm_and_its_derivatives(with_loss: bool) -> None:
             first[0] -= sign * step
         slope = (differences[0] - differences[1]) / (2 * step)
         assert float(gradient.view(-1)[0]) == pytest.approx(slope, rel=1e-5, abs=1e-7)
-
-
-def variance(estimator: Rebar, loss: Loss, scores: Tensor) -> float:
-    return float(
-        estimator.gradient(loss, IndependentCategoricals(), scores.expand(20_000, *scores.shape), generator=seeded(9)).var(0).sum()
-    )
-
-
-def test_tuning_lowers_the_variance_and_leaves_the_estimator_alone() -> None:
-    scores, loss = numbers(3, 2), lambda z: (z[..., 1].sum(-1) - 1.3).square()
-    before = Rebar(eta=0.2, temperature=3.0)
-    after = before.tuned(loss, IndependentCategoricals(), scores.expand(128, 3, 2), generator=seeded())
-    assert before == Rebar(eta=0.2, temperature=3.0)
-    assert after.eta > 0.4
-    assert after.temperature < 2.0
-    assert variance(after, loss, scores) < 0.7 * variance(before, loss, scores)
 
 
 def test_settings_in_a_loop_of_ones_own() -> None:

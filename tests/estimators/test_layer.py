@@ -21,10 +21,9 @@ from structgrad.estimators import (
     ProximalPolicy,
     RunningMeanBaseline,
     StructuredLayer,
-    make_estimator,
     train_step,
 )
-from structgrad.oracles import Categorical, LinearChain, Subset, WarmStart, make_oracle
+from structgrad.oracles import Categorical, LinearChain, WarmStart
 from structgrad.oracles.capabilities import Oracle
 from tests.estimator_cases import numbers, table_loss
 
@@ -124,12 +123,6 @@ def test_copies_go_on_by_themselves() -> None:
         assert len({id(parameter) for other in (layer, *copies) for parameter in other.parameters()}) == 3 * len([*layer.parameters()])
         for other in copies:
             assert other.learnt.get_submodule("module" if other.learnt else "") is getattr(other.estimator, "module", other.learnt)
-
-
-def test_seeds_decide() -> None:
-    first, same, other = (StructuredLayer(ORACLE, "reinforce", seed=seed).surrogate(table_loss, scores_of()) for seed in (1, 1, 2))
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
 
 
 def test_evaluation() -> None:
@@ -324,13 +317,6 @@ def test_a_step_asks_for_training_and_for_all_parameters() -> None:
         train_step(layer, optimiser, lambda: scores, table_loss)
     with pytest.raises(ValueError, match=r"^`train_step` got a layer in evaluation; expected one in training: call layer.train\(\) first$"):
         train_step(layer.eval(), optimiser, lambda: scores, table_loss)
-
-
-def test_names_and_estimators_are_the_same() -> None:
-    layer = StructuredLayer("subset[k=2]", "imle[lambda=2.5]")
-    assert layer.oracle == Subset(2)
-    assert layer.estimator == make_estimator("imle[lambda=2.5]") == make_estimator(layer.estimator)
-    assert make_oracle(layer.oracle) is layer.oracle
 
 
 @pytest.mark.parametrize("lengths", [None, torch.tensor([3, 4])], ids=["whole", "shorter"])

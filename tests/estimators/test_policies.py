@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import pickle
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,31 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from structgrad.estimators import (
-    ConstantBaseline,
     Estimator,
-    Loss,
     ProximalPolicy,
-    Reinforce,
     StepConditionalMean,
     StepGreedy,
     StepLearned,
     StepLeaveOneOut,
     StepOptimal,
-    StepPPO,
-    StepReinforce,
-    StepSampled,
     make_estimator,
 )
 from structgrad.oracles import ShiftReduce
 from structgrad.suites.measures.bias import Sampling, measure
-from structgrad.suites.truth import exact_truth
-from structgrad.suites.truth.replay import hooked
 from tests.estimator_cases import LOSSES, VARIANTS, numbers, oracles
 from tests.helpers import OracleCase, derivations, enumerate_truth, make_scores, seeded, shift_reduce_policy, structures
-from tests.laws.test_estimator_forbidden import forbidding_scores
 
 NORMALIZATIONS = ("local", "global")
-REGIMES = (0.05, 1.0, 10.0, 50.0, "ties", "equal", "masked")
 EXACTLY = Sampling(tier="exact")
 
 
@@ -48,36 +35,7 @@ def derivation_case(normalization: Any, leaves: int) -> OracleCase:
 
 
 normalizations = pytest.mark.parametrize("normalization", NORMALIZATIONS)
-small = pytest.mark.parametrize("case", [derivation_case(n, leaves) for n in NORMALIZATIONS for leaves in (1, 2, 3, 4)], ids=str)
 four = pytest.mark.parametrize("case", [derivation_case(n, 4) for n in NORMALIZATIONS], ids=str)
-
-
-def feasible_scores(case: OracleCase, regime: float | str) -> Tensor:
-    """One row of a regime; with forbidden parts, and still something to decide, where there is a choice at all."""
-    rows = make_scores(case, regime, rows=20, seed=3)
-    if regime == "masked":
-        forbidden = (rows == -math.inf).flatten(1).any(-1)
-        left = (enumerate_truth(case, rows).probabilities > 0).sum(-1)
-        rows = rows[forbidden & (left >= min(2, len(structures(case))))]
-    return rows[-1]
-
-
-# The score function.
-
-
-@pytest.mark.parametrize("regime", REGIMES, ids=str)
-@small
-def test_the_scores_of_the_actions_add_up(case: OracleCase, regime: float | str) -> None:
-    """A constant baseline needs no policy: the same samples give the same estimate."""
-    scores, loss = make_scores(case, regime, rows=20), LOSSES["smooth"](case)
-    for ours, theirs in (
-        (StepReinforce(), Reinforce()),
-        (StepReinforce(value=0.7, num_samples=3), ConstantBaseline(0.7, num_samples=3)),
-        (StepLearned(num_samples=2), Reinforce(2)),
-        (StepPPO(inner_steps=1, value=0.7, num_samples=3), ConstantBaseline(0.7, num_samples=3)),
-    ):
-        found = ours.gradient(loss, case.oracle, scores, generator=seeded())
-        torch.testing.assert_close(found, theirs.gradient(loss, case.oracle, scores, generator=seeded()), rtol=1e-12, atol=1e-12)
 
 
 class Critic(nn.Module):
@@ -93,71 +51,13 @@ class Critic(nn.Module):
         return self.weight * (scores.sum(-1).sin() + 2)
 
 
-def with_prefix_baselines(case: OracleCase) -> list[Estimator[Any]]:
-    return [StepGreedy(), StepConditionalMean(), StepOptimal(), StepLearned(Critic(case)), StepLeaveOneOut(2), StepLeaveOneOut(3)]
-
-
-@pytest.mark.parametrize("regime", REGIMES, ids=str)
-@small
-def test_no_baseline_of_the_prefix_moves_the_mean(case: OracleCase, regime: float | str) -> None:
-    scores, loss = feasible_scores(case, regime), LOSSES["smooth"](case)
-    truth = exact_truth(loss, case.oracle, scores)
-    norm, rounding = float(truth.gradient.norm()), 1e-14 * (abs(truth.value) + math.sqrt(truth.loss_variance))
-    for estimator in [StepReinforce(value=0.4), *with_prefix_baselines(case)]:
-        found = measure(estimator, case.oracle, loss, scores, truth=truth, sampling=EXACTLY)
+@four
+def test_no_baseline_of_the_prefix_moves_the_mean(case: OracleCase) -> None:
+    baselines = StepGreedy(), StepConditionalMean(), StepOptimal(), StepLearned(Critic(case)), StepLeaveOneOut(2), StepLeaveOneOut(3)
+    for estimator in baselines:
+        found = measure(estimator, case.oracle, LOSSES["smooth"](case), numbers(*case.event), sampling=EXACTLY)
         assert found.verdict == "unbiased-exact", estimator
-        relative = found.metrics["relative_bias"].value
-        assert relative is None or relative * norm <= 1e-10 * norm + rounding, estimator
-
-
-class Completed:
-    """Deals a sample, and then completions of its prefixes, whose probabilities under the scores that are asked for it keeps."""
-
-    def __init__(self, real: Any, samples: Tensor, completions: Tensor) -> None:
-        self.real, self.samples, self.completions, self.probabilities = real, samples, completions, torch.tensor(math.nan)
-
-    def __call__(self, name: str, operation: Any, scores: Tensor, num_samples: int | None = None, **_: Any) -> Tensor:
-        if num_samples is not None:
-            return self.samples.unsqueeze(0)
-        dealt = self.completions.unsqueeze(1)
-        self.probabilities = self.real.log_prob(dealt, scores).exp().flatten(1).prod(-1)
-        return dealt
-
-
-def prefix_shared(one: Tensor, other: Tensor, step: int) -> bool:
-    return bool((ShiftReduce.actions(one)[:step] == ShiftReduce.actions(other)[:step]).all())
-
-
-def completions(space: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every structure with every tuple of structures that share its prefixes."""
-    for z in space:
-        choices = [[other for other in space if prefix_shared(z, other, step)] for step in range(len(ShiftReduce.actions(z)))]
-        for chosen in itertools.product(*choices):
-            yield z, torch.stack(chosen)
-
-
-def sampled_moments(case: OracleCase, loss: Loss, scores: Tensor) -> tuple[Tensor, float]:
-    """The mean of `StepSampled` and the trace of its covariance, over every sample and every tuple of completions."""
-    samples, completed = (torch.stack(each) for each in zip(*completions(structures(case)), strict=True))
-    script = Completed(case.oracle, samples, completed)
-    estimates = StepSampled().gradient(
-        loss, hooked(case.oracle, ["sample"], script), scores.expand(len(samples), *case.event), generator=seeded()
-    )
-    weights = case.oracle.log_prob(samples, scores).exp() * script.probabilities
-    assert float(weights.sum()) == pytest.approx(1.0, abs=1e-12)
-    mean = torch.einsum("s,s...->...", weights, estimates)
-    return mean, float(weights @ (estimates - mean).square().flatten(1).sum(-1))
-
-
-@pytest.mark.parametrize("regime", REGIMES, ids=str)
-@small
-def test_completions_have_the_law_of_the_prefix(case: OracleCase, regime: float | str) -> None:
-    scores, loss = feasible_scores(case, regime), LOSSES["smooth"](case)
-    mean, _ = sampled_moments(case, loss, scores)
-    torch.testing.assert_close(mean, exact_truth(loss, case.oracle, scores).gradient, rtol=1e-10, atol=1e-13)
-
-
-# A critic.
+        assert found.metrics["relative_bias"].value < 1e-10, estimator  # type: ignore[operator]
 
 
 @four
@@ -193,29 +93,15 @@ def test_warming_up_finds_the_mean_loss_of_every_state(case: OracleCase) -> None
     expected = torch.einsum("s,sij->ij", loss(space), weights) / weights.sum(0)
     found = torch.tensor(warmed.values, dtype=torch.float64).reshape(expected.shape)
     reached = weights.sum(0) > 0
-    torch.testing.assert_close(found[reached], expected[reached], rtol=0, atol=0.05)
+    expected[~reached] = law @ loss(space)  # where no sample comes
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.05)
     assert warmed == pickle.loads(pickle.dumps(warmed))
     assert hash(warmed) == hash(pickle.loads(pickle.dumps(warmed)))
     assert measure(warmed, case.oracle, loss, scores, sampling=EXACTLY).verdict == "unbiased-exact"
     assert StepLearned(Critic(case)).warmed_up(loss, case.oracle, scores, generator=seeded()).values == ()
 
 
-# All of them.
-
-
 NAMES = [name for name in VARIANTS if name.startswith("step_")]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_forbidden_parts_under_the_global_law(name: str) -> None:
-    case = derivation_case("global", 4)
-    scores = forbidding_scores(case)
-    for kind in ("smooth", "offset"):
-        estimate = make_estimator(name).gradient(LOSSES[kind](case), case.oracle, scores, generator=seeded())
-        assert estimate.isfinite().all()
-        assert bool((estimate[scores == -math.inf] == 0).all())
-        assert bool((estimate[~case.oracle.feasible(scores)] == 0).all())
-        assert estimate.abs().sum() > 0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -266,12 +152,6 @@ def test_what_cannot_be_served(estimator: Estimator[Any], leaves: int, message: 
     scores = torch.zeros(leaves + 1, leaves + 1, 2)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         estimator.gradient(lambda z: z[..., 0, 0, 0], ShiftReduce("local"), scores, generator=seeded())
-
-
-def test_all_structures_up_to_the_limit_are_enumerated() -> None:
-    assert ShiftReduce().count((10, 10, 2)) == 1430
-    estimate = StepOptimal().gradient(lambda z: z[..., 2, 2, 0], ShiftReduce(), torch.zeros(10, 10, 2), generator=seeded())
-    assert estimate.isfinite().all()
 
 
 @oracles

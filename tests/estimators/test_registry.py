@@ -19,7 +19,6 @@ from structgrad.estimators import (
     Gumbel,
     ImplicitMLE,
     LeaveOneOut,
-    PathwiseEstimator,
     PerturbAndMAP,
     PerturbAndParse,
     Reinforce,
@@ -28,7 +27,7 @@ from structgrad.estimators import (
     SumOfGamma,
     make_estimator,
 )
-from tests.estimator_cases import LOSSES, NAMES, PATHWISE, a_case_for, numbers, pairs
+from tests.estimator_cases import LOSSES, PATHWISE, a_case_for, numbers, pairs
 from tests.helpers import OracleCase, seeded
 
 
@@ -129,8 +128,3 @@ def test_a_layer_needs_a_loss_with_a_gradient(name: str) -> None:
     loss = lambda z: LOSSES["linear"](case)(z.detach())  # noqa: E731
     with pytest.raises(ValueError, match=rf"`{estimator.name}` got a loss without a gradient in the structure; .* such as rloo"):
         estimator.gradient(loss, case.oracle, numbers(2, *case.event), generator=seeded())
-
-
-def test_layers_are_pathwise() -> None:
-    assert {name for name in NAMES if isinstance(make_estimator(name), PathwiseEstimator)} == set(PATHWISE)
-    assert not {"exact", "reinforce", "rloo", "sparsemap_marginalisation"} & set(PATHWISE)
