@@ -182,11 +182,11 @@ class Calls(Configured, abc.ABC):
         """
         rows = parameters.detach() if parameters.requires_grad else parameters
         plain = rows.ndim == self.event_ndim + 1 and (rows.shape[0] <= 1 or rows.stride(0) != 0)
-        batch = distinct = rows.shape[: rows.ndim - self.event_ndim]
         if not plain:
+            dims, event = rows.ndim - self.event_ndim, self._event(rows)
             shared = rows if others else share_rows(rows, self.event_ndim)
-            distinct, rows = shared.shape[: len(batch)], shared.reshape(-1, *self._event(rows))
-            others = tuple(other.reshape(len(rows), *other.shape[len(batch) :]) for other in others)
+            batch, distinct, rows = rows.shape[:dims], shared.shape[:dims], shared.reshape(-1, *event)
+            others = tuple(other.reshape(len(rows), *other.shape[dims:]) for other in others)
         kernel = self._kernel(operation, rows)
         results: Sequence[Tensor]
         if kernel is None:

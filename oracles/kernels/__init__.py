@@ -138,17 +138,18 @@ class Kernel(NamedTuple):
 
     def computed(self, inputs: tuple[Tensor, ...], outputs: Sequence[Output], reference: Reference) -> list[Tensor]:
         """Results [b, ...] of inputs [b, ...] without gradients. Rows that the kernel refuses are computed by the reference, in float64."""
-        inputs = tuple(map(Tensor.contiguous, inputs))
-        arrays, results, rows = [*map(Tensor.numpy, inputs)], [], inputs[0]
+        arrays, results = [*map(Tensor.numpy, map(Tensor.contiguous, inputs))], []
+        rows = arrays[0].shape[0]
         for shape, dtype in outputs:
-            array, result = _made((rows.shape[0], *shape), dtype or rows.dtype)
+            array, result = _made((rows, *shape), dtype or inputs[0].dtype)
             arrays.append(array)
             results.append(result)
         if self.complete:
             launch(self.function, arrays, self.options, self.operations)
             return results
-        certified = np.zeros(rows.shape[0], np.bool_)
-        launch(self.function, [*arrays, certified], self.options, self.operations)
+        certified = np.zeros(rows, np.bool_)
+        arrays.append(certified)
+        launch(self.function, arrays, self.options, self.operations)
         if b"\0" in certified.tobytes():  # a reduction takes longer than a kernel of one row
             refused = torch.from_numpy(np.flatnonzero(~certified))
             found = reference(*(given[refused].double() for given in inputs))
