@@ -16,7 +16,7 @@ import numbers
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union
 
@@ -69,161 +69,112 @@ Peers = Annotated[int, Within(least=2, because="the others are the baseline")]
 
 @dataclass(frozen=True, eq=False)
 class OptionKind:
-    """The values that an option takes; it prints as the end of ``expected ...``.
+    """The values that an annotation declares; it prints as the end of ``expected ...``.
 
     Attributes:
-        expected: the words for it.
-        check: gives a value in the declared type, or raises `RefusedError`.
-        read: the same for the value that a text means.
+        form: ``int``, ``float`` or another class, ``Any``, or a `Literal`, union or tuple of one kind.
+        within: the range of a number.
+        words: for a class, where its annotation has some.
     """
 
-    expected: str
-    check: Callable[[Any], Any]
-    read: Callable[[str, Readers], Any]
+    form: Any
+    within: Within = Within()
+    words: str = ""
 
     def __str__(self) -> str:
-        return self.expected
+        kinds = typing.get_args(self.form)
+        if self.form in (int, float):
+            noun = "an integer" if self.form is int else "a number" if self.within.infinite else "a finite number"
+            words = " ".join(filter(None, (noun, f"{self.within}{' or inf' if self.within.infinite else ''}")))
+            return words + (f", {self.within.because}" if self.within.because else "")
+        if self.form == _FLAG:
+            return "true or false"
+        origin = typing.get_origin(self.form)
+        if origin is Literal:
+            return " or ".join(map(repr, kinds))
+        if origin is tuple:
+            return f"a tuple, each {kind_of(kinds[0])}"
+        if kinds:
+            return ", or ".join(str(kind_of(kind)) for kind in kinds)
+        return self.words or _WORDS.get(self.form) or f"an object of {self.form.__name__}"
 
-
-def _number(kind: type, within: Within = Within()) -> OptionKind:
-    """An integer or a float; NaN is none, and ``inf`` only where the range says so."""
-
-    def check(value: Any) -> Any:
-        whole = kind is int
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral if whole else numbers.Real) or value not in within:
-            raise RefusedError
-        return kind(value)
-
-    def read(text: str, readers: Readers) -> Any:
-        try:
-            return check(kind(text))
-        except ValueError:
-            raise RefusedError from None
-
-    noun = "an integer" if kind is int else "a number" if within.infinite else "a finite number"
-    words = " ".join(filter(None, (noun, f"{within}{' or inf' if within.infinite else ''}")))
-    return OptionKind(words + (f", {within.because}" if within.because else ""), check, read)
-
-
-def _choice(among: tuple[Any, ...]) -> OptionKind:
-    """One of a few values; text that stands for True, False or None may be in lower case."""
-
-    def found(fits: Callable[[Any], bool]) -> Any:
-        for known in among:
-            if fits(known):
-                return known
+    def check(self, value: Any) -> Any:
+        """A value in the declared type, or `RefusedError`."""
+        form, origin, kinds = self.form, typing.get_origin(self.form), typing.get_args(self.form)
+        if form is Any or (origin is Literal and any(type(value) is type(known) and value == known for known in kinds)):
+            return value
+        if origin in _UNIONS:
+            return self._first(lambda kind: kind.check(value))
+        if origin is tuple and isinstance(value, tuple | list):
+            return tuple(map(kind_of(kinds[0]).check, value))
+        if form in (int, float):
+            known = numbers.Integral if form is int else numbers.Real
+            if isinstance(value, known) and not isinstance(value, bool) and value in self.within:
+                return form(value)
+        elif not kinds and isinstance(value, form):
+            return value
         raise RefusedError
 
-    def read(text: str, readers: Readers) -> Any:
-        return found(lambda known: known == _unquoted(text) if isinstance(known, str) else str(known).lower() == text.lower())
-
-    words = "true or false" if among == (True, False) else " or ".join(map(repr, among))
-    return OptionKind(words, lambda value: found(lambda known: type(value) is type(known) and value == known), read)
-
-
-def _tuple(each: OptionKind) -> OptionKind:
-    """A tuple of values of one kind; in text ``(1,2)``."""
-
-    def check(value: Any) -> Any:
-        if not isinstance(value, tuple | list):
+    def read(self, text: str, readers: Readers) -> Any:
+        """The same for the value that a text means: True, False and None may be in lower case, a tuple is ``(1,2)``."""
+        form, origin, kinds = self.form, typing.get_origin(self.form), typing.get_args(self.form)
+        if origin in _UNIONS:
+            return self._first(lambda kind: kind.read(text, readers))
+        if origin is tuple:
+            return tuple(kind_of(kinds[0]).read(item.strip(), readers) for item in text.strip("()").split(",") if item.strip())
+        if origin is Literal:
+            for known in kinds:
+                if known == _unquoted(text) if isinstance(known, str) else str(known).lower() == text.lower():
+                    return known
             raise RefusedError
-        return tuple(map(each.check, value))
+        if form in (int, float, Any):
+            try:
+                return _literal(text) if form is Any else self.check(form(text))
+            except ValueError:
+                raise RefusedError from None
+        reader = next((reader for known, reader in {str: _unquoted, **readers}.items() if issubclass(form, known)), None)
+        return self.check(reader(text) if reader else None)
 
-    def read(text: str, readers: Readers) -> Any:
-        return tuple(each.read(item.strip(), readers) for item in text.strip("()").split(",") if item.strip())
-
-    return OptionKind(f"a tuple, each {each}", check, read)
-
-
-def _instance(kind: Any, expected: str = "") -> OptionKind:
-    """An object of a class, which goes with a text in ``Annotated``; as text, what a reader of the class understands."""
-
-    def check(value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise RefusedError
-        return value
-
-    def read(text: str, readers: Readers) -> Any:
-        reader = next((reader for known, reader in {str: _unquoted, **readers}.items() if issubclass(kind, known)), None)
-        if reader is None:
-            raise RefusedError
-        return check(reader(text))
-
-    return OptionKind(expected or f"an object of {kind.__name__}", check, read)
-
-
-def _either(kinds: Sequence[OptionKind]) -> OptionKind:
-    """Any of several kinds, the first that takes a value."""
-
-    def first(attempt: Callable[[OptionKind], Any]) -> Any:
-        for kind in kinds:
+    def _first(self, attempt: Callable[[OptionKind], Any]) -> Any:
+        """Of a union, the first kind that takes a value."""
+        for kind in typing.get_args(self.form):
             with contextlib.suppress(RefusedError):
-                return attempt(kind)
+                return attempt(kind_of(kind))
         raise RefusedError
 
-    return OptionKind(
-        ", or ".join(map(str, kinds)),
-        lambda value: first(lambda kind: kind.check(value)),
-        lambda text, readers: first(lambda kind: kind.read(text, readers)),
-    )
 
+_FLAG, _UNIONS = Literal[True, False], (Union, types.UnionType)
+_FORMS: dict[Any, Any] = {bool: _FLAG, None: Literal[None], types.NoneType: Literal[None], object: Any}
+_WORDS = {str: "a text", Callable: "a torch.nn.Module or a function, which Python alone can give", Any: "anything"}
 
-def _literal(text: str, readers: Readers) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-ANYTHING = OptionKind("anything", lambda value: value, _literal)
+ANYTHING = OptionKind(Any)
 """An option of unknown type, in a class of yours: a Python literal, or text if it is none."""
 
-_FUNCTION = _instance(Callable, "a torch.nn.Module or a function, which Python alone can give")
-_PLAIN: dict[Any, OptionKind] = {
-    bool: _choice((True, False)),
-    int: _number(int),
-    float: _number(float),
-    str: _instance(str, "a text"),
-    None: _choice((None,)),
-    types.NoneType: _choice((None,)),
-    Callable: _FUNCTION,
-    Any: ANYTHING,
-    object: ANYTHING,
-}
 
-
+@functools.lru_cache(maxsize=1024)
 def kind_of(annotation: Any) -> OptionKind:
-    """What an annotation declares.
+    """The values that an annotation declares.
 
     Example:
         >>> str(kind_of(Annotated[int, Within(least=2)])), str(kind_of(float | None)), str(kind_of(Literal["l2", "entropy"]))
         ('an integer >= 2', 'a finite number, or None', "'l2' or 'entropy'")
     """
-    if annotation in _PLAIN:
-        return _PLAIN[annotation]
-    origin = typing.get_origin(annotation)
-    if origin in _GENERIC:
-        return _GENERIC[origin](typing.get_args(annotation))
-    return _instance(annotation) if isinstance(annotation, type) and origin is None else ANYTHING
+    extras: dict[type, Any] = {}
+    if typing.get_origin(annotation) is Annotated:
+        annotation, *given = typing.get_args(annotation)
+        extras = {type(extra): extra for extra in reversed(given)}
+    form, origin = _FORMS.get(annotation, annotation), typing.get_origin(annotation)
+    form = Callable if origin is Callable else form
+    known = form is Any or typing.get_origin(form) in (Literal, *_UNIONS) or (isinstance(form, type) and not origin)
+    is_tuple = origin is tuple and typing.get_args(annotation)[1:] == (...,)
+    return OptionKind(form, extras.get(Within, Within()), extras.get(str, "")) if known or is_tuple or form is Callable else ANYTHING
 
 
-def _annotated(args: tuple[Any, ...]) -> OptionKind:
-    """A number with its range, or a class with the words for it."""
-    extras: dict[type, Any] = {type(extra): extra for extra in reversed(args[1:])}
-    if args[0] in (int, float):
-        return _number(args[0], extras.get(Within, Within()))
-    is_class = args[0] not in _PLAIN and isinstance(args[0], type)
-    return _instance(args[0], extras.get(str, "")) if is_class else kind_of(args[0])
-
-
-_GENERIC: dict[Any, Callable[[tuple[Any, ...]], OptionKind]] = {
-    Annotated: _annotated,
-    Literal: _choice,
-    Union: lambda args: _either([kind_of(arg) for arg in args]),
-    types.UnionType: lambda args: _either([kind_of(arg) for arg in args]),
-    tuple: lambda args: _tuple(kind_of(args[0])) if args[1:] == (...,) else ANYTHING,
-    Callable: lambda args: _FUNCTION,
-}
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def declared(factory: Callable[..., Any]) -> dict[str, OptionKind]:
@@ -243,9 +194,10 @@ def declared(factory: Callable[..., Any]) -> dict[str, OptionKind]:
 def _declared_by(factory: Callable[..., Any]) -> dict[str, OptionKind]:
     kinds = {}
     for name, parameter in inspect.signature(factory).parameters.items():
-        annotation, default = _annotation(factory, parameter), type(parameter.default)
-        told = annotation is not parameter.empty
-        kinds[name] = kind_of(annotation) if told else _PLAIN[default] if default in (bool, int, float, str) else ANYTHING
+        annotation: Any = _annotation(factory, parameter)
+        if annotation is parameter.empty:
+            annotation = type(parameter.default) if type(parameter.default) in (bool, int, float, str) else Any
+        kinds[name] = kind_of(annotation)
     return kinds
 
 
