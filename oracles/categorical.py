@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from . import kernels
-from .active_set.solution import Projection
-from .active_set.start import Start
+from .active_set.solution import Projection, Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import at_least_single
 from .capabilities.derivatives import exchanged_for, unsqueeze_event

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from . import kernels
-from .active_set.solution import Projection
-from .active_set.start import Start
+from .active_set.solution import Projection, Start
 from .capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, ProjectionOracle
 from .capabilities.indices import NONE, last_axis
 from .capabilities.projection import RowArgmax

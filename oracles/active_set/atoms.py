@@ -72,7 +72,7 @@ class AtomLists:
         return atoms.unflatten(-1, self.event), self.padded_weights
 
     def move(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
-        """How the mean ``[b, r, *event]``, or the weights ``[b, r, m]``, move with the scores, or with correlations.
+        """How the mean ``[b, r, *event]``, or the weights ``[b, r, m]``, move with scores or correlations; differentiable to any order.
 
         At fixed atoms A the weights are ``K A θ`` plus a constant, with the symmetric ``K = G⁻¹ − G⁻¹11ᵀG⁻¹/1ᵀG⁻¹1`` and G the Gram matrix.
 
@@ -83,7 +83,9 @@ class AtomLists:
 
         Cost: O(m²) per row for each of its parts, and O(m³) once for all its directions.
         """
-        return moved(self, direction, from_parts, to_parts)
+        flat = direction.flatten(2) if from_parts else direction
+        result: Tensor = _Move.apply(flat, self, from_parts, to_parts)  # type: ignore[no-untyped-call]
+        return result.unflatten(-1, self.event) if to_parts else result
 
     @cached_property
     def _places(self) -> tuple[Tensor, Tensor]:
@@ -108,13 +110,6 @@ class AtomLists:
 
         kernels.launch(move, arrays, (self.parts, self.sizes, from_parts, to_parts), operations)
         return product
-
-
-def moved(atoms: AtomLists, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
-    """`AtomLists.move`, differentiable to any order in the direction."""
-    flat = direction.flatten(2) if from_parts else direction
-    result: Tensor = _Move.apply(flat, atoms, from_parts, to_parts)  # type: ignore[no-untyped-call]
-    return result.unflatten(-1, atoms.event) if to_parts else result
 
 
 class _Move(torch.autograd.Function):

@@ -123,12 +123,6 @@ def with_room_for(space: ActiveSetWorkspace, atoms: int, slots: int) -> ActiveSe
         copied(space.incidence[place], incidence[place])
         for s in range(known, capacity):
             incidence[place, s] = 0.0
-    if capacity == known:
-        return ActiveSetWorkspace(
-            space.residual, space.parts, space.slot, space.part, space.scores, space.mean, space.marked, space.atoms, space.sizes,
-            space.home, incidence, space.weights, space.target, space.column, space.common, space.solved, space.factor,
-            space.counters, space.values,
-        )  # fmt: skip
     lists, factor, solved = np.empty((capacity, most), np.uint32), np.empty((capacity + 1, capacity)), np.empty((capacity, 2))
     sizes, home = copied(space.sizes, np.empty(capacity, np.int32)), copied(space.home, np.empty(capacity, np.int32))
     for s in range(known):

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .. import kernels
 from ..transforms import applied, transforming, uncompiled
 from .atoms import AtomLists
+
+StartLists = tuple[Tensor, tuple[np.ndarray, np.ndarray, np.ndarray]]
+"""Of b rows, int64 [b, 3]: first atom, how many, where their parts begin; and parts, sizes and weights of all atoms."""
 
 
 @dataclass(frozen=True)
@@ -127,26 +131,12 @@ class SparseSolution:
         return tangent(self._shaped(known), direction.double())
 
     def _move_free(self, direction: Tensor) -> Tensor:
-        if transforming():
-            assert self.projection.free is not None
-            return moved_free(direction, self._shaped(self.projection.free), self.event_ndim)
-        if direction.requires_grad and torch.is_grad_enabled():
-            followed: Tensor = _follow(direction, self._moved_free)
-            return followed
-        return self._moved_free(direction)
-
-    def _moved_free(self, direction: Tensor) -> Tensor:
-        """`moved_free` without gradients, by a kernel where there is one."""
-        free = self.projection.free
-        assert free is not None
-        if free.is_cpu and free.shape == direction.shape:
-            direction = direction.detach().contiguous()
-            kernel = kernels.find("simplex", "move_free", direction)
-            if kernel is not None:
-                moved: Tensor = torch.empty_like(direction)
-                kernel(*(values.flatten(1) for values in (direction.resolve_neg(), free, moved)))
-                return moved
-        return moved_free(direction.detach(), self._shaped(free), self.event_ndim)
+        """A direction as the free parts of a closed form follow it, in float64: less their average, and 0 for the others."""
+        assert self.projection.free is not None
+        free, dims = self._shaped(self.projection.free), tuple(range(-self.event_ndim, 0))
+        inside = torch.where(free, direction.double(), 0)
+        average = inside.sum(dims, keepdim=True) / free.sum(dims, keepdim=True).clamp(min=1)
+        return torch.where(free, inside - average, 0)
 
     def _move_weights(self, direction: Tensor) -> Tensor:
         """From weights [*batch, m] back to scores; the derivative of weights in ``⟨atoms, θ⟩`` is symmetric."""
@@ -187,6 +177,30 @@ class SparseSolution:
         return self._attached(weights.expand(*self._batch, weights.shape[-1]), self._move_weights)
 
 
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Atoms for rows that differ little from those of a solution.
+
+    Attributes:
+        solution: whose atoms they are.
+        rows: int64 [b], for each row that of the solution which it begins with.
+    """
+
+    solution: SparseSolution
+    rows: Tensor
+
+    def dense(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Atoms [b, m, d] and weights [b, m] in dtype and on the device of a tensor."""
+        atoms, weights = self.solution.decomposition
+        rows = self.rows.to(atoms.device)
+        return atoms.flatten(2)[rows].to(like), weights[rows].to(like)
+
+    def lists(self, event: torch.Size) -> StartLists:
+        """The atoms as lists of parts of this event, which may be larger than that of the solution."""
+        lists = self.solution.projection.lists or AtomLists.of(*self.solution.decomposition)
+        return lists.bounds[self.rows], (lists.parts_in(event), lists.sizes, lists.weights.numpy())
+
+
 class _Value(NamedTuple):
     """A value that was computed without gradients, and its Jacobian, transposed."""
 
@@ -207,30 +221,7 @@ class _Attached(torch.autograd.Function):
         return ctx.adjoint(grads[0]), None
 
 
-class _Followed(torch.autograd.Function):
-    """A linear map that is its own transpose, of a direction, without the gradients of its steps."""
-
-    @staticmethod
-    def forward(ctx: Any, direction: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.move = move
-        return move(direction)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        if grads[0].requires_grad and torch.is_grad_enabled():
-            return _follow(grads[0], ctx.move), None
-        return ctx.move(grads[0]), None
-
-
-_attach, _follow = map(applied, (_Attached, _Followed))
-
-
-def moved_free(direction: Tensor, free: Tensor, event_ndim: int) -> Tensor:
-    """A direction as the free parts of a closed form follow it, in float64: less their average, and 0 for the others; differentiable."""
-    dims = tuple(range(-event_ndim, 0))
-    inside = torch.where(free, direction.double(), 0)
-    average = inside.sum(dims, keepdim=True) / free.sum(dims, keepdim=True).clamp(min=1)
-    return torch.where(free, inside - average, 0)
+_attach = applied(_Attached)
 
 
 def affine_solve(gram: Tensor, active: Tensor, correlations: Tensor, total: float = 0.0) -> Tensor:

@@ -14,14 +14,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import kernels
 from .atoms import AtomLists
-from .solution import Projection, affine_factor, solve_factored
-from .start import Start, nothing
+from .solution import Projection, Start, affine_factor, solve_factored
 
 ROUNDING = 1e-15
 """A gap below this much of the sums that it is the difference of is rounding."""
@@ -109,7 +109,8 @@ def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None =
     def project(items: Any, *arrays: Any) -> None:
         found[items[0] if len(items) else 0] = solver(*arrays)
 
-    begin, atoms = nothing(count) if start is None else start.lists(event)
+    none = np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0)
+    begin, atoms = (torch.zeros(count, 3, dtype=torch.int64), none) if start is None else start.lists(event)
     arrays = (torch.arange(count), rows.contiguous(), counted.contiguous(), begin, mean, gap, support)
     kernels.launch(project, arrays, (atoms, *kernel.options), MAP_CALLS * kernel.operations)
     columns = zip(*(found[item] for item in sorted(found)), strict=True)

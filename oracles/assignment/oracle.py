@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..active_set.solution import Projection
-from ..active_set.start import Start
+from ..active_set.solution import Projection, Start
 from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
 from ..capabilities.base import FORBIDDEN
 from ..capabilities.indices import NONE, chosen, last_axis

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..active_set import solver
-from ..active_set.solution import Projection, SparseSolution
-from ..active_set.start import Start
+from ..active_set.solution import Projection, SparseSolution, Start
 from ..numerics import share_rows
 from ..transforms import operation, refuse_duals, transforming, uncompiled
 from .base import Oracle

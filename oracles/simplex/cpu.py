@@ -60,32 +60,6 @@ def _project(row: np.ndarray, point: np.ndarray, free: np.ndarray, k: int, near:
     return max(above, 0.0)
 
 
-@compiled
-def move_free(direction: np.ndarray, free: np.ndarray, moved: np.ndarray) -> None:
-    """The derivative of `project` along directions [b, n]: free parts move, less their average, and no other. Any number will do."""
-    for item in range(len(direction)):
-        _move(direction[item], free[item], moved[item])
-
-
-@uncounted
-def _move(direction: np.ndarray, free: np.ndarray, moved: np.ndarray) -> None:
-    """One item: four sums side by side, in float64, whatever the processor."""
-    size, count = len(direction), 0
-    for part in range(size):
-        count += free[part]
-    first = second = third = fourth = 0.0
-    for part in range(0, size - 3, 4):
-        a, b, c, d = direction[part], direction[part + 1], direction[part + 2], direction[part + 3]
-        first, second = first + (a if free[part] else 0.0), second + (b if free[part + 1] else 0.0)
-        third, fourth = third + (c if free[part + 2] else 0.0), fourth + (d if free[part + 3] else 0.0)
-    for part in range(size // 4 * 4, size):
-        first += direction[part] if free[part] else 0.0
-    average = ((first + second) + (third + fourth)) / max(count, 1)
-    for part in range(size):
-        change = direction[part] - average
-        moved[part] = change if free[part] else 0.0
-
-
 @uncounted
 def _threshold(near: np.ndarray, count: int, k: int) -> float:
     """The τ in [-1, 0] with ``Σ clip(x − τ, 0, 1) = k``: Newton's method in a bracket.

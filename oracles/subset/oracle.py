@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import kernels
-from ..active_set.solution import Projection
-from ..active_set.start import Start
+from ..active_set.solution import Projection, Start
 from ..capabilities import Oracle, SubsetOracle
 from ..capabilities.projection import RowArgmax
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from structgrad.oracles import Constituency, LinearChain, ProjectionOracle, SparseSolution, Subset, WarmStart
+from structgrad.oracles.active_set.solution import Start
 from structgrad.oracles.active_set.solver import solve
-from structgrad.oracles.active_set.start import Start
 from structgrad.oracles.capabilities.ragged import of_lengths
 from tests.helpers import (
     GENERIC_CASES,

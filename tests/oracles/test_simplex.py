@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from structgrad.oracles import Subset, kernels
-from structgrad.oracles.active_set.solution import moved_free
 from structgrad.oracles.kernels.selection import FEW, kth_largest
 from structgrad.oracles.simplex.projection import project
 
@@ -170,19 +169,6 @@ def test_a_gradient_is_the_same_bits_whether_it_is_differentiated_in_turn(dtype:
     assert plain.dtype == dtype
     assert torch.equal(plain, higher)
     assert bool((plain != 0).any())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 39])
-def test_free_parts_follow_a_direction_less_their_average(size: int, dtype: torch.dtype) -> None:
-    stream = torch.Generator().manual_seed(size)
-    direction, free = torch.randn(9, size, generator=stream).to(dtype), torch.rand(9, size, generator=stream) < 0.7
-    free[0], free[1] = False, True
-    direction[2, 0], free[2, 0] = math.nan, False  # is not looked at
-    moved, kernel = torch.full_like(direction, 7.0), kernels.find("simplex", "move_free", direction)
-    assert kernel is not None
-    kernel(direction, free, moved)
-    torch.testing.assert_close(moved, moved_free(direction, free, 1).to(dtype), rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-14)
 
 
 @pytest.mark.usefixtures("path")
