@@ -101,7 +101,7 @@ def test_a_path_that_nearly_everything_is_better_than() -> None:
 
 def test_the_paths_of_a_large_grid_are_counted() -> None:
     """Equal scores, where sums grow fastest; every path jumps over each sixteenth antidiagonal."""
-    size = 512
+    size = 256
     counts = [[0] * (size + 1) for _ in range(size + 1)]
     counts[1][1] = 1
     scores = torch.zeros(size, size, dtype=torch.float64)

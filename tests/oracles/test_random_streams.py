@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from structgrad.oracles import Categorical, LinearChain, SeedBlocks, kernels
+from structgrad.oracles import Categorical, SeedBlocks, kernels
 from structgrad.oracles.kernels.philox import CHUNK
 from structgrad.oracles.random_streams import LEAST, RowGenerator, gumbel_quantile, inner_uniform, philox, philox_uniforms, random_uniform
 from tests.helpers import seeded
@@ -73,13 +73,6 @@ def test_numbers_do_not_depend_on_the_launch() -> None:
     assert torch.equal(uniforms(SeedBlocks(SEEDS, 4), 6, batch=0), whole[0])
 
 
-def test_every_draw_row_and_block_has_numbers_of_its_own() -> None:
-    blocks = SeedBlocks(SEEDS, 4)
-    drawn = torch.stack([uniforms(blocks, 18, 6) for _ in range(3)])
-    assert blocks.draws == 3
-    assert len(drawn.unique()) == drawn.numel()
-
-
 @pytest.mark.parametrize("compiled", [True, False])
 def test_uniforms_are_uniform_and_independent(compiled: bool) -> None:
     """Along rows, places, draws and blocks: by frequency, by bit and by correlation of neighbours."""
@@ -135,13 +128,6 @@ def test_blocks_are_a_generator() -> None:
     assert isinstance(blocks, torch.Generator)
     assert blocks.seeds == (9, 10)
     assert torch.equal(torch.rand(5, generator=blocks), torch.rand(5, generator=torch.Generator().manual_seed(9)))
-
-
-def test_the_rank_of_a_sample_does_not_depend_on_kernels() -> None:
-    scores = 2 * torch.randn(3, 4, 4, generator=seeded(), dtype=torch.float64).expand(50, 3, 4, 4)
-    drawn = LinearChain().sample(scores, 2, generator=SeedBlocks((1,), 50))
-    with kernels.disabled():
-        assert torch.equal(LinearChain().sample(scores, 2, generator=SeedBlocks((1,), 50)), drawn)
 
 
 def test_messages_of_seed_blocks() -> None:

@@ -11,12 +11,6 @@ def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> tor
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-@pytest.mark.parametrize("shape", [(3,), (5, 3), (2, 4, 3), (0, 3)], ids=str)
-def test_it_is_the_product(shape: tuple[int, ...]) -> None:
-    rows, matrix = drawn(*shape), drawn(4, 3, seed=1)
-    torch.testing.assert_close(row_products(rows, matrix), rows @ matrix.mT)
-
-
 def test_pieces_are_as_large_as_the_cache_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, matrix = drawn(100, 3), drawn(4, 3, seed=1)
     whole = row_products(rows, matrix)
@@ -38,6 +32,7 @@ def test_a_row_comes_out_the_same_to_the_last_bit_whatever_the_others(size: int,
         return products.detach(), torch.autograd.grad(products, leaf, directions[part])[0]
 
     values, gradients = computed(slice(most))
+    torch.testing.assert_close(values, rows @ matrix.mT, rtol=1e-4, atol=1e-4 if dtype == torch.float32 else 1e-12)
     for few in (1, 2, 3, 5, 16, 63, 64, 65, 513):
         for part in (slice(few), slice(most - few, most)):
             found, slopes = computed(part)

@@ -36,39 +36,6 @@ def catalan(leaves: int) -> int:
     return math.comb(2 * leaves - 2, leaves - 1) // leaves
 
 
-def binary_trees(first: int, last: int) -> list[Any]:
-    if last - first == 1:
-        return [first]
-    return [
-        (left, right)
-        for middle in range(first + 1, last)
-        for left in binary_trees(first, middle)
-        for right in binary_trees(middle, last)
-    ]  # fmt: skip
-
-
-def built_tree(actions: list[int]) -> Any:
-    stack: list[Any] = []
-    leaves = 0
-    for action in actions:
-        if action:
-            right, left = stack.pop(), stack.pop()
-            stack.append((left, right))
-        else:
-            stack.append(leaves)
-            leaves += 1
-    (tree,) = stack
-    return tree
-
-
-@pytest.mark.parametrize("leaves", [1, 2, 3, 6, 8])
-def test_derivations_are_the_binary_trees(leaves: int) -> None:
-    actions = ShiftReduce.actions(GLOBAL.enumerate((leaves + 1, leaves + 1, 2))).tolist()
-    built = [built_tree(derivation) for derivation in actions]
-    assert len(set(built)) == len(built)
-    assert set(built) == set(binary_trees(0, leaves))
-
-
 @pytest.mark.parametrize("leaves", [3, 12, 30])
 def test_equal_scores_give_ballot_numbers(leaves: int) -> None:
     """The share of derivations that use a part, from the reflection principle."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import ShiftReduce, kernels
+from structgrad.oracles import ShiftReduce
 
 GLOBAL, LOCAL = ShiftReduce(), ShiftReduce("local")
 both = pytest.mark.parametrize("oracle", [GLOBAL, LOCAL], ids=["global", "local"])
@@ -144,41 +144,3 @@ def test_steps_of_half_precision_and_of_expanded_rows(oracle: ShiftReduce) -> No
     half = oracle.step_log_probs(scores.half())
     assert half.dtype == torch.float16
     assert torch.equal(half, oracle.step_log_probs(scores.half().float()).half())
-
-
-def test_expanded_rows_of_a_policy_have_gradients_of_their_own() -> None:
-    scores = torch.randn(1, 5, 5, 2, dtype=torch.float64).expand(3, 5, 5, 2).detach().requires_grad_()
-    rates = torch.randn(3, 5, 5, 2, dtype=torch.float64)
-    found = torch.autograd.grad((LOCAL.natural_parameters(scores) * rates).sum(), scores)[0]
-    copies = scores.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
-    torch.testing.assert_close(found, torch.autograd.grad((LOCAL.natural_parameters(copies) * rates).sum(), copies)[0])
-    assert LOCAL.natural_parameters(scores).stride(0) == 0
-
-
-def test_third_derivatives_of_a_policy_next_to_forbidden_parts() -> None:
-    forbidden = torch.zeros(4, 4, 2, dtype=torch.bool)
-    forbidden[3, 3, 1] = True
-
-    def second(scores: Tensor) -> Tensor:
-        entropy = LOCAL.entropy(scores.masked_fill(forbidden & (torch.arange(2).reshape(2, 1, 1, 1) == 0), -math.inf))
-        (first,) = torch.autograd.grad(entropy.square().sum(), scores, create_graph=True)
-        (result,) = torch.autograd.grad(first.square().sum(), scores, create_graph=True)
-        return result
-
-    scores = torch.randn(2, 4, 4, 2, dtype=torch.float64, requires_grad=True)
-    assert second(scores).isfinite().all()
-    assert torch.autograd.gradcheck(second, scores, fast_mode=True)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("mask", [0.0, 0.1, 0.4])
-@pytest.mark.parametrize("leaves", [1, 2, 7])
-def test_compiled_policies_are_their_references(leaves: int, mask: float, dtype: torch.dtype) -> None:
-    for scale in (0.1, 1.0, 50.0, 1000.0):
-        scores = random_scores(leaves, scale, (20,), mask).to(dtype)
-        with kernels.disabled():
-            expected = LOCAL.natural_parameters(scores)
-        double = dtype == torch.float64
-        torch.testing.assert_close(
-            LOCAL.natural_parameters(scores), expected, rtol=1e-13 if double else 1e-4, atol=1e-300 if double else 1e-30
-        )

@@ -6,16 +6,11 @@ import itertools
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import SemiMarkov, TiedSemiMarkov, kernels
-from structgrad.oracles.capabilities.ragged import of_lengths
-from structgrad.oracles.derivations import cpu, executor
-from structgrad.oracles.derivations.packing import pack
-from structgrad.suites.audit.oracles import check_rules, listed
+from structgrad.oracles import SemiMarkov, TiedSemiMarkov
 
 ORACLE = TiedSemiMarkov()
 SIZES = ((1, 1, 1), (3, 2, 3), (4, 3, 2), (2, 5, 2))
@@ -94,42 +89,10 @@ def test_it_is_the_chain_of_segments_by_pairs_of_labels(size: tuple[int, int, in
     torch.testing.assert_close(ORACLE.entropy(scores), edges.entropy(pairs), rtol=1e-12, atol=1e-12)
 
 
-def test_many_tokens_keep_within_one_range() -> None:
-    """Weights of e⁴⁰⁰ are scaled by token, and need no exponents of their own; the answers are those of plain torch."""
-    event = ORACLE.event_shape(length=120, width=12, tags=8)
-    scores = torch.randn(2, *event, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    packed, totals, certified = pack(ORACLE.derivations(event)), np.empty(2), np.zeros(2, np.bool_)
-    assert packed is not None
-    given = executor._numbers(scores.numpy())
-    cpu.evaluate(packed, 1, given, given, False, executor._NONE[0], executor._NONE[0], totals, certified)
-    assert certified.all()
-    assert totals.min() > 322  # the limit of weights, 1e140
-    with kernels.disabled():
-        torch.testing.assert_close(torch.from_numpy(totals), ORACLE.log_partition(scores), rtol=1e-12, atol=0)
-        expected = ORACLE.marginals(scores)
-    torch.testing.assert_close(ORACLE.marginals(scores), expected, rtol=1e-9, atol=1e-12)
-
-
 def test_more_transitions_than_a_byte_counts() -> None:
     (structure,) = ORACLE.enumerate((301, 1, 1))
     assert structure[-1].item() == 299
     assert ORACLE.argmax(torch.zeros(301, 1, 1))[-1].item() == 299
-
-
-def test_padding_has_no_part_inside() -> None:
-    scores, lengths = TiedSemiMarkov.from_potentials(torch.zeros(2, 3, 2), 2), torch.tensor([2, 3])
-    padded, inside = ORACLE.pad(scores, lengths), ORACLE.length_mask((4, 2, 2), lengths) & ORACLE.read_mask((4, 2, 2))
-    assert padded.shape == (2, 5, 2, 3)
-    within = of_lengths(ORACLE, lengths).parts_within(ORACLE.free_parts(padded), padded)
-    assert torch.equal(within[:, :4, :, :2], inside)
-    assert within.sum() == inside.sum()
-
-
-def test_the_audit_knows_which_parts_may_be_taken_twice() -> None:
-    listing = listed(ORACLE, (5, 2, 2))
-    (checks,) = (list(check_rules(listing, ORACLE.derivations((5, 2, 2)))),)
-    assert [check.status for check in checks] == ["holds", "holds"]
-    assert int(listing.structures.max()) == 3
 
 
 @pytest.mark.parametrize(

@@ -69,18 +69,16 @@ CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "odd": (Stated(odd), (WIDE + 9,)),
     "alone": (Stated(alone), (1,)),
 }
-SINGLE = ("ctc", "odd")
-"""Those that are also tested in float32, in every run."""
-
 each_case = pytest.mark.parametrize(
     ("case", "dtype"),
     [
-        pytest.param(case, dtype, marks=() if dtype == torch.float64 or case in SINGLE else pytest.mark.sweep)
-        for case in CASES
+        pytest.param(case, dtype, marks=() if (dtype == torch.float64) == (place % 3 > 0) else pytest.mark.sweep)
+        for place, case in enumerate(CASES)
         for dtype in (torch.float64, torch.float32)
     ],
     ids=str,
 )
+"""By default every third one in float32, the others in float64."""
 
 
 def rows_of(case: str, dtype: torch.dtype, on: torch.device) -> Tensor:
@@ -152,12 +150,6 @@ def test_structures_are_those_of_plain_torch(case: str, dtype: torch.dtype, gpu_
             assert torch.equal(drawn, oracle._draw(rows, uniforms).to(dtype))
 
 
-def test_the_best_of_equal_ones_comes_first(gpu_kernels: torch.device) -> None:
-    oracle, (size,) = CASES["odd"]
-    rows = torch.zeros(1, size, device=gpu_kernels)
-    assert oracle.argmax(rows).nonzero().tolist() == [[0, 0], [0, WIDE], [0, WIDE + 1], [0, WIDE + 2], [0, WIDE + 7]]
-
-
 @pytest.mark.parametrize("operation", device.OPERATIONS)
 def test_no_result_depends_on_what_is_looked_at_side_by_side(operation: str, gpu_kernels: torch.device) -> None:
     """Nodes, edges and parts by twos, so that every loop runs more than once."""
@@ -194,40 +186,6 @@ def test_a_uniform_that_is_too_large_stays_below_the_node(gpu_kernels: torch.dev
     assert torch.equal(drawn[:, 0], drawn[:, 1])
 
 
-def test_no_rows_have_no_results(gpu_kernels: torch.device) -> None:
-    oracle, event = CASES["ctc"]
-    scores = torch.zeros(0, *event, device=gpu_kernels)
-    assert oracle.marginals(scores).shape == oracle.argmax(scores).shape == scores.shape
-    assert oracle.log_partition(scores).shape == (0,)
-    assert oracle.sample(scores, 3, generator=torch.Generator(gpu_kernels)).shape == (3, *scores.shape)
-
-
-def test_lengths_and_gradients_are_those_of_plain_torch(gpu_kernels: torch.device) -> None:
-    oracle, event = CASES["semi_markov"]
-    scores, lengths = rows_of("semi_markov", torch.float64, gpu_kernels)[:3], torch.tensor([3, 1, 2], device=gpu_kernels)
-
-    def called() -> list[Tensor]:
-        leaf = scores.clone().requires_grad_()
-        marginals = oracle.marginals(leaf, lengths=lengths)
-        return [marginals.detach(), *torch.autograd.grad(marginals.square().sum(), leaf), oracle.argmax(scores, lengths=lengths)]
-
-    found = called()
-    with kernels.disabled():
-        for mine, right in zip(found, called(), strict=True):
-            torch.testing.assert_close(mine, right, rtol=1e-12, atol=1e-13)
-    assert event == tuple(found[0].shape[1:])
-
-
-def test_an_offset_of_a_direction_costs_few_digits(gpu_kernels: torch.device) -> None:
-    oracle = CASES["labelled_constituency"][0]
-    rows = rows_of("labelled_constituency", torch.float32, gpu_kernels)[:1]
-    along = torch.randn(rows.shape, generator=torch.Generator().manual_seed(6)).to(rows).round()
-    (found,), (shifted,) = (
-        found_by(oracle, "covariance_product", (rows, moved), torch.empty_like(rows)) for moved in (along, along + 1000)
-    )
-    torch.testing.assert_close(shifted, found, rtol=0, atol=3e-5)
-
-
 def test_derivations_that_are_too_large_are_told_and_left_to_torch(gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     oracle, scores = make_oracle("ctc"), torch.zeros(2, 3, 3, 3, device=gpu_kernels)
     device.graph_of.cache_clear()
@@ -246,3 +204,44 @@ def test_what_is_served(gpu_kernels: torch.device) -> None:
     assert oracle._kernel("argmax", rows.half()) is None
     with kernels.disabled():
         assert oracle._kernel("argmax", rows) is None
+
+
+# Workspaces do not grow with the batch: it is taken in parts.
+
+
+def test_parts_are_as_large_as_the_budget_allows_and_fill_a_device(gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    from structgrad.oracles.kernels.gpu import launching
+
+    rows = torch.empty(100, device=gpu_kernels)
+
+    def sizes(numbers: int) -> list[int]:
+        parts = list(launching.launches(rows, (numbers, torch.float64), (numbers, torch.float32)))
+        assert [(len(first), len(second)) for _, (first, second) in parts] == [(part.stop - part.start,) * 2 for part, _ in parts]
+        assert [part.start for part, _ in parts] == [0, *(part.stop for part, _ in parts[:-1])]
+        return [part.stop - part.start for part, _ in parts]
+
+    monkeypatch.setattr(launching, "SCRATCH", 12 * 1000)
+    monkeypatch.setattr(launching, "MOST_SCRATCH", 12 * 3000)
+    monkeypatch.setattr(launching, "FILLING", 20)
+    assert sizes(5) == [100]
+    assert sizes(20) == [48, 48, 4]  # 50 fit; parts begin at multiples of 16 rows
+    assert sizes(100) == [16] * 6 + [4]  # 10 fit, 20 fill a device
+    assert sizes(500) == [6] * 16 + [4]  # so many are the most
+    assert sizes(10_000) == [1] * 100
+    assert list(launching.launches(rows[:0], (5, torch.float64))) == []
+
+
+@pytest.mark.parametrize("case", ["linear_chain", "ctc"])
+def test_a_batch_in_parts_gives_the_same_bits(case: str, gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    from structgrad.oracles.kernels.gpu import launching
+
+    oracle, rows = CASES[case][0], rows_of(case, torch.float64, gpu_kernels)[:2]
+
+    def found() -> list[Tensor]:
+        marginals = oracle.marginals(leaf := rows.clone().requires_grad_())
+        return [oracle.argmax(rows), oracle.log_partition(rows), marginals, *torch.autograd.grad(marginals.square().sum(), leaf)]
+
+    expected = found()
+    monkeypatch.setattr(launching, "FILLING", 1)
+    monkeypatch.setattr(launching, "SCRATCH", 1)
+    assert all(map(torch.equal, found(), expected))
