@@ -53,7 +53,14 @@ class Launches:
                 if not isinstance(error, torch.OutOfMemoryError) and "out of memory" not in str(error).lower():
                     raise
                 if count <= self.block:
-                    raise torch.OutOfMemoryError(self._refusal(count)) from error
+                    place = str(self.device)
+                    if self.device.type == "cuda":
+                        left, whole = torch.cuda.mem_get_info(self.device)
+                        place += f", where {left / GIB:.1f} of {whole / GIB:.1f} GiB are free"
+                    raise torch.OutOfMemoryError(
+                        f"{self.name} got no memory for {count} at a time on {place}; expected it for so few: choose smaller "
+                        "problems or fewer --jobs on this device, or end what else computes there"
+                    ) from error
                 # A block, doubled as often as possible, so that sums over launches hardly depend on their size.
                 rows = self.block << max((count // 2 // self.block).bit_length() - 1, 0)
             else:
@@ -64,13 +71,3 @@ class Launches:
             # Here the traceback, which holds intermediate tensors, is released.
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-
-    def _refusal(self, count: int) -> str:
-        place = str(self.device)
-        if self.device.type == "cuda":
-            left, whole = torch.cuda.mem_get_info(self.device)
-            place += f", where {left / GIB:.1f} of {whole / GIB:.1f} GiB are free"
-        return (
-            f"{self.name} got no memory for {count} at a time on {place}; expected it for so few: choose smaller "
-            "problems or fewer --jobs on this device, or end what else computes there"
-        )

@@ -264,7 +264,9 @@ def _causes(found: Dissection) -> Iterator[str]:
         for cause in (_other_distribution, _mixture, _other_score, _fitted):
             yield from cause(found)
     elif not found.differentiated:
-        yield from _chosen_by_losses(found)
+        if _is_uncorrelated(found, found.growth(1e-6)):
+            yield f"{OTHER_SAMPLE}, as the losses are sorted and the samples are not: the mean is 0 whatever the loss"
+        yield "the estimate is no sum over samples: their losses decide which of them count, as a maximum, a median or the best k do"
 
 
 def _slope(function: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
@@ -534,9 +536,3 @@ def _fitted(found: Dissection) -> Iterator[str]:
     if missing > DEVIATIONS * math.sqrt(spread / square * found.size):
         weight = f"{1 - missing:.2g}/N in the mean, where 1/N is due"
         yield f"the baseline of a sample is fitted to the loss of the sample itself too: its score has a weight of {weight}"
-
-
-def _chosen_by_losses(found: Dissection) -> Iterator[str]:
-    if _is_uncorrelated(found, found.growth(1e-6)):
-        yield f"{OTHER_SAMPLE}, as the losses are sorted and the samples are not: the mean is 0 whatever the loss"
-    yield "the estimate is no sum over samples: their losses decide which of them count, as a maximum, a median or the best k do"

@@ -28,11 +28,6 @@ class Inputs:
     generator: torch.Generator
     before: Any = None
 
-    @property
-    def event(self) -> tuple[int, ...]:
-        """The shape of one item; the batch has one dimension."""
-        return tuple(self.scores.shape[1:])
-
 
 Operation = Callable[[Any, Inputs], Tensor]
 
@@ -60,7 +55,7 @@ OPERATIONS: dict[str, Operation] = {  # by name: the name of the method with a s
     "project_backward": lambda oracle, given: backward(lambda leaf: oracle.project(leaf).mean, given.scores),
     "sample_distinct_8": lambda oracle, given: oracle.sample_distinct(given.scores, 8, generator=given.generator).log_probs,
     "kbest_8": lambda oracle, given: oracle.kbest(given.scores, 8),
-    "enumerate": lambda oracle, given: oracle.enumerate(given.event, 0, min(oracle.count(given.event), MAX_LISTED)),
+    "enumerate": lambda oracle, given: oracle.enumerate(event := given.scores.shape[1:], 0, min(oracle.count(event), MAX_LISTED)),
     "rank": lambda oracle, given: oracle.rank(given.structures),
     "relax": lambda oracle, given: oracle.relax(given.scores, "l2"),
     "relaxed_value": lambda oracle, given: oracle.relaxed_value(given.scores, "l2"),

@@ -6,7 +6,6 @@ import functools
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,27 +23,7 @@ from .operations import OPERATIONS, Inputs, left_out
 STEP = 0.01  # the change of scores since the solution that a warm start begins with: about a step of training
 
 
-@dataclass(frozen=True)
-class PreparedCall:
-    """A call, and the generator that it draws from."""
-
-    call: Callable[[], Any]
-    generator: torch.Generator
-
-    def restart(self) -> PreparedCall:
-        """Reset the generator, so that every timed call has the same random numbers."""
-        self.generator.manual_seed(0)
-        return self
-
-
-@dataclass(frozen=True)
-class Quadratic:
-    """The square of a linear form, so that no estimator is unbiased by the loss being linear."""
-
-    weights: Tensor
-
-    def __call__(self, structures: Tensor) -> Tensor:
-        return (structures * self.weights).flatten(structures.ndim - self.weights.ndim).sum(-1).square()
+Prepared = tuple[Callable[[], Any], torch.Generator]  # a call, and the generator that it draws from
 
 
 def clock() -> float:
@@ -68,7 +47,7 @@ def prepare_device(device: str) -> None:
 
 
 @functools.cache
-def operation_task(case: str, operation: str, batch: int, device: str) -> PreparedCall:
+def operation_task(case: str, operation: str, batch: int, device: str) -> Prepared:
     """An operation of an oracle, called once before, because the first call may compile."""
     prepare_device(device)
     oracle, event = structure(case)
@@ -79,19 +58,23 @@ def operation_task(case: str, operation: str, batch: int, device: str) -> Prepar
     before = oracle.project(scores - STEP * others) if operation == "project_warm" else None
     given = Inputs(scores, others, oracle.argmax(scores), torch.Generator(device).manual_seed(0), before)
     OPERATIONS[operation](oracle, given)
-    return PreparedCall(functools.partial(OPERATIONS[operation], oracle, given), given.generator)
+    return functools.partial(OPERATIONS[operation], oracle, given), given.generator
 
 
 @functools.cache
-def estimator_task(name: str, case: str, batch: int, device: str) -> PreparedCall:
+def estimator_task(name: str, case: str, batch: int, device: str) -> Prepared:
     """An estimate per row, called once before."""
     prepare_device(device)
     estimator, oracle, event = pair(name, case)
-    scores, loss = normal(batch, *event, seed=0, device=device), Quadratic(normal(*event, seed=1, device=device))
+    scores, weights = normal(batch, *event, seed=0, device=device), normal(*event, seed=1, device=device)
+
+    def loss(structures: Tensor) -> Tensor:  # quadratic, so that no estimator is unbiased by the loss being linear
+        return (structures * weights).flatten(structures.ndim - weights.ndim).sum(-1).square()
+
     generator = torch.Generator(device).manual_seed(0)
     warmed = estimator.warmed_up(loss, oracle, scores, generator=generator)
     warmed.gradient(loss, oracle, scores, generator=generator)
-    return PreparedCall(functools.partial(warmed.gradient, loss, oracle, scores, generator=generator), generator)
+    return functools.partial(warmed.gradient, loss, oracle, scores, generator=generator), generator
 
 
 @functools.cache

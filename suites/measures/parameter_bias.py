@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...estimators import ExactMarginalisation
+from ...estimators import ExactMarginalisation, make_estimator
 from ...estimators.base import Estimator
 from ..base import NonFiniteError, Problem
 from ..problems import TaskProblem
@@ -19,7 +19,7 @@ from ..statistics.interval import Interval
 from ..statistics.intervals import UNRESOLVED
 from ..statistics.metrics import NoisyGradient, estimated_against, estimated_metrics, exact_against, exact_metrics, single
 from ..statistics.moments import BATCHES, Moments
-from ..tasks.references import learnt_model, reference_estimator, remembered
+from ..tasks.references import learnt_model, reference_name, remembered
 from ..tasks.task import Task
 from ..tasks.training import BatchOrder
 from .draws import Draws, estimates
@@ -92,7 +92,7 @@ class ModelBatch:
         key = ("parameter_bias", task.name, problem.stage, str(seed))
         draws = Draws(task.oracle, within(task, batch, task.loss(model, batch), scores), scores, context, key, batch.lengths)
         replicates = BATCHES * max(2, context.effort.rounds // 8)  # two for each batch of the intervals
-        return cls(draws, theta, parameters, common, reference_estimator(task), replicates, task)
+        return cls(draws, theta, parameters, common, make_estimator(reference_name(task)), replicates, task)
 
     def truth(self) -> NoisyGradient:
         """The exact gradient, or the mean of many estimates; computed once on a machine."""

@@ -5,23 +5,10 @@ from __future__ import annotations
 from ..base import split_loss
 from ..trust import default_data
 from .losses import LOSSES, Offset, make_loss
-from .named import (
-    BUILT_IN_PROBLEMS,
-    LOSS_NAMES,
-    OWN_LOSS,
-    PROBLEMS,
-    REAL_PROBLEMS,
-    TaskProblem,
-    available,
-    comes_from_task,
-    from_file,
-    is_task,
-    kinds_of,
-    learner_of,
-    load,
-    stages_of,
-    task_names,
-    with_loss,
+
+from .named import (  # isort: skip
+    BUILT_IN_PROBLEMS, LOSS_NAMES, OWN_LOSS, PROBLEMS, REAL_PROBLEMS, TaskProblem, available, comes_from_task, from_file, is_task,
+    kinds_of, learner_of, load, stages_of, task_names, with_loss,
 )  # fmt: skip
 from .regimes import ENTROPY_STAGES, STAGES
 from .sized import is_sized, refuse_unsized, sized_name

@@ -23,7 +23,7 @@ from ...oracles.capabilities.ragged import Inside
 from ...oracles.registry import unknown
 from ..base import LEARNT, TASK, Instance, Problem, split_loss
 from ..tasks import TASKS, make_task
-from ..tasks.references import LEARNT_STAGES, learnt_model, reference_estimator
+from ..tasks.references import LEARNT_STAGES, learnt_model, reference_name
 from ..tasks.task import Batch, LatentModel, Split, Task, TaskLoss
 from ..trust import DATA_VARIABLE
 from .losses import LOSSES, Downstream, Offset, make_loss
@@ -174,7 +174,7 @@ def kinds_of(name: str) -> tuple[str, ...]:
 def learner_of(name: str, task: Task) -> Estimator[Any]:
     """The estimator of the run that items come from: the one after ``@`` in a problem's name, or the reference."""
     own = name.partition("@")[2]
-    return make_estimator(own) if own else reference_estimator(task, training=True)
+    return make_estimator(own or reference_name(task, training=True))
 
 
 def comes_from_task(name: str) -> bool:

@@ -19,20 +19,7 @@ import torch
 from scipy.optimize import elementwise
 from torch import Tensor
 
-from ...oracles import (
-    DERIVED,
-    Alignment,
-    Assignment,
-    Categorical,
-    Constituency,
-    IndependentCategoricals,
-    LinearChain,
-    ProjectiveTree,
-    ShiftReduce,
-    SpanningTree,
-    Subset,
-    TiedChain,
-)
+from ... import oracles
 from ...oracles.capabilities import MarginalOracle, Oracle, SamplingOracle
 from ...oracles.capabilities.derivatives import unsqueeze_event
 from ...oracles.derivations import DerivedOracle
@@ -231,17 +218,17 @@ class RegimeItems(Items):
         if stage == "early":
             return (1 - AGREEMENT) * self.direction("init", index) + AGREEMENT * self.direction("final", index)
         random, event = self.random("scores", stage if stage in STAGES else "h", self.item_name(index)), self._event(index)
-        if not isinstance(self.oracle, LinearChain | TiedChain):
+        if not isinstance(self.oracle, oracles.LinearChain | oracles.TiedChain):
             return torch.where(self.oracle.read_mask(event), torch.from_numpy(random.standard_normal(event)), 0)
         # Unary scores dominate, as in trained taggers.
-        length = event[0] - (event[-1] if isinstance(self.oracle, TiedChain) else 0)
+        length = event[0] - (event[-1] if isinstance(self.oracle, oracles.TiedChain) else 0)
         unary, other = (torch.from_numpy(random.standard_normal((rows, event[-1]))) for rows in (length, event[-1] + 2))
         drawn = self.oracle.from_potentials(unary, other[:-2] / 4, start=other[-2] / 4, end=other[-1] / 4)
         return torch.where(self.oracle.read_mask(event), drawn, 0)
 
     def downstream(self, index: int, stage: str) -> ProblemLoss | None:
         """A random classifier of the mean chosen frame, one for all items of subsets; the label is the class that it gives to gold."""
-        if not isinstance(self.oracle, Subset):
+        if not isinstance(self.oracle, oracles.Subset):
             return None
         shared, own, gold = self.random("classifier"), self.random("frames", self.item_name(index)), self.gold(index)
         weight, bias = torch.from_numpy(shared.standard_normal((10, 13))), torch.from_numpy(shared.standard_normal(10)) / 3
@@ -255,9 +242,9 @@ class RegimeItems(Items):
 
 def _uniform_scores(oracle: Oracle, event: tuple[int, ...]) -> Tensor | None:
     """The scores at which all structures are equally probable: those of a locally normalised policy; None for 0."""
-    if oracle != ShiftReduce("local"):
+    if oracle != oracles.ShiftReduce("local"):
         return None
-    steps = ShiftReduce().step_log_probs(torch.zeros(event, dtype=torch.float64))
+    steps = oracles.ShiftReduce().step_log_probs(torch.zeros(event, dtype=torch.float64))
     return torch.where(steps > -math.inf, steps, 0)
 
 
@@ -280,20 +267,21 @@ def _squares(*sizes: int) -> tuple[tuple[int, ...], ...]:
 
 
 _BUILT_IN: tuple[tuple[str, str, str, MarginalOracle, tuple[tuple[int, ...], ...], tuple[float, float, float]], ...] = (
-    ("categorical", "10 classes", "categorical_fsdd", Categorical(), ((10,),), (0.990, 0.957, 0.112)),
-    ("categories", "4 to 6 categories with 4 parts", "tagging_coarse5", IndependentCategoricals(), ((4, 4), (5, 4), (6, 4)), _TAGGING),
-    ("subset", "3 of 12 with a random downstream classifier", "subset_fsdd_downstream", Subset(3), ((12,),), (0.995, 0.931, 0.347)),
-    ("chain", "chains of 3 to 6 with 5 tags", "tagging_coarse5", LinearChain(), tuple((n, 5, 5) for n in (3, 4, 5, 6)), _TAGGING),
-    ("alignment", "alignments of 5×5 to 7×6", "dtw_speech", Alignment(), ((5, 5), (5, 6), (6, 6), (7, 6)), _ALIGNMENT),
-    ("constituency", "binary trees of 7 to 9 leaves", "binary_trees_listops", Constituency(), _squares(7, 8, 9),
+    ("categorical", "10 classes", "categorical_fsdd", oracles.Categorical(), ((10,),), (0.990, 0.957, 0.112)),
+    ("categories", "4 to 6 categories with 4 parts", "tagging_coarse5", oracles.IndependentCategoricals(), ((4, 4), (5, 4), (6, 4)),
+     _TAGGING),
+    ("subset", "3 of 12 with a random downstream classifier", "subset_fsdd_downstream", oracles.Subset(3), ((12,),), (0.995, 0.931, 0.347)),
+    ("chain", "chains of 3 to 6 with 5 tags", "tagging_coarse5", oracles.LinearChain(), tuple((n, 5, 5) for n in (3, 4, 5, 6)), _TAGGING),
+    ("alignment", "alignments of 5×5 to 7×6", "dtw_speech", oracles.Alignment(), ((5, 5), (5, 6), (6, 6), (7, 6)), _ALIGNMENT),
+    ("constituency", "binary trees of 7 to 9 leaves", "binary_trees_listops", oracles.Constituency(), _squares(7, 8, 9),
      _shares((4.919, 1.732, 0.001), 4.9209)),
-    ("projective_tree", "projective trees of 5 to 7 words", "dependency_en_ewt_projective", ProjectiveTree(), _squares(6, 7, 8),
+    ("projective_tree", "projective trees of 5 to 7 words", "dependency_en_ewt_projective", oracles.ProjectiveTree(), _squares(6, 7, 8),
      _shares((3.616, 3.285, 0.543), 3.6189)),
-    ("spanning_tree", "dependency trees of 4 to 6 words", "dependency_en_ewt", SpanningTree(), _squares(5, 6, 7),
+    ("spanning_tree", "dependency trees of 4 to 6 words", "dependency_en_ewt", oracles.SpanningTree(), _squares(5, 6, 7),
      _shares((4.631, 4.351, 0.779), 4.6329)),
-    ("assignment", "permutations of 5 to 7", "assignment_alibi_fr_en", Assignment(), _squares(5, 6, 7),
+    ("assignment", "permutations of 5 to 7", "assignment_alibi_fr_en", oracles.Assignment(), _squares(5, 6, 7),
      _shares((4.804, 4.791, 0.738), 4.8322)),
-    ("shift_reduce", f"{_LEAVES} globally", "shift_reduce_listops", ShiftReduce(), _SHAPES, _DERIVATIONS),
+    ("shift_reduce", f"{_LEAVES} globally", "shift_reduce_listops", oracles.ShiftReduce(), _SHAPES, _DERIVATIONS),
 )  # fmt: skip
 """Name, kind of scores, the real problem with the same entropies, oracle, shapes, and entropies at init, early and final."""
 
@@ -306,7 +294,7 @@ REGIMES: dict[str, Regime] = {  # regimes by name
     for name, kind, like, oracle, events, entropies in _BUILT_IN
 }
 
-REGIMES["policy_regimes"] = Regime(f"the same with a policy: {_LEAVES} at every state", ShiftReduce("local"), _SHAPES, _DERIVATIONS)
+REGIMES["policy_regimes"] = Regime(f"the same with a policy: {_LEAVES} at every state", oracles.ShiftReduce("local"), _SHAPES, _DERIVATIONS)
 
 
 def peaked_like(structure: str) -> Regime | None:
@@ -327,4 +315,4 @@ def _of_derivations(oracle: DerivedOracle) -> Regime:
     return Regime(summary, oracle, tuple(map(oracle.event_of, sizes)), like.entropies if like else USUAL_ENTROPIES)
 
 
-REGIMES |= {f"{name}_regimes": _of_derivations(kind()) for name, kind in DERIVED.items()}
+REGIMES |= {f"{name}_regimes": _of_derivations(kind()) for name, kind in oracles.DERIVED.items()}

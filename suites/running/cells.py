@@ -8,9 +8,9 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -33,25 +33,14 @@ _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "ba
 _TRACEBACK = 8000  # characters of a traceback that are kept, from its end
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Why a cell has no numbers, in columns of `Row`."""
-
-    status: Literal["error", "timeout", "oom", "crash"]
-    reason: str
-    error_type: str = ""
-    traceback: str = ""
-    verdict: str = ""
-
-    @classmethod
-    def of(cls, error: BaseException) -> Failure:
-        """An exception of the measured code."""
-        kind, text = type(error).__name__, " ".join(str(error).split())
-        verdict = "broken" if isinstance(error, NonFiniteError) else ""
-        no_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-            isinstance(error, RuntimeError) and any(words in text.lower() for words in _NO_MEMORY)
-        )
-        return cls("oom" if no_memory else "error", f"{kind}: {text}", kind, traceback.format_exc()[-_TRACEBACK:], verdict)
+def failure_of(error: BaseException) -> dict[str, str]:
+    """The columns of `Row` that say why an exception of the measured code left no numbers."""
+    kind, text = type(error).__name__, " ".join(str(error).split())
+    no_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(words in text.lower() for words in _NO_MEMORY)
+    )
+    found = {"status": "oom" if no_memory else "error", "reason": f"{kind}: {text}", "error_type": kind}
+    return found | {"traceback": traceback.format_exc()[-_TRACEBACK:], "verdict": "broken" if isinstance(error, NonFiniteError) else ""}
 
 
 @functools.cache
@@ -71,14 +60,14 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
         with torch.cuda.device(plan.device) if plan.device.startswith("cuda:") else nullcontext():
             rows = _measured(plan, cell, replace(plan.context(), scratch=scratch))
     except Exception as error:  # user-supplied estimators may raise anything
-        return failed(plan, cell, Failure.of(error), time.perf_counter() - start)
+        return failed(plan, cell, failure_of(error), time.perf_counter() - start)
     return encode(rows, time.perf_counter() - start)
 
 
-def failed(plan: Plan, cell: Cell, failure: Failure, seconds: float) -> str:
+def failed(plan: Plan, cell: Cell, failure: dict[str, str], seconds: float) -> str:
     """The encoded rows of a cell without numbers: one per estimator, with the reason."""
     writer = RowWriter(plan, sample(plan, *cell.scores), cell, plan.context())
-    return encode([writer.failure(name, **vars(failure)) for name in cell.estimators], seconds)
+    return encode([writer.failure(name, **failure) for name in cell.estimators], seconds)
 
 
 def _measured(plan: Plan, cell: Cell, context: Context) -> list[Row]:
@@ -106,9 +95,9 @@ def _rows(writer: RowWriter, estimators: Mapping[str, Estimator[Any]]) -> list[R
             rows.append(writer.row(finding))  # noqa: PERF401 - rows before an exception are kept
         return rows
     except Exception as error:  # user-supplied estimators may raise anything
-        failure = Failure.of(error)
-    failures = [writer.failure(name, **vars(failure)) for name in estimators]
-    if len(estimators) == 1 or failure.status == "oom":
+        failure = failure_of(error)
+    failures = [writer.failure(name, **failure) for name in estimators]
+    if len(estimators) == 1 or failure["status"] == "oom":
         return rows + failures
     alone = {name: [row for row in _rows(writer, {name: one}) if row.status == "error"] for name, one in estimators.items()}
     errors = [row for rows in alone.values() for row in rows]

@@ -14,34 +14,15 @@ import torch
 from torch import Tensor
 
 from ..metrics import METRICS
+from . import intervals
 from .interval import Interval
-from .intervals import (
-    NO_ANGLE,
-    NO_VARIANCE,
-    UNDIRECTED_MEAN,
-    UNRESOLVED,
-    Errors,
-    clustered_wilson,
-    has_spread,
-    is_resolved,
-    jackknives,
-    profile,
-    quantile,
-    resolves_direction,
-    wilson,
-)
 from .moments import BATCHES, Moments
 
 SAMPLES = 16  # estimates in an average, for the metrics of averages
 
-UNDIRECTED = tuple(name for name, metric in METRICS.items() if metric.undirected)
-"""Metrics that do not compare with the exact gradient: they are defined even if it vanishes."""
-
-LINEAR = tuple(name for name, metric in METRICS.items() if metric.mean)
-"""Metrics that are means of independent numbers, one per replicate: the jackknife of their batches is a t-interval."""
-
-COMPARED = tuple(name for name, metric in METRICS.items() if metric.paired)
-"""Metrics whose values without each batch are kept, so that runs with the same random numbers can be compared pair by pair."""
+UNDIRECTED, LINEAR, COMPARED = (
+    tuple(name for name, metric in METRICS.items() if getattr(metric, flag)) for flag in ("undirected", "mean", "paired")
+)  # for these flags see `Metric`
 
 U_STATISTIC = "u-statistic"  # the method of exact numbers that come from single structures and not from tuples
 
@@ -161,7 +142,7 @@ def metric_values(summary: Summary, geometry: Geometry | None = None) -> dict[st
     bias = summary.error.square().sum(-1) - noise
     length = mean.square().sum(-1) - noise
     along = mean @ gradient
-    varies = summary.trace > NO_VARIANCE * mean.square().sum(-1)
+    varies = summary.trace > intervals.NO_VARIANCE * mean.square().sum(-1)
     values = {
         "relative_bias": bias.clamp(min=0).sqrt() / norm,
         "relative_bias_squared": bias / norm**2,
@@ -219,13 +200,13 @@ def estimated_metrics(
     summary, others = summarise(moments), leave_one_out(moments)
     values, without = metric_values(summary, geometry), metric_values(others, geometry)
     whole = _numbers(values | {_ABSOLUTE: summary.trace})
-    found = jackknives(whole, without | {_ABSOLUTE: others.trace})
+    found = intervals.jackknives(whole, without | {_ABSOLUTE: others.trace})
     found |= {name: replace(found[name], method="t") for name in LINEAR if name in found and found[name].method}
     if (low := found["snr"].low) is not None:
         found["snr"] = replace(found["snr"], low=max(low, 0.0))
-    found |= {name: wilson(whole[name], moments.total) for name in SHARES}
-    found["sign_agreement"] = clustered_wilson(found["sign_agreement"], moments.total)
-    errors, norm = Errors.of(moments), float(moments.gradient.norm())
+    found |= {name: intervals.wilson(whole[name], moments.total) for name in SHARES}
+    found["sign_agreement"] = intervals.clustered_wilson(found["sign_agreement"], moments.total)
+    errors, norm = intervals.Errors.of(moments), float(moments.gradient.norm())
     if directed := norm > floor:
         del found[_ABSOLUTE]
         orthogonal = errors.without(moments.gradient / norm)
@@ -235,13 +216,14 @@ def estimated_metrics(
         found["cosine"] = _cosine_interval(orthogonal, norm, whole["gain"], found["cosine"])
     else:
         found = _undirected(found, _norm_interval(errors, 1.0))
-    if not (is_resolved(moments) if resolved is None else resolved):
-        return {name: interval if name in SHARES else UNRESOLVED for name, interval in found.items()}
-    if directed and has_spread(moments):
-        if not resolves_direction(moments):
-            found |= dict.fromkeys(("cosine", "orthogonal_bias"), NO_ANGLE)
+    if not (intervals.is_resolved(moments) if resolved is None else resolved):
+        return {name: interval if name in SHARES else intervals.UNRESOLVED for name, interval in found.items()}
+    if directed and intervals.has_spread(moments):
+        if not intervals.resolves_direction(moments):
+            found |= dict.fromkeys(("cosine", "orthogonal_bias"), intervals.NO_ANGLE)
         elif not (found["snr"].low or 0.0) > 0:
-            found["cosine"] = UNDIRECTED_MEAN  # an angle of noise, which exists in the half of the draws alone in which |m|² is positive
+            # An angle of noise, which exists in the half of the draws alone in which |m|² is positive.
+            found["cosine"] = intervals.UNDIRECTED_MEAN
     return found
 
 
@@ -257,17 +239,17 @@ def without_each_batch(moments: Moments) -> dict[str, tuple[float, ...]]:
 
 def estimated_against(moments: Moments, reference: NoisyGradient) -> dict[str, Interval]:
     """Bias of replicates against another reference, such as the gradient of the estimator's own objective, with 95 % intervals."""
-    return _against(Errors.of(moments), moments.gradient, reference)
+    return _against(intervals.Errors.of(moments), moments.gradient, reference)
 
 
 def exact_against(summary: Summary, reference: NoisyGradient) -> dict[str, Interval]:
     """Bias of an exact mean against another reference; intervals come from the noise of the reference alone."""
-    errors = Errors(summary.error, math.inf, 0.0, None, summary.gradient.new_zeros(BATCHES, len(summary.gradient)))
+    errors = intervals.Errors(summary.error, math.inf, 0.0, None, summary.gradient.new_zeros(BATCHES, len(summary.gradient)))
     metrics = _against(errors, summary.gradient, reference)
     return metrics if reference.noise > 0 else {name: Interval(interval.value) for name, interval in metrics.items()}
 
 
-def _against(errors: Errors, gradient: Tensor, reference: NoisyGradient) -> dict[str, Interval]:
+def _against(errors: intervals.Errors, gradient: Tensor, reference: NoisyGradient) -> dict[str, Interval]:
     """Metrics relative to the norm of the reference. Its noise adds ``tr S/N`` to squared norms, which is subtracted from them.
 
     Only the trace of the noise is known, so it counts as if it lay in the worst direction. Intervals ignore the rest of the noise of the
@@ -282,15 +264,15 @@ def _against(errors: Errors, gradient: Tensor, reference: NoisyGradient) -> dict
     gain = float(mean @ other) / square
     # The derivative of ⟨m, r⟩ / ‖r‖² in r is (m − 2 gain r) / ‖r‖².
     variance = shifted.along(unit) / shifted.replicates / square + noise * float((mean - 2 * gain * other).square().sum()) / square**2
-    half = quantile() * math.sqrt(variance)
+    half = intervals.quantile() * math.sqrt(variance)
     found = _bias_metrics(shifted, shifted.without(unit), math.sqrt(square), noise)
     orthogonal = found.pop("orthogonal_bias")
     return found | {"gain": Interval(gain, gain - half, gain + half, "t"), "orthogonal_bias": orthogonal}
 
 
-def _bias_metrics(errors: Errors, orthogonal: Errors, norm: float, noise: float = 0.0) -> dict[str, Interval]:
+def _bias_metrics(errors: intervals.Errors, orthogonal: intervals.Errors, norm: float, noise: float = 0.0) -> dict[str, Interval]:
     """Norms of biases, with profile intervals; ``orthogonal`` are the errors orthogonal to the gradient."""
-    square, (low, high) = errors.square_norm() - noise, profile(errors, noise=noise)
+    square, (low, high) = errors.square_norm() - noise, intervals.profile(errors, noise=noise)
     return {
         "relative_bias": _norm_interval(errors, norm, noise),
         "relative_bias_squared": Interval(square / norm**2, low / norm**2, high / norm**2, "profile"),
@@ -298,16 +280,16 @@ def _bias_metrics(errors: Errors, orthogonal: Errors, norm: float, noise: float 
     }
 
 
-def _norm_interval(errors: Errors, unit: float, noise: float = 0.0) -> Interval:
+def _norm_interval(errors: intervals.Errors, unit: float, noise: float = 0.0) -> Interval:
     """The norm of a bias in multiples of ``unit``, with the profile interval; ``noise`` is that of the reference."""
-    low, high = profile(errors, noise=noise)
+    low, high = intervals.profile(errors, noise=noise)
     value = math.sqrt(max(errors.square_norm() - noise, 0.0))
     return Interval(value / unit, math.sqrt(low) / unit, math.sqrt(high) / unit, "profile")
 
 
-def _cosine_interval(orthogonal: Errors, norm: float, gain: float, estimate: Interval) -> Interval:
+def _cosine_interval(orthogonal: intervals.Errors, norm: float, gain: float, estimate: Interval) -> Interval:
     """The jackknife if a bias orthogonal to the gradient is certain and large; else the interval of that bias, turned into cosines."""
-    low, high = profile(orthogonal)
+    low, high = intervals.profile(orthogonal)
     if estimate.value is None or (low > 0 and abs(estimate.value) <= NEAR_ONE):
         return estimate
     squares = (max(orthogonal.square_norm(), 0.0), low, high)

@@ -16,7 +16,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from ...estimators import ExactMarginalisation, LeaveOneOut, make_estimator
+from ...estimators import ExactMarginalisation, LeaveOneOut
 from ...estimators.base import Estimator
 from ...oracles.sources import digest_of, source_of
 from ...user_cache import user_cache
@@ -67,11 +67,6 @@ def reference_name(task: Task, *, training: bool = False) -> str:
     most = LONGEST_TRAINING_LIST if training else LONGEST_LIST
     listed = exact.incompatibility(task.oracle, event) is None and task.oracle.count(event) <= most
     return exact.name if listed else f"{LeaveOneOut.name}[num_samples={MANY_SAMPLES}]"
-
-
-def reference_estimator(task: Task, *, training: bool = False) -> Estimator[Any]:
-    """The estimator of `reference_name`."""
-    return make_estimator(reference_name(task, training=training))
 
 
 def learnt_model(task: Task, estimator: Estimator[Any], seed: int, stage: str) -> LatentModel:
@@ -127,15 +122,10 @@ def cached(names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
         return computed
 
 
-def cache_folder() -> Path:
-    """The folder of the user's cache."""
-    return user_cache() / "tasks"
-
-
 def cache_file(names: tuple[object, ...]) -> Path:
-    """The file of an entry."""
+    """The file of an entry of the user's cache."""
     digest = hashlib.blake2b(repr((*names, sources(), torch.__version__)).encode(), digest_size=16)
-    return cache_folder() / f"{digest.hexdigest()}.pt"
+    return user_cache() / "tasks" / f"{digest.hexdigest()}.pt"
 
 
 @functools.cache

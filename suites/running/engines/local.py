@@ -35,7 +35,7 @@ from ....oracles.kernels import notices
 from ....oracles.magnitudes import GIB
 from ... import device_memory
 from ...problems.score_files import PaddingWarning
-from ..cells import Failure, execute, failed, healthy, load
+from ..cells import execute, failed, healthy, load
 from ..planning.plan import Machine, Plan
 from ..store import scratch_path
 from ..work import Busy, Cell
@@ -223,25 +223,26 @@ class LocalWorker:
             self.close()
         return texts
 
-    def _failure(self, error: BaseException, limit: float) -> Failure:
+    def _failure(self, error: BaseException, limit: float) -> dict[str, str]:
         """The end of a worker, by its exit code or signal, with the last lines that the cell printed and the stacks of a signal."""
         tail, code = "", getattr(error, "exitcode", getattr(error, "code", None))
         with contextlib.suppress(OSError):
             lines = self.config.log.read_text(encoding="utf-8", errors="replace").rpartition(f"\n{_MARK}")[2].splitlines()[1:]
             tail = "\n".join(line for line in lines if not line.startswith("Extension modules:"))[-_MAX_TAIL:]
         if isinstance(error, TimeoutError) or code == _WAITED_TOO_LONG or (code == 1 and f"\n{_TIMER}" in f"\n{tail}"):
-            return Failure("timeout", f"took longer than {limit:g} s; raise --timeout", traceback=tail)
+            return {"status": "timeout", "reason": f"took longer than {limit:g} s; raise --timeout", "traceback": tail}
         if not isinstance(error, ProcessExpired | SystemExit):  # such as a disk that is full
-            return Failure("crash", f"the worker failed with {type(error).__name__}: {error}", type(error).__name__, tail)
+            kind = type(error).__name__
+            return {"status": "crash", "reason": f"the worker failed with {kind}: {error}", "error_type": kind, "traceback": tail}
         code = code if isinstance(code, int) else int(code is not None)  # as Python exits for a text
         if code >= 0:
-            return Failure("crash", f"the worker died with exit code {code}", traceback=tail)
+            return {"status": "crash", "reason": f"the worker died with exit code {code}", "traceback": tail}
         name = signal.Signals(-code).name
         if name == "SIGPROF":
-            return Failure("timeout", f"took longer than {limit:g} s of CPU time; raise --timeout", traceback=tail)
-        if name == "SIGKILL":
-            return Failure("oom", "the worker was killed by SIGKILL, as the kernel does when memory runs out", name, tail)
-        return Failure("crash", f"the worker died of {name}", name, tail)
+            return {"status": "timeout", "reason": f"took longer than {limit:g} s of CPU time; raise --timeout", "traceback": tail}
+        found = {"status": "crash", "reason": f"the worker died of {name}", "error_type": name, "traceback": tail}
+        by_kernel = {"status": "oom", "reason": "the worker was killed by SIGKILL, as the kernel does when memory runs out"}
+        return found | (by_kernel if name == "SIGKILL" else {})
 
     def busy(self, cells: Sequence[Cell]) -> Busy:
         """The progress of a bundle, or of an idle worker without one."""
@@ -270,15 +271,8 @@ class _Process(SpawnProcess):
         hidden: dict[str, Any] = {name: names.pop(name) for name in ("__file__", "__spec__") if name in names}
         names["__spec__"] = None
         try:
-            if not hasattr(signal, "pthread_sigmask"):
-                return super().start()
-            resource_tracker.ensure_running()  # its start would unblock signals
-            with _deferred_signals():
-                before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-                try:
-                    super().start()
-                finally:
-                    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            with _deferred_signals() if hasattr(signal, "pthread_sigmask") else contextlib.nullcontext():
+                super().start()
         finally:
             names.update(hidden)
 
@@ -287,17 +281,20 @@ class _Process(SpawnProcess):
 def _deferred_signals() -> Iterator[None]:
     """Interruptions wait: one between the start of a process and its first message would leave it with half a message.
 
-    A mask alone does not do it. Another thread receives the signal, and the main thread still runs the handler.
+    A mask alone, which the process inherits, does not do it. Another thread receives the signal, and the main thread runs the handler.
     """
+    resource_tracker.ensure_running()  # its start would unblock signals
     received: list[int] = []
     handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         handlers = {number: handler for number in (signal.SIGINT, signal.SIGTERM) if callable(handler := signal.getsignal(number))}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         for number in handlers:
             signal.signal(number, lambda number, _: received.append(number))
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         for number in received:

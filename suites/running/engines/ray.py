@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ....oracles.magnitudes import GIB
-from ..cells import Failure, failed
+from ..cells import failed
 from ..planning.plan import Machine, Plan
 from ..work import Busy, Cell
 from .local import Limit, LocalEngine, LocalWorker, WorkerConfig
@@ -106,7 +106,7 @@ class RayWorker:
             return future.result()
         except self.engine.ray.exceptions.RayError as error:
             kind = type(error).__name__
-            failure = Failure("crash", f"the worker or its node was lost: {kind}", kind, str(error))
+            failure = {"status": "crash", "reason": f"the worker or its node was lost: {kind}", "error_type": kind, "traceback": str(error)}
         self.close()
         self.engine.lost.update(cell.identity for cell in cells)
         given_up = [cell for cell in cells if self.engine.lost[cell.identity] > RETRIES]

@@ -295,7 +295,15 @@ def parsed(line: Sequence[str]) -> tuple[int, list[tuple[int, int]]]:
             continue
         if token == "]":
             first, operator, values = open_.pop()
-            value = _applied(operator, values)
+            ordered, middle = sorted(values), len(values) // 2
+            value = {
+                "[MIN": ordered[0],
+                "[MAX": ordered[-1],
+                "[MED": ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) // 2,
+                "[SM": sum(values) % 10,
+                "[FIRST": values[0],
+                "[LAST": values[-1],
+            }[operator]
             spans.append((first, place))
         else:
             value = int(token)
@@ -303,18 +311,6 @@ def parsed(line: Sequence[str]) -> tuple[int, list[tuple[int, int]]]:
             open_[-1][2].append(value)
             spans.append((open_[-1][0], place))
     return value, spans
-
-
-def _applied(operator: str, values: list[int]) -> int:
-    ordered, middle = sorted(values), len(values) // 2
-    return {
-        "[MIN": ordered[0],
-        "[MAX": ordered[-1],
-        "[MED": ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) // 2,
-        "[SM": sum(values) % 10,
-        "[FIRST": values[0],
-        "[LAST": values[-1],
-    }[operator]
 
 
 class SpanScorer(nn.Module):
