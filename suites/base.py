@@ -244,9 +244,3 @@ def estimator_name(estimator: Any) -> str:
     chosen = {name.rstrip("_"): value for name, default in defaults.items() if (value := getattr(estimator, name)) != default}
     text = ",".join(f"{key}={getattr(value, 'name', value)}" for key, value in chosen.items())
     return f"{estimator.name}[{text}]" if text else str(estimator.name)
-
-
-def loss_name(loss: Any) -> str:
-    """The name of a loss: its attribute ``name``, or the name of the function, or the name of its class."""
-    name = str(getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__))
-    return "a lambda" if name == "<lambda>" else name

@@ -17,9 +17,8 @@ import numpy as np
 import pandas as pd
 
 from ...suites.base import REFERENCE
-from ...suites.statistics.budgets import MAX_RATIO_ERROR, Worth
 from ...suites.statistics.interval import Interval
-from ...suites.statistics.selection import best, interval_of, mean_intervals
+from ...suites.statistics.selection import MAX_RATIO_ERROR, Worth, best, interval_of, mean_intervals
 from ...suites.text import ZERO, below, listed, number, percent
 from . import tables
 

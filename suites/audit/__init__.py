@@ -1,7 +1,5 @@
 """Tests of one's own estimator or oracle: laws on small structures, with a verdict at a controlled error rate."""
 
-from __future__ import annotations
-
 from .cases import STRUCTURES
 from .examination import audit
 from .result import Audit, Check, FlatComparison

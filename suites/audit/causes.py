@@ -49,17 +49,13 @@ OF_OPTION: tuple[Factor, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """The mean of an estimator at some scores, and its target.
-
-    ``found`` ``[n, d]`` are exact rows with a relative tolerance; or, without one, means of batches, whose spread is the error. ``numbers``
-    are options by name, and the number of losses under the empty name.
-    """
+    """The mean of an estimator at some scores, and its target."""
 
     where: str
     event: tuple[int, ...]
-    found: Tensor
+    found: Tensor  # ``[n, d]``: exact rows, or without a tolerance means of batches, whose spread is the error
     wanted: Tensor
-    numbers: Mapping[str, float]
+    numbers: Mapping[str, float]  # options by name, and the number of losses under the empty name
     marginals: Tensor | None = None
     tolerance: float | None = EXACT
 
@@ -100,10 +96,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A possible cause, empty if it is none, and its means at a point, NaN if it predicts nothing there.
-
-    Other values of ``options`` separate its factor from equal ones.
-    """
+    """A possible cause (empty if none), its means at a point (NaN without any), and options whose other values tell it apart."""
 
     text: str
     predict: Callable[[Point], Tensor]
@@ -234,7 +227,6 @@ def parts(points: Sequence[Point]) -> Iterator[Hypothesis]:
 
 
 def _index(point: Point, part: int) -> str:
-    """Indices of a part in the event."""
     return ", ".join(str(int(index)) for index in torch.unravel_index(torch.tensor(part), point.event))
 
 

@@ -96,8 +96,6 @@ def audit(  # noqa: PLR0913 - one parameter per option of the verb
 
 @dataclass
 class _Examination:
-    """One audit."""
-
     subject: Subject
     effort: AuditEffort
     structures: list[Structure]
@@ -107,7 +105,6 @@ class _Examination:
     comparisons: list[FlatComparison] = field(default_factory=list)
 
     def run(self, seconds: float) -> tuple[int, list[Explanation], tuple[str, ...]]:
-        """Run the laws, structure by structure, decide the tests, and search causes."""
         for structure in self.structures:
             self._laws(structure)
         points: dict[str, list[Point]] = {"objective": [], "mean_of": []}
@@ -140,7 +137,6 @@ class _Examination:
         return Case(self.subject, structure, self.effort, random=any(check.law == "deterministic" for check in self._violated()))
 
     def _laws(self, structure: Structure) -> None:
-        """The laws that a few calls decide."""
         case, is_function = Case(self.subject, structure, self.effort), isinstance(self.subject.estimator, FunctionEstimator)
         for name, law, of_functions in LAWS:
             here = {check.law for check in self._violated() if check.where == structure.name}
@@ -203,7 +199,6 @@ class _Examination:
         return f"with {' or '.join(right)} the mean is right: what is wrong is what the option {names} does" if right else ""
 
     def _by_intervention(self, law: str) -> str:
-        """The cause that shows if losses are changed one by one."""
         structure = self.structures[0]
         estimator = Case(self.subject, structure, self.effort).fresh()
         noise = getattr(estimator, "noise", Gumbel())

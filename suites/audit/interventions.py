@@ -219,10 +219,7 @@ class Dissection:
 
 
 def cause_by_intervention(estimator: Estimator[Any], structure: Structure, *, has_count: bool) -> str:
-    """The cause of a wrong mean of the expected loss on a small structure; empty if none is proven.
-
-    ``has_count`` tells that the number of samples is an option, so that factors of it were already tested.
-    """
+    """The proven cause of a wrong mean, or nothing. With ``has_count``, factors of the number of samples were tested already."""
     for regime in (FLAT, USUAL, PEAKED) if isinstance(structure.oracle, SamplingOracle) else ():
         found = Dissection(estimator, structure, regime, has_count=has_count)
         if not found.calls or not found.readable:
@@ -389,7 +386,6 @@ def _not_detached(found: Dissection) -> Iterator[str]:
 
 
 def _slopes(found: Dissection) -> Iterator[str]:
-    """The mean moves with the gradient of the loss, whose values stay equal."""
     if found.moves_with_slopes(of_sample=False):
         yield "the mean moves with the gradient of the loss: the mean of a control variate is not put back, or a pathwise term is added"
     elif found.moves_with_slopes(of_sample=True):
@@ -433,7 +429,6 @@ def _weights(found: Dissection, own: Tensor) -> Iterator[str]:
 
 
 def _importance(due: Tensor, seen: Tensor, weights: Tensor) -> Iterator[str]:
-    """Importance weights that depend on the structure alone, next to p/q."""
     ratio, least, most, error = due / seen.clamp(min=1), float(weights.min()), float(weights.max()), DEVIATIONS / seen.clamp(min=1).sqrt()
     ranges = f"they go from {least:.3g} to {most:.3g}, and p/q from {ratio.min():.3g} to {ratio.max():.3g}"
     x, y = ratio.log(), weights.clamp(min=1e-12).log()
@@ -488,7 +483,6 @@ def _is_uncorrelated(found: Dissection, responses: Tensor) -> bool:
 
 
 def _other_score(found: Dissection) -> Iterator[str]:
-    """Scores of p(z), at another temperature, without the mean, or with another one."""
     if found.mixture is not None or found.own_weights is not None:
         return
     if _is_uncorrelated(found, found.responses):

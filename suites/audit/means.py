@@ -262,10 +262,7 @@ def same_mean_checks(case: Case, reference: Estimator[Any], points: list[Point],
 
 
 def twin_of(case: Case) -> tuple[Estimator[Any], str] | None:
-    """The registered ancestor of a subject, or the registered estimator with the most similar mean, and the reason of the choice.
-
-    It has the options that the subject shares. None for a registered estimator, and if no mean is close.
-    """
+    """The registered ancestor, or the registered estimator of the most similar mean, with shared options, and why; None if none."""
     own, structure = case.fresh(), case.structure
     registered = {kind: name for name, kind in ESTIMATORS.items()}
     ancestor = next((registered[kind] for kind in type(own).__mro__ if kind in registered), "")

@@ -1,7 +1,4 @@
-"""The audit of an oracle: its rules, and every operation against all structures of small events, at every scale of scores.
-
-A law yields comparisons ``(name, found, expected, tolerance)``. The table `LAWS` has one record per law.
-"""
+"""The audit of an oracle: its rules, and every operation against all structures of small events, by the laws of `LAWS`."""
 
 from __future__ import annotations
 
@@ -348,7 +345,6 @@ def _lengths(scene: Scene) -> Iterator[Comparison]:
 
 
 def _derivatives(scene: Scene) -> Iterator[Comparison]:
-    """Derivatives of the log-partition and of the marginals, against those of the sums."""
     weights = torch.randn(scene.scores.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     feasible = scene.oracle.feasible(scene.scores).reshape(-1, *[1] * len(scene.event))
 
@@ -370,7 +366,6 @@ def _derivatives(scene: Scene) -> Iterator[Comparison]:
 
 
 def _log_probability(scene: Scene) -> Iterator[Comparison]:
-    """Score and log-probability of every structure."""
     structures, totals = scene.structures.reshape(-1, 1, *scene.event), scene.totals()
     feasible = (totals > -math.inf).any(1)
     yield "`score`", scene.oracle.score(structures, scene.scores).mT, totals, 1e-10 * scene.size
@@ -379,7 +374,6 @@ def _log_probability(scene: Scene) -> Iterator[Comparison]:
 
 
 def _k_best(scene: Scene) -> Iterator[Comparison]:
-    """The highest scores, in order, each structure once."""
     k = min(5, len(scene.structures))
     for row, (best, totals) in enumerate(zip(scene.oracle.kbest(scene.scores, k).unbind(1), scene.totals(), strict=True)):
         allowed = min(k, int((totals > -math.inf).sum()))
@@ -390,7 +384,6 @@ def _k_best(scene: Scene) -> Iterator[Comparison]:
 
 
 def _enumeration(scene: Scene) -> Iterator[Comparison]:
-    """All structures, each once, and the rank of each."""
     found, count = scene.oracle.enumerate(scene.event), len(scene.structures)
     distinct = len(scene.indices("`enumerate`", found).unique())
     if distinct != count or len(found) != count:
@@ -472,7 +465,6 @@ def _relaxation(scene: Scene) -> Iterator[Comparison]:
 
 
 def _single_precision(scene: Scene) -> Iterator[Comparison]:
-    """Marginals of float32 scores, up to single precision."""
     scores = scene.scores.float()
     found = scene.oracle.marginals(scores)
     if found.dtype != torch.float32:

@@ -24,10 +24,7 @@ SPOILING = ("global_random", "inputs", "state", "rows", "batch", "jacobian")  # 
 
 @dataclass(frozen=True)
 class Check:
-    """One law on one structure, or on all if ``where`` is empty; with a p-value if it is a test.
-
-    ``remedy`` is the line to change of a declaration, and ``unproven`` the end of the detail if the test does not reject.
-    """
+    """One law on one structure, or on all if ``where`` is empty; with a p-value if it is a test."""
 
     law: str
     where: str
@@ -35,8 +32,8 @@ class Check:
     detail: str = ""
     cause: str = ""
     p_value: float | None = None
-    remedy: str = ""
-    unproven: str = ""
+    remedy: str = ""  # the line to change of a declaration
+    unproven: str = ""  # the end of the detail if the test does not reject
 
     @property
     def sentence(self) -> str:
@@ -93,23 +90,19 @@ class Judged:
 
 @dataclass(frozen=True)
 class Audit(Judged):
-    """The result of testing an estimator.
-
-    ``alpha`` is the chance of any false violation among its ``tests``, and ``losses`` the evaluations of the loss in one estimate; a
-    gradient counts as two more. ``seen`` are symptoms that no cause explains, and ``notes`` warnings, such as estimates that are mostly 0.
-    """
+    """The result of testing an estimator."""
 
     subject: str
     declared: dict[str, Any]
     checks: tuple[Check, ...]
     comparisons: tuple[FlatComparison, ...]
-    alpha: float
+    alpha: float  # the chance of any false violation among the ``tests``
     tests: int
-    losses: float | None
+    losses: float | None  # evaluations of the loss in one estimate; a gradient counts as two more
     seed: int
     seconds: float
-    seen: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    seen: tuple[str, ...] = ()  # symptoms that no cause explains
+    notes: tuple[str, ...] = ()  # warnings, such as estimates that are mostly 0
 
     @property
     def verdict(self) -> Verdict:

@@ -115,7 +115,6 @@ def _load(text: str) -> Any:
 
 
 def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """The default values of the parameters of a function."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a builtin has none

@@ -7,8 +7,7 @@ from typing import ClassVar
 from structgrad.suites.measures.memory import peak_memory
 
 from . import cases
-from .operations import OPERATIONS
-from .tasks import clock, operation_task
+from .tasks import OPERATIONS, clock, operation_task
 
 
 class _OracleBase:

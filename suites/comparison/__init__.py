@@ -3,8 +3,6 @@
 `compare` and `gate` are functions of result tables; `structgrad.reports.comparison` shows their results.
 """
 
-from __future__ import annotations
-
 from .gating import GateResult, gate
 from .pairs import KEY
 from .settings import Settings, read_settings

@@ -17,7 +17,7 @@ from ...estimators import Estimator, Loss, PathwiseEstimator
 from ...estimators.base import check_call
 from ...estimators.noise import Gumbel, SmoothNoise
 from ...oracles.capabilities import EnumerableOracle
-from ..base import Instance, NonFiniteError, Problem, estimator_name, loss_name, oracle_name
+from ..base import Instance, NonFiniteError, Problem, estimator_name, oracle_name
 from ..problems.sized import size_text
 from ..statistics.adaptive import looks, sample_until
 from ..statistics.interval import Interval
@@ -99,8 +99,9 @@ def measure(  # noqa: PLR0913
     examine_loss(loss, oracle, scores, differentiated=made.evaluations().loss_gradients > 0)
     target = Target(oracle, loss, scores.detach().to(sampling.dtype), truth)
     task = _Task(made, target, sampling, geometry(oracle, scores.detach(), truth), effort, reference, scratch)
+    name = str(getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__)).replace("<lambda>", "a lambda")
     pair = {
-        **{"estimator": estimator_name(made), "oracle": oracle_name(oracle), "loss": loss_name(loss), "seed": sampling.seed},
+        **{"estimator": estimator_name(made), "oracle": oracle_name(oracle), "loss": name, "seed": sampling.seed},
         **{"sizes": size_text(oracle, tuple(scores.shape)), "log_count": math.log(truth.count), "own": str(own_reference(made))},
     }
     try:
@@ -126,8 +127,6 @@ def _examined(oracle: Any, instance: Instance, device: str, differentiated: bool
 
 @dataclass(frozen=True)
 class _Task:
-    """One measurement: estimator, instance and settings."""
-
     estimator: Estimator[Any]
     target: Target
     sampling: Sampling
@@ -151,7 +150,6 @@ class _Task:
         return VANISHING * self.target.truth.loss_deviation if self.known else math.inf
 
     def measured(self) -> Measurement:
-        """The result, without the names of the pair."""
         truth, sampling = self.target.truth, self.sampling
         summary = self._exact_summary()
         if summary is None:
@@ -187,7 +185,6 @@ class _Task:
         return None if summary is None else finite(summary, estimator, target, sampling)
 
     def _sampled(self) -> Measurement:
-        """The result from replicates."""
         moments, status, metrics = self._moments()
         rare = metrics["gradient_nonzeros"] is UNRESOLVED
         against = {} if self.reference is None else estimated_against(moments, self.reference)
@@ -198,7 +195,6 @@ class _Task:
         return Measurement(metrics, "mc", moments.total, verdict, p_value, status, against, kept)
 
     def _verdict(self, moments: Moments, *, rare: bool) -> tuple[Verdict, float | None]:
-        """The verdict of replicates on the bias, and the p-value of the test."""
         estimator, truth, dtype, norm = self.estimator, self.target.truth, self.sampling.dtype, float(moments.gradient.norm())
         p_value = bias_test(moments, truth, dtype)
         explained = rare and (not estimator.unbiased or explained_by_rare_events(moments, truth, averaged_losses(estimator)))

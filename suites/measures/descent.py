@@ -13,10 +13,9 @@ from torch import Tensor
 from ...estimators import Estimator, Loss
 from ...oracles.magnitudes import counted
 from ..base import Instance, NonFiniteError, Problem
-from ..statistics.budgets import GRADIENT_WORK
 from ..statistics.interval import Interval
 from ..statistics.seeds import generator
-from ..statistics.selection import student_mean
+from ..statistics.selection import GRADIENT_WORK, student_mean
 from ..truth.loss_checks import checked, examine_loss, values
 from .draws import Draws, estimates
 from .suite import Context, Finding, Suite

@@ -84,7 +84,6 @@ class Measurement:
         return table(FRAME_COLUMNS, records)
 
     def _repr_html_(self) -> str:
-        """A line about the pair, and a table of all metrics."""
         import pandas as pd
 
         pair = self.pair

@@ -81,10 +81,7 @@ EFFORTS: dict[str, Effort] = {  # the presets by name
 
 @dataclass(frozen=True)
 class Context:
-    """The settings of a suite besides the problem, as in `Sampling`; ``scratch`` is a folder of the cell for checkpoints.
-
-    Everything random is keyed by the seed and by stable names, never by estimator, worker or order.
-    """
+    """The settings of a suite, as in `Sampling`. Random streams are keyed by the seed and by names, never by estimator or order."""
 
     seed: int = 0
     dtype: torch.dtype = torch.float64
@@ -92,7 +89,7 @@ class Context:
     batch_size: int = 4096
     tier: Literal["auto", "exact", "mc"] = "auto"
     effort: Effort = field(default_factory=Effort)
-    scratch: Path | None = None
+    scratch: Path | None = None  # a folder of the cell for checkpoints
 
     def truth(self, problem: Problem, instance: Instance) -> Truth:
         """The exact gradient of an instance, computed once per process: by enumeration up to the cap, by the form of the loss beyond."""

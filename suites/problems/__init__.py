@@ -1,7 +1,5 @@
 """Problems: scores and losses."""
 
-from __future__ import annotations
-
 from ..base import split_loss
 from ..trust import default_data
 from .losses import LOSSES, Offset, make_loss

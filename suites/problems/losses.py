@@ -103,7 +103,6 @@ class StructureLoss(abc.ABC):
         return None
 
     def _rows(self, structure: Tensor) -> Tensor:
-        """[..., *event] -> [..., d] without a copy."""
         return structure.flatten(structure.ndim - self.event_ndim)
 
     def _counted(self) -> Tensor:

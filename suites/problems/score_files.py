@@ -290,7 +290,6 @@ class ScoreTables(FileItems):
         return values
 
     def _event_of(self, index: int) -> tuple[int, ...]:
-        """The event shape of an item."""
         if self.file.lengths is None:
             return self._event
         inside = self.oracle.length_mask(self._event, torch.as_tensor(self.lengths[index])).expand(self._event)
@@ -352,5 +351,4 @@ class ScoreTables(FileItems):
 
 
 def _corner(values: Any, size: tuple[int, ...]) -> Any:
-    """The first entries along every axis."""
     return values[tuple(map(slice, size))]

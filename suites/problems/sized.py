@@ -100,7 +100,6 @@ def _parts(name: str) -> tuple[str, Oracle, dict[str, int]]:
 
 
 def _example(text: str, wanted: tuple[str, ...]) -> str:
-    """A name with its sizes left to fill in."""
     return f"{text}[{','.join(f'{LETTERS.get(word, word)}=...' for word in wanted)}]"
 
 

@@ -19,9 +19,8 @@ from ...oracles.registry import importing_nothing
 from ...oracles.sources import digest_of
 from ..base import Row, to_frame
 from ..metrics import unit_of
-from ..statistics.budgets import loss_evaluations
 from ..statistics.interval import Interval
-from ..statistics.selection import holm
+from ..statistics.selection import holm, loss_evaluations
 from ..text import plural
 from .cells import execute
 from .engines.local import LocalEngine
@@ -168,8 +167,6 @@ def collect(directory: Path | str) -> Results:
 
 
 class _Run:
-    """The state of one run."""
-
     def __init__(  # noqa: PLR0913, PLR0917
         self, plan: Plan, store: Store, machine: Machine, report: Progress, scope: Scope, mirror: Mirror | None
     ) -> None:
@@ -218,7 +215,6 @@ class _Run:
         self._copy(now=True)
 
     def _is_over(self) -> bool:
-        """Whether no further cell is started."""
         return self.scope.spent() or (self.scope.fail_fast and self.failed > 0)
 
     def _measure_on_workers(self, cells: Sequence[Cell]) -> None:

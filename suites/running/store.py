@@ -69,9 +69,6 @@ class NewerSchemaError(OtherSchemaError):
     advice = "nothing was changed: upgrade structgrad, or name another folder"
 
 
-# The folder.
-
-
 def scratch_path(directory: Path, cell: Cell) -> Path:
     """The folder in which a suite may keep checkpoints, to continue from them after a kill."""
     return directory / "scratch" / cell.identity
@@ -111,9 +108,6 @@ def locked(directory: Path) -> Iterator[None]:
                 said = f"{directory} is being written by another process; wait until it has ended, or name another folder with --out"
                 raise LockedError(said) from None
         yield
-
-
-# The database.
 
 
 class Store:
@@ -207,8 +201,6 @@ class Store:
         with closing(sqlite3.connect(":memory:")) as target:
             self.base.backup(target)
             return target.serialize()
-
-    # Reading.
 
     def planned(self) -> Grid:
         """The cells and skipped pairs of the plan, without its limits."""

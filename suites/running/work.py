@@ -66,14 +66,6 @@ class Grid:
     skips: tuple[Row, ...]
     places: tuple[int, ...] = ()
 
-    @property
-    def skipped_pairs(self) -> int:
-        """The number of skipped pairs of estimator and problem."""
-        return len({(row.problem, row.estimator) for row in self.skips})
-
-
-# Progress.
-
 
 @dataclass(frozen=True)
 class Busy:
@@ -116,9 +108,6 @@ def progress_text(snapshot: Snapshot, seconds: float | None = None) -> str:
         *([COMPILING] if any(busy.compiling for busy in snapshot.busy) else []),
     ]
     return ", ".join(parts)
-
-
-# Rows as JSON.
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Row) if field.default is not MISSING}

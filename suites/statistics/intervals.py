@@ -70,17 +70,13 @@ def resolves_direction(moments: Moments) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Errors:
-    """The mean error [p] of replicates and their covariance S [p, p], or their projection on a subspace.
+    """The mean error of replicates and their covariance S, or their projection on a subspace."""
 
-    ``trace`` is tr S. S is None if only batches are known: ``batches`` [batches, p] are centred batch means, times the square root of their
-    counts.
-    """
-
-    mean: Tensor
+    mean: Tensor  # [p]
     replicates: float
-    trace: float
-    covariance: Tensor | None
-    batches: Tensor
+    trace: float  # of S
+    covariance: Tensor | None  # S [p, p]; None if only batches are known
+    batches: Tensor  # [batches, p], centred batch means, times the square root of their counts
 
     @classmethod
     def of(cls, moments: Moments) -> Errors:
@@ -170,8 +166,7 @@ def jackknives(values: Mapping[str, float], without: Mapping[str, Tensor]) -> di
 def wilson(share: float, n: float, *, z: float = float(scipy.special.ndtri((1 + LEVEL) / 2))) -> Interval:
     """Wilson's interval of a share of ``n`` independent replicates: never empty, never beyond 0 and 1.
 
-    Reference:
-        Wilson 1927, "Probable inference, the law of succession, and statistical inference".
+    Reference: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
     """
     if not math.isfinite(share) or not n > 0:
         return Interval(None)
@@ -181,10 +176,7 @@ def wilson(share: float, n: float, *, z: float = float(scipy.special.ndtri((1 + 
 
 
 def clustered_wilson(interval: Interval, n: float) -> Interval:
-    """Wilson's interval of a share of dependent trials, several per replicate; the jackknife's error gives the number of trials.
-
-    There are as many as ``n`` replicates if the share is 0 or 1, where the jackknife has no error.
-    """
+    """Wilson's interval of a share of dependent trials, as many as the jackknife's error tells; ``n`` if it has no error."""
     if interval.value is None or interval.half_width is None:
         return interval
     z, spread = quantile(), interval.value * (1 - interval.value)

@@ -1,18 +1,31 @@
-"""Selection of the best of several estimators, and of those that may be just as good; p-values that are adjusted for their number."""
+"""The worth of the estimates that a budget buys; the best of several estimators, and those that may be just as good; adjusted p-values.
+
+All quantities of a worth are relative to the exact gradient g. For the mean m of an estimate, ``b² = ‖m − g‖² / ‖g‖²``,
+``V = tr S / ‖g‖²`` and ``gain = ⟨m, g⟩ / ‖g‖²``. Then ``‖m‖² / ‖g‖² = b² + 2 gain − 1``. A budget of M estimates divides V by M. M need
+not be whole, since a batch of training may hold any number of rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import scipy
 
 from .interval import LEVEL, Interval
 
+if TYPE_CHECKING:
+    from ...estimators.base import Evaluations
+
 Array = np.ndarray
 K = TypeVar("K")
+
+GRADIENT_WORK = 2  # loss evaluations that the backward of one counts as
+
+MAX_RATIO_ERROR = 0.2
+"""A ratio of times whose 95 % interval is wider than ± this share buys no budget: it is timed again, or work is counted instead."""
 
 
 @dataclass(frozen=True)
@@ -98,3 +111,33 @@ def holm_values(p_values: Array) -> Array:
     adjusted = np.empty(len(order))
     adjusted[order] = np.maximum.accumulate(np.minimum(1.0, np.arange(len(order), 0, -1) * p_values[order]))
     return adjusted
+
+
+@dataclass(frozen=True, eq=False)
+class Worth:
+    """Bias, variance and gain of one estimate, relative to the exact gradient; arrays of one shape."""
+
+    bias_squared: Array
+    variance: Array
+    gain: Array
+
+    def rho(self, count: Array) -> Array:
+        """``ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²)`` for the mean ĝ of M estimates; 0 for an estimate that is always 0."""
+        length = np.maximum(self.bias_squared + 2 * self.gain - 1, self.gain**2) + self.variance / count
+        alive = length > 0
+        return np.where(alive, self.gain / np.sqrt(np.where(alive, length, 1.0)), 0.0)
+
+    def squared_error(self, count: Array) -> Array:
+        """``b² + V / M``."""
+        return np.asarray(np.maximum(self.bias_squared, 0) + self.variance / count)
+
+
+def loss_evaluations(evaluations: Evaluations, **sizes: int) -> float:
+    """Evaluations of the loss by one estimate; ValueError unless ``sizes`` has the losses of each declared pass, by its name."""
+    total = float(evaluations.losses + GRADIENT_WORK * evaluations.loss_gradients)
+    for name in ("enumerations", "support_losses", "completions", "swap_losses", "alternatives"):
+        passes = getattr(evaluations, name)
+        if passes and name not in sizes:
+            raise ValueError(f"`loss_evaluations` got no {name}=; expected how many losses one of the {passes} declared takes")
+        total += passes * sizes.get(name, 0)
+    return total

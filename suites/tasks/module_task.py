@@ -155,7 +155,6 @@ class ModuleTask(Task):
 
 
 def _padded(parts: Sequence[Any]) -> Tensor:
-    """One tensor of all items, padded with zeros."""
     shapes = {tuple(part.shape) for part in parts if isinstance(part, Tensor)}
     if len(shapes) < 2:
         return default_collate(list(parts))  # type: ignore[no-any-return]

@@ -189,7 +189,6 @@ def _recordings(path: Path, frames: int, asked: str) -> tuple[list[np.ndarray], 
 
 @functools.lru_cache(maxsize=32)
 def _split(path: Path, segments: int, kept: tuple[int, int], fold: int) -> Mapping[Split, Batch]:
-    """A share of each digit for every split."""
     every = _segments(path, segments)
     generator = torch.Generator().manual_seed(fold)
     shares: list[tuple[Tensor, ...]] = []

@@ -1,7 +1,5 @@
 """Truth: the exact gradient, and the exact moments of an estimator."""
 
-from __future__ import annotations
-
 from .enumeration import CAP, UNKNOWN, Target, Truth, exact_truth
 
 __all__ = ["CAP", "UNKNOWN", "Target", "Truth", "exact_truth"]

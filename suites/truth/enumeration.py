@@ -220,7 +220,6 @@ class Enumeration:
         )
 
     def _total(self, compute: Callable[[Tensor, slice], Tensor]) -> Tensor:
-        """The sum over chunks of a function of deviations and ranks."""
         return functools.reduce(torch.add, self._chunks(lambda _, flips, part: compute(flips, part)))
 
     def _spread(self, values: Tensor, missing: float) -> Tensor:
@@ -318,8 +317,7 @@ def fisher_information(oracle: MarginalOracle, scores: Tensor) -> Tensor:
 
     J is the identity except for a policy that is normalised locally.
 
-    Reference:
-        Amari 1998, "Natural gradient works efficiently in learning".
+    Reference: Amari 1998, "Natural gradient works efficiently in learning".
     """
     size = scores.numel()
     directions = torch.eye(size, dtype=torch.float64, device=scores.device).reshape(size, *scores.shape)

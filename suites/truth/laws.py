@@ -132,7 +132,12 @@ class GibbsLaw:
                 for step in steps.unique().tolist():
                     # Edges that count the same, as mixtures of laws or of convolutions of laws.
                     mixed = torch.where(steps == step, choice, 0).unsqueeze(-1) * first
-                    joint = mixed.sum(1) if second is None else _antidiagonal_sums(mixed.mT @ second)
+                    if second is None:
+                        joint = mixed.sum(1)
+                    else:  # sums over i + j = k of products [h, m, n]: [h, m + n − 1]
+                        rows, width = first.shape[-1], first.shape[-1] + second.shape[-1] - 1
+                        skewed = pad(mixed.mT @ second, (0, rows)).flatten(1)[:, : rows * width]
+                        joint = skewed.unflatten(1, (rows, width)).sum(1)
                     block = block + pad(joint, (step, size))[:, :size]
                 laws[level.heads] = block
             law = laws[self.derivations.root]
@@ -179,66 +184,77 @@ def spread(totals: Tensor, places: Tensor, edges: Tensor) -> None:
     totals.index_add_(0, places.flatten(), values.flatten())
 
 
-def _antidiagonal_sums(matrices: Tensor) -> Tensor:
-    """Sums over i + j = k of matrices [h, m, n]: [h, m + n − 1]."""
-    rows, columns = matrices.shape[1:]
-    padded = pad(matrices, (0, rows)).flatten(1)
-    skewed: Tensor = padded[:, : rows * (rows + columns - 1)].unflatten(1, (rows, rows + columns - 1))
-    return skewed.sum(1)
+class TreeLaw:
+    """The Gibbs law of spanning trees, by determinants of deviations from the best one, T; it has no law of a count."""
 
-
-@dataclass(frozen=True, eq=False)
-class Deviations:
-    """Deviations from the tree T with ``heads`` [n] of words 1..n."""
-
-    heads: Tensor
-    above: Tensor  # [n, n + 1], whether word i + 1 is position h or above it in T
-    single_root: bool
-
-    @classmethod
-    def of(cls, heads: Tensor, *, single_root: bool) -> Deviations:
-        """Deviations from a tree that is given by its heads."""
+    def __init__(self, oracle: SpanningTree, parameters: Tensor) -> None:
+        self._leaf = parameters.clone().requires_grad_()
+        self._single_root, self._heads = oracle.single_root, oracle.heads(oracle.argmax(parameters))
+        heads = self._heads
         size = len(heads) + 1
         parents = one_hot(pad(heads, (1, 0)), size).double()
         parents[0] = 0
         reach = torch.eye(size, dtype=torch.float64, device=heads.device) + parents
         for _ in range(size.bit_length()):
             reach = ((reach @ reach) > 0).double()
-        return cls(heads, reach.mT[1:] > 0, single_root)
+        self._above = reach.mT[1:] > 0  # [n, n + 1], whether word i + 1 is position h or above it in T
+        self.log_partition = float(oracle.log_partition(parameters))
+        self.marginals = oracle.marginals(parameters).flatten()
+        largest = float(self._relative(parameters).clamp(min=-1e3).abs().max())
+        self.roundings = len(heads) * (2 * largest + 8 * len(heads))
 
-    def relative(self, scores: Tensor) -> Tensor:
+    def gradient(self, expectation: Tensor) -> Tensor:
+        """The gradient [d] in the scores of an expectation of `moments`."""
+        return torch.autograd.grad(expectation, self._leaf, retain_graph=True)[0].flatten()
+
+    def moments(self, weights: Tensor) -> Moments:
+        """The first two moments of ``y = weights z``, weights [r, d], about its value at the best tree."""
+        weights, heads = weights.unflatten(1, self._leaf.shape), self._heads
+        # Along a direction that is 0 on T, so that a rare event is not a difference of likely ones.
+        into = weights[..., 1:]
+        along = pad(into - into.gather(-2, heads.expand(len(weights), 1, -1)), (1, 0))
+        with torch.enable_grad():
+            rows = self._leaf.expand(len(weights), *self._leaf.shape)
+            log_weight = self._log_weight(self._relative(rows))
+            (taken,) = torch.autograd.grad(log_weight.sum(), rows, create_graph=True)
+            mean = (taken * along).sum((1, 2))
+            (change,) = torch.autograd.grad(mean.sum(), rows, create_graph=True)
+            half = ((change * along).sum((1, 2)) + mean.square()) / 2
+        return Moments(weights[..., heads, torch.arange(1, weights.shape[-1], device=weights.device)].sum(-1), mean, half)
+
+    def _relative(self, scores: Tensor) -> Tensor:
         """Scores [..., n + 1, n + 1] of arcs to ``log ρ``: [..., n + 1, n], -inf on T, on the diagonal and at forbidden arcs."""
         into = scores[..., 1:]
         size = into.shape[-2]
-        own = one_hot(self.heads, size).mT.bool()
+        own = one_hot(self._heads, size).mT.bool()
         best = torch.where(own, into, 0).sum(-2, keepdim=True)
         itself = pad(torch.eye(size - 1, dtype=torch.bool, device=own.device), (0, 0, 1, 0))
         return (into - best).masked_fill(own | itself, -math.inf)
 
-    def matrix(self, ratios: Tensor) -> Tensor:
+    def _matrix(self, ratios: Tensor) -> Tensor:
         """B [..., n, n] of ρ [..., n + 1, n]."""
-        subtree = self.above.to(ratios.dtype)
+        subtree = self._above.to(ratios.dtype)
         outside = 1 - subtree
-        if self.single_root:
-            top = self.heads == 0
+        if self._single_root:
+            top = self._heads == 0
             outside = torch.cat([torch.where(top, outside[:, 0], 0).unsqueeze(1), outside[:, 1:]], 1)
-        return torch.where(self.above[:, 1:], outside @ ratios, -(subtree @ ratios))
+        return torch.where(self._above[:, 1:], outside @ ratios, -(subtree @ ratios))
 
-    def log_weight(self, relative: Tensor) -> Tensor:
+    def _log_weight(self, relative: Tensor) -> Tensor:
         """The log-weight of all trees relative to T: [...] for ``log ρ`` [..., n + 1, n], scaled for the first of them."""
-        columns, factors = self.scaling(relative.detach().reshape(-1, *relative.shape[-2:])[0])
-        matrix = self.matrix((relative - columns).exp()) * factors
+        columns, factors = self._scaling(relative.detach().reshape(-1, *relative.shape[-2:])[0])
+        matrix = self._matrix((relative - columns).exp()) * factors
         logarithm: Tensor = torch.linalg.slogdet(matrix + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device))[1]
         return logarithm
 
-    def scaling(self, relative: Tensor) -> tuple[Tensor, Tensor]:
+    def _scaling(self, relative: Tensor) -> tuple[Tensor, Tensor]:
         """Scales for ``log ρ`` [n + 1, n] that keep B in range: columns [n] to subtract, and factors [n, n] to multiply B with after that.
 
         They are a similarity, which leaves determinants as they are, and the subtracted columns. If T is probable, every entry off the
         diagonal becomes smaller than 1: elimination takes its pivots from the diagonal, and small numbers keep their digits.
         """
         columns = relative.amax(0).clamp(min=-1e300)
-        size = self.matrix((relative - columns).exp()).abs().log() + columns
+        size = self._matrix((relative - columns).exp()).abs().log() + columns
         size.fill_diagonal_(-math.inf)
         potential, slack = torch.zeros_like(columns), -MARGIN
         while True:
@@ -249,38 +265,6 @@ class Deviations:
                 potential = raised
             # A cycle of gain: nothing settles until every step costs more.
             potential, slack = torch.zeros_like(columns), 2 * max(slack, 0) + 1
-
-
-class TreeLaw:
-    """The Gibbs law of spanning trees, by determinants around the best one; it has no law of a count."""
-
-    def __init__(self, oracle: SpanningTree, parameters: Tensor) -> None:
-        self._leaf = parameters.clone().requires_grad_()
-        heads = oracle.heads(oracle.argmax(parameters))
-        self._deviations = Deviations.of(heads, single_root=oracle.single_root)
-        self.log_partition = float(oracle.log_partition(parameters))
-        self.marginals = oracle.marginals(parameters).flatten()
-        largest = float(self._deviations.relative(parameters).clamp(min=-1e3).abs().max())
-        self.roundings = len(heads) * (2 * largest + 8 * len(heads))
-
-    def gradient(self, expectation: Tensor) -> Tensor:
-        """The gradient [d] in the scores of an expectation of `moments`."""
-        return torch.autograd.grad(expectation, self._leaf, retain_graph=True)[0].flatten()
-
-    def moments(self, weights: Tensor) -> Moments:
-        """The first two moments of ``y = weights z``, weights [r, d], about its value at the best tree."""
-        weights, heads = weights.unflatten(1, self._leaf.shape), self._deviations.heads
-        # Along a direction that is 0 on T, so that a rare event is not a difference of likely ones.
-        into = weights[..., 1:]
-        along = pad(into - into.gather(-2, heads.expand(len(weights), 1, -1)), (1, 0))
-        with torch.enable_grad():
-            rows = self._leaf.expand(len(weights), *self._leaf.shape)
-            log_weight = self._deviations.log_weight(self._deviations.relative(rows))
-            (taken,) = torch.autograd.grad(log_weight.sum(), rows, create_graph=True)
-            mean = (taken * along).sum((1, 2))
-            (change,) = torch.autograd.grad(mean.sum(), rows, create_graph=True)
-            half = ((change * along).sum((1, 2)) + mean.square()) / 2
-        return Moments(weights[..., heads, torch.arange(1, weights.shape[-1], device=weights.device)].sum(-1), mean, half)
 
 
 Law = GibbsLaw | TreeLaw

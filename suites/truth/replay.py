@@ -164,8 +164,7 @@ def replay_samples(estimator: Estimator[Any], target: Target, slots: int, cap: i
     Every one of them has to agree. Moments other than the mean and the variance are NaN. None if neither form holds, the second has more
     than ``cap / N`` structures, or the truth enumerated none.
 
-    References:
-        Hoeffding 1948, "A class of statistics with asymptotically normal distribution", section 5, for the variance.
+    Reference: Hoeffding 1948, "A class of statistics with asymptotically normal distribution", section 5, for the variance.
     """
     if target.truth.method != "enumeration" or slots > MAX_SAMPLES or not isinstance(target.oracle, SamplingOracle):
         return None
@@ -237,8 +236,6 @@ def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: i
 
 @dataclass(frozen=True, eq=False)
 class _Tuples:
-    """Random samples and their estimates."""
-
     dealt: Tensor  # [N, r, *event]
     estimates: Tensor  # [r, d]
     losses: Tensor  # L − E L, [N, r]
@@ -328,7 +325,6 @@ def _squared_scores(target: Target, information: Tensor | None) -> Tensor:
 
 
 def _summary(target: Target, error: Tensor, trace: Tensor, informed: Tensor | None) -> Summary:
-    """Moments of a mean and a variance alone."""
     unknown = torch.full_like(trace, math.nan)
     others: dict[str, Any] = dict.fromkeys(("zero", "nonzero", "descent", "cosine", "quartic", "agreeing", "signed"), unknown)
     return Summary(target.truth.gradient.flatten(), error, trace, torch.full_like(trace, math.inf), **others, informed=informed)

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from structgrad.oracles import CTC, DERIVED, LinearChain, TiedChain
 from structgrad.suites.benchmarks.cases import BETWEEN, LARGE, MIDDLE, SIZED
-from structgrad.suites.benchmarks.operations import OPERATIONS as MEASURED
-from structgrad.suites.benchmarks.operations import Operation, left_out
-from structgrad.suites.benchmarks.tasks import structure
+from structgrad.suites.benchmarks.tasks import OPERATIONS as MEASURED
+from structgrad.suites.benchmarks.tasks import Operation, left_out, structure
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,7 @@ def exact_statistics() -> dict[str, Any]:
 
 def statistics_of_numbers() -> dict[str, Any]:
     """Selections, budgets, many tests at once, medians and exponents."""
-    from structgrad.suites.statistics.budgets import Worth
-    from structgrad.suites.statistics.selection import best, holm, student_mean
+    from structgrad.suites.statistics.selection import Worth, best, holm, student_mean
 
     random = np.random.default_rng(0)
     scores = random.standard_normal((6, 12)) + np.linspace(0, 2, 6)[:, None]

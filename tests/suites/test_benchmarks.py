@@ -18,9 +18,8 @@ from structgrad.oracles import ORACLES, capabilities
 from structgrad.suites.benchmarks import cases, tasks
 from structgrad.suites.benchmarks.estimators import EstimatorMemory, EstimatorTime
 from structgrad.suites.benchmarks.learning import TrainingStep
-from structgrad.suites.benchmarks.operations import OPERATIONS, left_out, method_of
 from structgrad.suites.benchmarks.oracles import OracleMemory, OracleTime
-from structgrad.suites.benchmarks.tasks import home
+from structgrad.suites.benchmarks.tasks import OPERATIONS, home, left_out, method_of
 from structgrad.suites.tasks import TASKS
 
 CLASSES = (EstimatorTime, EstimatorMemory, OracleTime, OracleMemory)

@@ -155,7 +155,7 @@ def outline(plan: Plan, work: Grid, machine: Machine, preset: str, command: str)
         "estimators": list(dict.fromkeys(name for cell in cells for name in cell.estimators)),
         "suites": {name: {"cells": count, "instances": measured[name]} for name, count in Counter(cell.suite for cell in cells).items()},
         "cells": len(cells),
-        "skipped": work.skipped_pairs,
+        "skipped": len({(row.problem, row.estimator) for row in work.skips}),
         "structures": structures,
         "seconds": round(START + costs.left(cells, machine.jobs), 1),
         "bytes": round(max(machine.jobs, 1) * (WORKER_BYTES + launches)),

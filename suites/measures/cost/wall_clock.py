@@ -20,8 +20,8 @@ from ....estimators.base import check_call
 from ...base import REFERENCE, Problem, pairing
 from ...problems import TaskProblem
 from ...statistics import seeds
-from ...statistics.budgets import MAX_RATIO_ERROR
 from ...statistics.intervals import Interval, median_interval
+from ...statistics.selection import MAX_RATIO_ERROR
 from ...tasks.training import Job, Training
 from ...text import reason_of
 from ..suite import Context, Finding, Suite

@@ -140,8 +140,6 @@ class LocalEngine:
 
 
 class _Queue:
-    """Cells in their order, grouped by their scores."""
-
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.groups: dict[tuple[str, str], deque[Cell]] = {}
         self.count = len(cells)
@@ -164,7 +162,6 @@ class _Queue:
         return cells
 
     def put_back(self, cell: Cell) -> None:
-        """Make a cell the next one."""
         self.groups = {cell.scores: self.groups.pop(cell.scores, deque()), **self.groups}
         self.groups[cell.scores].appendleft(cell)
         self.count += 1
@@ -312,8 +309,6 @@ _CONTEXT = _Context()
 
 
 class _Worker:
-    """The state of a worker process: its settings, log and limit."""
-
     def __init__(self, config: WorkerConfig, state: Any) -> None:
         self.config, self.state = config, state
         self.file = config.log.open("ab", buffering=0)

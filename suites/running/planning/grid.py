@@ -156,13 +156,10 @@ def skip_rows(
         yield Row(cell="", suite=suite, **pair, status="skipped", reason=reason, log_count=count)
 
 
-# Identities.
-
 _NONE = '"estimators": []'
 
 
 def _cells(plan: Plan, suite: str, content: Mapping[str, Any], identities: Mapping[str, str]) -> Iterator[Cell]:
-    """One cell for each estimator, or one for all of them."""
     if not identities:
         return
     where: tuple[str, str] = content["problem"]
@@ -196,9 +193,6 @@ def _content(plan: Plan, where: tuple[str, str]) -> dict[str, Any]:
 
 def _identity(name: str, estimator: Estimator[Any]) -> str:
     return json.dumps([name, estimator.version, *digest_of(source_of(estimator))])
-
-
-# Problems.
 
 
 def stages_by_problem(plan: Plan) -> dict[str, list[str]]:

@@ -139,9 +139,6 @@ def plan_from(settings: Any) -> Plan:
         raise ValueError(f"the plan of the run cannot be read ({first_error(error)}); use the structgrad that wrote it") from None
 
 
-# Devices.
-
-
 def _check_name(device: str) -> None:
     right = re.fullmatch(r"cpu|cuda(:\d+)?", device) is not None
     _require(right, f"the plan got device={device!r}; expected cpu, cuda, or cuda:1 and so on")
@@ -157,9 +154,6 @@ def check_device(name: str) -> None:
         raise ValueError(
             f"the plan got device={name!r}, which is not available ({reason}); expected cpu, or cuda on a machine with a GPU"
         ) from error
-
-
-# Machine.
 
 
 @dataclass(frozen=True)
@@ -210,9 +204,6 @@ class Machine:
         else:
             check_device(plan.device)
         return self
-
-
-# Scope and shard.
 
 
 @dataclass(frozen=True)

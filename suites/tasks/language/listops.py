@@ -209,7 +209,6 @@ class ListOpsParser(LineTask):
 
 @functools.lru_cache(maxsize=4)
 def _pretrained(task: ListOpsFrozen) -> dict[str, Tensor]:
-    """The state of the decoder."""
 
     def train() -> dict[str, Tensor]:
         model = LineTask.model(task, 0)

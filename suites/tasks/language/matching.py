@@ -175,11 +175,7 @@ def _shuffle(size: int, generator: torch.Generator) -> Tensor:
 
 
 def pair_features(one: str, other: str, known: tuple[Occurrences, Occurrences]) -> list[float]:
-    """Five features of a pair of words, two of their counts and three of their letters.
-
-    Dice coefficient of the sentence pairs that hold them, logarithm of the ratio of their frequencies, Dice coefficient of their letter
-    pairs, difference of their lengths, and whether neither has letters.
-    """
+    """Overlap of their sentence pairs, ratio of their counts, overlap of letters, difference of lengths, and lack of letters."""
     first, second = known[0][one], known[1][other]
     left, right = ({*itertools.pairwise(f"^{word}$")} for word in (one, other))
     return [

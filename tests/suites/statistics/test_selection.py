@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from structgrad.suites.statistics.budgets import Worth
-from structgrad.suites.statistics.selection import best, holm
+from structgrad.suites.statistics.selection import Worth, best, holm
 
 
 def miss_rate(instances: int, *, gap: float, seed: int = 0, runs: int = 300) -> tuple[float, float]:
