@@ -1,7 +1,4 @@
-"""Text of numbers, times and counts for people, with the digits that are shown everywhere.
-
-JSON and Parquet files keep all digits, and do not use this module.
-"""
+"""Text of numbers, times and counts for people, with the digits that are shown everywhere; JSON and Parquet files keep all digits."""
 
 from __future__ import annotations
 

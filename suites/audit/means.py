@@ -136,18 +136,17 @@ def expected_checks(case: Case, points: list[Point]) -> Iterator[Check]:
             # At flat scores a mean is pinned down; elsewhere only errors are searched.
             looked = effort if regime == "flat" else replace(effort, most_replicates=min(effort.most_replicates, 4 * effort.replicates))
             draw, losses = sampler(case.fresh(), aim, sampling), averaged_losses(case.subject.estimator)
-            outcome = sequential_test(draw, truth, looked, losses)
-            moments, bound = outcome.moments, outcome.bound
+            moments, p_value, bound = sequential_test(draw, truth, looked, losses)
             # Batches at peaked scores are not normal: they explain a wrong mean only if all is right at flatter ones.
             if not found_wrong:
                 points.append(replace(point, found=moments.mean + moments.gradient, wanted=moments.gradient, tolerance=None))
-            found_wrong |= outcome.p_value is not None and outcome.p_value < effort.alpha
+            found_wrong |= p_value is not None and p_value < effort.alpha
             pinned = bound is not None and bound <= looked.equivalence
             # Rare structures leave the bound wide at peaked scores: an error is proven there, or nothing follows.
             status: Status = "undecided" if regime == "flat" and not pinned else "holds"
             unproven = f"; no error is proven, and the bias is below {bound:.0%} of the gradient" if bound and not pinned else ""
             detail = described(estimated_metrics(moments))
-            yield Check("objective", where, status, detail, p_value=outcome.p_value, unproven=unproven)
+            yield Check("objective", where, status, detail, p_value=p_value, unproven=unproven)
 
 
 def relaxed_checks(case: Case, points: list[Point]) -> Iterator[Check]:

@@ -1,7 +1,4 @@
-"""Compare two runs: which numbers changed, whether for the worse, and whether that is proven.
-
-`compare` and `gate` are functions of result tables; `structgrad.reports.comparison` shows their results.
-"""
+"""Compare two result tables: which numbers changed, whether for the worse, and whether that is proven."""
 
 from .gating import GateResult, gate
 from .pairs import KEY

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import scipy
 import torch
@@ -107,20 +107,14 @@ def explained_by_rare_events(moments: Moments, truth: Truth, losses: float) -> b
 
 
 def averaged_losses(estimator: Estimator[Any]) -> float:
-    """The number of losses that one estimate averages.
-
-    Infinite for an estimator that sums over structures or uses gradients of the loss: its variance need not follow that of the loss.
-    """
+    """Losses that one estimate averages; infinite with sums or loss gradients, whose variance need not follow that of the loss."""
     known = estimator.evaluations()
     other = known.loss_gradients + known.enumerations + known.support_losses + known.completions + known.swap_losses + known.alternatives
     return math.inf if other else max(known.losses, 1)
 
 
 def bias_test(moments: Moments, truth: Truth, dtype: torch.dtype = torch.float64) -> float | None:
-    """p-value of "the mean of the estimates is the exact gradient": Bonferroni over the tests of `partial_tests` that apply.
-
-    The estimates were made in ``dtype``: an error within its rounding is none. None if no direction can be tested.
-    """
+    """p-value of "the mean is the exact gradient", up to rounding of ``dtype``: Bonferroni over `partial_tests`; None without any."""
     p_values = partial_tests(moments, truth, dtype).values()
     return min(1.0, min(p_values) * len(p_values)) if p_values else None
 
@@ -196,16 +190,12 @@ def bias_bound(moments: Moments, *, error: float = ERROR) -> float | None:
     return math.sqrt(bias_interval(moments, level=1 - 2 * error)[1]) / norm if norm > 0 else None
 
 
-class Outcome(NamedTuple):
-    """The moments of all looks of a `sequential_test`, the p-value, and the upper bound of ‖b‖ / ‖g‖; None if there is no such number."""
-
-    moments: Moments
-    p_value: float | None
-    bound: float | None
-
-
-def sequential_test(draw: Callable[[str, int], Moments], truth: Truth, effort: Effort, losses: float = 1) -> Outcome:
+def sequential_test(
+    draw: Callable[[str, int], Moments], truth: Truth, effort: Effort, losses: float = 1
+) -> tuple[Moments, float | None, float | None]:
     """Draw until the estimator is found biased, or equivalent to an unbiased one, or the budget is spent.
+
+    Returns the moments of all looks, the p-value, and the upper bound of ‖b‖ / ‖g‖; None if there is no such number.
 
     All looks share the level α of ``effort`` and the `ERROR` of the bound (Bonferroni). A rejection is confirmed on fresh seeds with four
     times the replicates, so that a false one has probability α². P-values keep that calibration: after a confirmation, ``max(p, p')²`` is
@@ -230,4 +220,4 @@ def sequential_test(draw: Callable[[str, int], Moments], truth: Truth, effort: E
             break
         if (bound is not None and bound <= effort.equivalence) or time.monotonic() > deadline:
             break
-    return Outcome(moments, smallest, bound)
+    return moments, smallest, bound

@@ -1,7 +1,4 @@
-"""Suites: measurements of the estimators of a problem, as findings.
-
-A suite does not depend on grids, workers, files or tables. A runner turns each of its findings into a row.
-"""
+"""Suites: measurements of the estimators of a problem, as findings. They do not depend on grids, workers, files or tables."""
 
 from __future__ import annotations
 

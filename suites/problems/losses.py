@@ -40,10 +40,7 @@ class QuadraticForm:
 
 @dataclass(frozen=True, eq=False)
 class CountForm:
-    """Any function φ of a few counts: ``φ(⟨a₁, z⟩, ⟨a₂, z⟩, …)`` with integers of at least 0 in every a [*event].
-
-    φ is elementwise, from as many int64 tensors to a floating one.
-    """
+    """A function φ of counts, elementwise: ``φ(⟨a₁, z⟩, ⟨a₂, z⟩, …)``, int64 to floating; every a [*event] has integers of at least 0."""
 
     counts: tuple[Tensor, ...]
     function: Callable[..., Tensor]
@@ -221,10 +218,7 @@ class ExactMatch(StructureLoss):
 
 @dataclass(frozen=True, eq=False)
 class F1(StructureLoss):
-    """``1 − 2⟨z, gold⟩ / (|z| + |gold|)``, and the same formula inside the hull.
-
-    It is a sum over parts only if all structures have the same size. Gold has at least one part.
-    """
+    """``1 − 2⟨z, gold⟩ / (|z| + |gold|)``, also inside the hull: a sum over parts if all structures have one size. Gold has a part."""
 
     gold: Tensor
     parts: Tensor | None = None

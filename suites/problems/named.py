@@ -32,7 +32,6 @@ from .regimes import ENTROPY_STAGES, REGIMES, STAGES, Items, RegimeItems, number
 from .score_files import ScoreFile, ScoreTables, read_arrays
 from .sized import is_sized, refuse_unsized, sized_name, sized_regime, sized_structure
 
-TRAINING = "training"  # the only stage of a task
 SEEDS = 1000  # seeds of a block: a plan with another seed trains with others
 
 TASK_PROBLEMS: dict[str, str] = {f"{TASK}{name}": f"learning the task {name}, seed by seed" for name in TASKS} | {
@@ -62,11 +61,7 @@ def available(data: str | None) -> tuple[str, ...]:
 
 
 def stages_of(name: str) -> tuple[str, ...]:
-    """The stages of a named problem that a run measures by default.
-
-    All have stages of training except ``dtw_speech``, which has temperatures, and tasks, which have the one stage ``training``. Built-in
-    problems have normalised entropies too. `load` also takes other numbers: ``h=<number>`` in (0, 1), ``gamma=<number>`` above 0.
-    """
+    """The stages that a run measures by default; `load` takes other ``h=<number>`` in (0, 1), or ``gamma=<number>`` above 0, too."""
     if comes_from_task(name):
         return stages_of_task(name)
     name, _ = split_loss(name)
@@ -148,9 +143,6 @@ def _problem(items: Items, where: tuple[str, str], instances: int, loss: str | N
     return Problem(*where, items.oracle, tuple(found), items.source)
 
 
-# Tasks.
-
-
 @dataclass(frozen=True, eq=False)
 class TaskProblem(Problem):
     """A problem that comes from a task."""
@@ -196,7 +188,7 @@ def task_names(pattern: str) -> list[str]:
 def stages_of_task(name: str) -> tuple[str, ...]:
     """The stages of a task; ValueError if it is unknown, or unavailable here."""
     _task(name)
-    return (TRAINING,) if is_task(name) else tuple(LEARNT_STAGES)
+    return ("training",) if is_task(name) else tuple(LEARNT_STAGES)
 
 
 def load_task(  # noqa: PLR0913 - a problem, and the run that it comes from

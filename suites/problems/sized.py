@@ -148,11 +148,7 @@ def sizes_of(oracle: Oracle, events: Iterable[tuple[int, ...]]) -> str:
 
 
 def sizes_at(oracle: Oracle, event: tuple[int, ...]) -> dict[str, int]:
-    """The one to three sizes behind an event shape, by their letters; empty if they do not follow from it.
-
-    Candidates are the lengths of the axes and the numbers just below them. A user's `event_shape` may raise anything, and no measurement
-    should fail because of a label.
-    """
+    """The one to three sizes behind an event shape, by letter, if they follow from it; a user's `event_shape` may raise anything."""
     candidates, fitting = sorted({length - less for length in event for less in (0, 1)} - {0, -1}, reverse=True), []
     with contextlib.suppress(Exception):
         names = size_names(type(oracle))

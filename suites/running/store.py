@@ -172,10 +172,7 @@ class Store:
         return cell
 
     def take(self, other: Path, *, plan: bool = False) -> None:
-        """Add the cells of another folder, and with `plan` its plan and skipped pairs, unless it has another cell at some place.
-
-        A cell that did not fail replaces one that failed.
-        """
+        """Add the cells of another folder, where a success replaces a failure, and with `plan` its plan and skips, if no place differs."""
         with Store(other):  # raises if it cannot be read
             pass
         self._read("ATTACH ? AS other", str(other / FILE))

@@ -120,12 +120,12 @@ class ModuleTask(Task):
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
         def per_structure(z: Tensor) -> Tensor:
-            return self._of_predictions(model, batch, z, self.loss_per_item or _loss_of(batch.labels), "loss_per_item")
+            return self._of_predictions(model, batch, z, self.loss_per_item or _defaults(batch.labels)[0], "loss_per_item")
 
         return TaskLoss(per_structure, "own")
 
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        worth = self.accuracy or _accuracy_of(batch.labels)
+        worth = self.accuracy or _defaults(batch.labels)[1]
         found = {"accuracy": self._of_predictions(model, batch, structure, worth, "accuracy").float()}
         if batch.gold is not None:
             parts = tuple(range(-self.oracle.event_ndim, 0))
@@ -164,16 +164,14 @@ def _padded(parts: Sequence[Any]) -> Tensor:
     return found
 
 
-def _loss_of(labels: Tensor) -> PerItem:
+def _defaults(labels: Tensor) -> tuple[PerItem, PerItem]:
+    """The loss and the accuracy of a task that has none of its own."""
     if not labels.is_floating_point():
-        return functools.partial(cross_entropy, reduction="none")
-    return lambda found, wanted: mse_loss(found, wanted, reduction="none").flatten(1).mean(1) if found.ndim > 1 else (found - wanted) ** 2
-
-
-def _accuracy_of(labels: Tensor) -> PerItem:
-    if not labels.is_floating_point():
-        return lambda found, wanted: found.argmax(-1) == wanted
-    return lambda found, wanted: ((found > 0) == (wanted > 0.5)).flatten(1).all(1) if found.ndim > 1 else (found > 0) == (wanted > 0.5)
+        return functools.partial(cross_entropy, reduction="none"), lambda found, wanted: found.argmax(-1) == wanted
+    return (
+        lambda found, wanted: mse_loss(found, wanted, reduction="none").unsqueeze(-1).flatten(1).mean(1),
+        lambda found, wanted: ((found > 0) == (wanted > 0.5)).unsqueeze(-1).flatten(1).all(1),
+    )
 
 
 def _identity(part: Any) -> str:

@@ -249,10 +249,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Minus the log-probability of every label, ``[..., *labels]``.
-
-    Logits are ``[..., *labels, C]`` for integer labels of classes, and ``[..., *labels]`` for floating-point labels 0 and 1.
-    """
+    """Minus log-probabilities ``[..., *labels]``: of classes by logits ``[..., *labels, C]`` if labels are integers, else of 0 and 1."""
     if labels.is_floating_point():
         return binary_cross_entropy_with_logits(logits, labels.expand_as(logits), reduction="none")
     return -logits.log_softmax(-1).gather(-1, labels.expand(logits.shape[:-1]).unsqueeze(-1)).squeeze(-1)

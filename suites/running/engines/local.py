@@ -1,7 +1,4 @@
-"""Dispatch of cells to workers, and workers on this machine: a pebble pool of one process for each place.
-
-Cells go in bundles by expected seconds. Those of the same scores go to the same worker.
-"""
+"""Dispatch of cells to workers, in bundles by expected seconds and by scores, and workers on this machine: pools of pebble."""
 
 from __future__ import annotations
 

@@ -42,7 +42,6 @@ STUDY = _names("clusters l2x_switch fsdd listops_frozen listops listops_parser v
 STUDY_EFFORT = Effort(replicates=4096, most_replicates=4096, seconds=5.0, cap=200_000, equivalence=0.05, rounds=10)
 """Effort of gradients that are measured next to training."""
 
-ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")  # from nearly uniform to nearly certain
 FIRST_ENTROPIES = ("h=0.95", "h=0.5", "h=0.1")  # a model before, during and after training
 
 LOSSES = ("squared_distance_linear", "squared_distance", "black_box")
@@ -93,7 +92,7 @@ PRESETS: dict[str, Preset] = {  # by name
     "standard": Preset(
         "all suites on every structure at four entropy levels, 32 instances each, for conclusions",
         Plan(
-            stages=ENTROPIES,
+            stages=problems.ENTROPY_STAGES,
             estimators=CORE,
             losses=LOSSES,
             instances=32,

@@ -268,10 +268,7 @@ def _fits(line: Sequence[str], shortest: int, longest: int) -> bool:
 
 
 def encoded(lines: Sequence[Sequence[str]], longest: int) -> Batch:
-    """Lines as tokens ``[m, n]`` with values ``[m]`` and trees as spans ``[m, n, n]``.
-
-    Beyond the length of a line its tree is the left part of every wider span, as the oracle pads.
-    """
+    """Lines as tokens ``[m, n]``, values ``[m]``, and trees as spans ``[m, n, n]``, whose padding is left parts, as the oracle pads."""
     tokens, values = torch.full((len(lines), longest), PADDING), torch.zeros(len(lines), dtype=torch.long)
     gold = torch.eye(longest).repeat(len(lines), 1, 1)
     for item, line in enumerate(lines):
