@@ -18,7 +18,6 @@ from tests.helpers import seeded
 from tests.training_cases import Model, estimator_of, first_space
 
 SEED, STEPS, RATE = 3, 3, 0.1
-names = pytest.mark.parametrize("name", ESTIMATORS)
 
 
 class Weighted(Model):
@@ -88,17 +87,12 @@ def by_hand(estimator: Any, model: Model) -> Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
-@names
-def test_a_step_is_the_loop_by_hand(name: str) -> None:
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_step_is_the_loop_by_hand_and_goes_on_from_a_checkpoint(name: str) -> None:
+    """From a checkpoint bit for bit."""
     estimator = estimator_of(name)
     space = first_space(estimator)
     torch.testing.assert_close(Run(estimator, *space).trained(), by_hand(estimator, Weighted(*space)), rtol=1e-9, atol=1e-10)
-
-
-@names
-def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(name: str) -> None:
-    estimator = estimator_of(name)
-    space = first_space(estimator)
     whole, part, rest = (Run(estimator, *space, seed=seed) for seed in (SEED, SEED, SEED + 1))
     part.trained(2)
     file = io.BytesIO()
@@ -106,9 +100,8 @@ def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(name: str) -> None:
     file.seek(0)
     rest.load(torch.load(file, weights_only=True))
     assert torch.equal(rest.trained(2), whole.trained(4))
-    assert [getattr(rest.layer.estimator, option) for option in estimator.state] == [
-        getattr(whole.layer.estimator, option) for option in estimator.state
-    ]
+    for option in estimator.state:
+        assert getattr(rest.layer.estimator, option) == getattr(whole.layer.estimator, option)
 
 
 SPACES: tuple[tuple[Any, tuple[int, ...]], ...] = (

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from structgrad.estimators import ESTIMATORS, StructuredLayer, train_step
 from structgrad.oracles import Subset
+from tests.covering import sampled
 from tests.estimator_cases import numbers
 from tests.helpers import seeded
 from tests.training_cases import estimator_of, first_space
@@ -54,24 +55,28 @@ def same(*streams: list[Tensor]) -> bool:
 
 @names
 def test_layers_and_copies_share_no_numbers(name: str) -> None:
+    """The global seed decides, a pickle continues, and evaluation leaves training alone."""
     torch.manual_seed(0)
     first = layer_of(name)
     shallow, deep, pair = copy.copy(first), copy.deepcopy(first), nn.ModuleList(copy.deepcopy(first) for _ in range(2))
     layers: list[Any] = [first, layer_of(name), shallow, deep, copy.deepcopy(deep), *pair, layer_of(name, seed=0)]
     assert not same(*map(stream, layers))
-
-
-@names
-def test_the_global_seed_decides_and_a_pickle_continues(name: str) -> None:
     torch.manual_seed(3)
     first, deep = (other := layer_of(name)), copy.deepcopy(other)
     torch.manual_seed(3)
-    again = layer_of(name)
-    pickled = pickle.loads(pickle.dumps(first))
+    again, pickled = layer_of(name), pickle.loads(pickle.dumps(first))
     expected, of_copy = stream(first)[-1], stream(deep)[-1]
     assert torch.equal(stream(pickled)[-1], expected)
     assert torch.equal(stream(copy.deepcopy(again))[-1], of_copy)
     assert torch.equal(stream(again)[-1], expected)
+    layer, other = (layer_of(name, seed=1) for _ in range(2))
+    _, event = first_space(layer.estimator)
+    for _ in range(2):
+        other.eval()
+        with torch.no_grad():
+            other.surrogate(lambda z: z.flatten(z.ndim - len(event)).sum(-1), numbers(7, *event))
+        other.train()
+        assert torch.equal(stream(layer)[-1], stream(other)[-1])
 
 
 @pytest.mark.parametrize("seed", [None, 5])
@@ -83,8 +88,8 @@ def test_a_layer_does_not_draw_what_the_data_are_made_of(seed: int | None) -> No
 
 
 @names
-@pytest.mark.parametrize("seed", [None, 5])
-def test_ranks_share_no_numbers_and_a_checkpoint_of_one_serves_all(name: str, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_share_no_numbers_and_a_checkpoint_of_one_serves_all(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = sampled((None, 5), 1)[0]
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     streams, states = [], []
     for rank in range(3):
@@ -105,18 +110,6 @@ def test_ranks_share_no_numbers_and_a_checkpoint_of_one_serves_all(name: str, se
             assert torch.equal(stream(layers)[-1], stream(pickle.loads(pickle.dumps(layer)))[-1])
         goes_on.append(stream(layer))
     assert not same(*goes_on)
-
-
-@names
-def test_evaluation_leaves_training_alone(name: str) -> None:
-    layer, other = (layer_of(name, seed=1) for _ in range(2))
-    _, event = first_space(layer.estimator)
-    for _ in range(2):
-        other.eval()
-        with torch.no_grad():
-            other.surrogate(lambda z: z.flatten(z.ndim - len(event)).sum(-1), numbers(7, *event))
-        other.train()
-        assert torch.equal(stream(layer)[-1], stream(other)[-1])
 
 
 def test_batches_of_an_evaluation_have_numbers_of_their_own() -> None:

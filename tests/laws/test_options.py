@@ -29,6 +29,8 @@ NOISE = "a noise: gumbel, normal or sum_of_gamma"
 FUNCTION = "a torch.nn.Module or a function, which Python alone can give, or None"
 PEERS = "an integer >= 2, the others are the baseline"
 VARIATES = "'none' or 'argmax' or 'leave_one_out'"
+NUMBERS = "a tuple, each a finite number"
+SMOOTH = "a noise of known density: gumbel or normal"
 
 EXPECTED: dict[str, dict[str, str]] = {
     "exact": {"chunk": COUNT, "limit": COUNT},
@@ -64,12 +66,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "step_sampled": {"num_samples": COUNT},
     "step_conditional_mean": {"num_samples": COUNT, "limit": COUNT},
     "step_optimal": {"num_samples": COUNT, "limit": COUNT},
-    "step_learned": {
-        "module": FUNCTION,
-        "values": "a tuple, each a finite number",
-        "num_samples": COUNT,
-        "regression_weight": AT_LEAST_0,
-    },
+    "step_learned": {"module": FUNCTION, "values": NUMBERS, "num_samples": COUNT, "regression_weight": AT_LEAST_0},
     "step_leave_one_out": {"num_samples": PEERS},
     "step_local_expectation": {"num_samples": COUNT},
     "step_ppo": {"inner_steps": COUNT, "step_size": POSITIVE, "clip": CLIP, "value": FINITE, "num_samples": COUNT},
@@ -96,12 +93,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "perturb_and_parse": {"noise": NOISE, "temperature": POSITIVE},
     "stochastic_softmax": {"temperature": POSITIVE, "noise": NOISE},
     "stochastic_sparsemap": {"temperature": POSITIVE, "noise": NOISE},
-    "perturbed_optimizer": {
-        "sigma": POSITIVE,
-        "num_samples": COUNT,
-        "noise": "a noise of known density: gumbel or normal",
-        "control_variate": VARIATES,
-    },
+    "perturbed_optimizer": {"sigma": POSITIVE, "num_samples": COUNT, "noise": SMOOTH, "control_variate": VARIATES},
     "perturbed_multiplicative": {"sigma": POSITIVE, "num_samples": COUNT, "control_variate": VARIATES},
     "spigot": {"step_size": POSITIVE, "max_norm": "a number > 0 or inf"},
     "spigot_steps": {"step_size": POSITIVE, "inner_steps": COUNT},
@@ -110,15 +102,8 @@ EXPECTED: dict[str, dict[str, str]] = {
     "blackbox": {"lambda": POSITIVE},
     "imle": {"lambda": POSITIVE, "noise": NOISE, "num_samples": COUNT, "divide_by_lambda": FLAG},
     "aimle": {
-        "beta": AT_LEAST_0,
-        "nonzeros": AT_LEAST_0,
-        "target": POSITIVE,
-        "step_size": POSITIVE,
-        "decay": DECAY,
-        "symmetric": FLAG,
-        "divide_by_lambda": FLAG,
-        "noise": NOISE,
-        "num_samples": COUNT,
+        **{"beta": AT_LEAST_0, "nonzeros": AT_LEAST_0, "target": POSITIVE, "step_size": POSITIVE, "decay": DECAY},
+        **{"symmetric": FLAG, "divide_by_lambda": FLAG, "noise": NOISE, "num_samples": COUNT},
     },
     "differentiable_dp": {"omega": "'l2' or 'entropy'"},
     "entmax": {"alpha": AT_LEAST_1},
@@ -171,9 +156,9 @@ CASES: dict[str, Cases] = {
     VARIATES: ({"none": "none", "argmax": "argmax", "'argmax'": "argmax"}, ("mean", "None", "3"), ("mean", None, 3)),
     "an integer >= 2, a variance is taken over them": ({"3": 3}, ("1", "abc"), (1, 2.0)),
     "an object of Module, or None": ({"none": None}, ("abc", "3"), (3, "abc", lambda z: z)),
-    "a tuple, each a finite number": ({"(1,2.5)": (1.0, 2.5), "3": (3.0,)}, ("abc", "(1,nan)", "(1,x)"), (1.0, "abc", (1.0, NAN), None)),
+    NUMBERS: ({"(1,2.5)": (1.0, 2.5), "3": (3.0,)}, ("abc", "(1,nan)", "(1,x)"), (1.0, "abc", (1.0, NAN), None)),
     "a finite number >= 0, or 'p'": ({"p": "p", "2": 2.0, "'p'": "p"}, ("q", "-1", "nan", "true"), ("q", -1.0, NAN, None, True)),
-    "a noise of known density: gumbel or normal": (
+    SMOOTH: (
         {"gumbel": Gumbel()},
         ("sum_of_gamma", "sum_of_gamma/k=2"),
         (NOISES["sum_of_gamma"](), "gumbel", None),
@@ -184,9 +169,6 @@ CASES: dict[str, Cases] = {
     "an integer >= 1 and <= 200": ({"7": 7, "200": 200}, ("0", "201", "2.5"), (0, 201, 2.5, True)),
     "'global' or 'local'": ({"global": "global", "local": "local"}, ("none", "Global", "true"), ("none", None, True)),
 }
-OPTIONS = [(entry, option, expected) for entry, options in EXPECTED.items() for option, expected in options.items()]
-
-each_option = pytest.mark.parametrize(("entry", "option", "expected"), OPTIONS, ids=[f"{entry}-{option}" for entry, option, _ in OPTIONS])
 
 
 def test_the_table_is_complete() -> None:
@@ -194,44 +176,36 @@ def test_the_table_is_complete() -> None:
     assert {name: options for name, options in found.items() if options} == EXPECTED
 
 
-@each_option
-def test_right_and_wrong_text(entry: str, option: str, expected: str) -> None:
-    right, wrong, _ = CASES[expected]
-    for text, value in right.items():
-        if (option, value) == ("with_loss", False):
-            continue  # asks for a module, which no text gives
-        made = _make(entry, option, text)
-        assert getattr(made, _field(option)) == value
-        assert type(getattr(made, _field(option))) is type(value)
-    for text in wrong:
-        with pytest.raises(ValueError, match="^" + re.escape(f"`{entry}` got {option}={text.strip()}; expected {expected}") + "$"):
-            _make(entry, option, text)
+@pytest.mark.parametrize("entry", EXPECTED)
+def test_right_and_wrong_values_of_every_option(entry: str) -> None:
+    """As text and as values. Right ones become Python's own, so that two that are equal print alike, and so have one name."""
+    for option, expected in EXPECTED[entry].items():
+        right, wrong_text, wrong = CASES[expected]
+        message = "^" + re.escape(f"`{entry}` got {option}=%s; expected {expected}").replace("%s", "{}") + "$"
+        for text, value in right.items():
+            if (option, value) == ("with_loss", False):
+                continue  # asks for a module, which no text gives
+            made = [_make(entry, option, text)]
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                made.append(_new(entry, option, torch.tensor(value).numpy()[()]))
+            for found in (getattr(one, _field(option)) for one in made):
+                assert found == pytest.approx(value) if isinstance(value, float) else found == value
+                assert type(found) is type(value)
+        for text in wrong_text:
+            with pytest.raises(ValueError, match=message.replace("{}", re.escape(text.strip()))):
+                _make(entry, option, text)
+        for bad in wrong:
+            with pytest.raises(ValueError, match=message.replace("{}", re.escape(repr(bad)))):
+                _new(entry, option, bad)
 
 
-@each_option
-def test_wrong_values(entry: str, option: str, expected: str) -> None:
-    for value in CASES[expected][2]:
-        with pytest.raises(ValueError, match="^" + re.escape(f"`{entry}` got {option}={value!r}; expected {expected}") + "$"):
-            _new(entry, option, value)
-
-
-@each_option
-def test_right_values_become_pythons_own(entry: str, option: str, expected: str) -> None:
-    """So that two that are equal print alike, and so have one name."""
-    for value in CASES[expected][0].values():
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            made = _new(entry, option, torch.tensor(value).numpy()[()])
-            assert getattr(made, _field(option)) == pytest.approx(value)
-            assert type(getattr(made, _field(option))) is type(value)
-
-
-@pytest.mark.parametrize("name", [*ESTIMATORS, *NOISES, *(name for name in ORACLES if name != "linear_chain")])
-def test_describe_tells_default_and_what_is_taken(name: str) -> None:
-    told = " ".join(CliRunner().invoke(app, ["describe", name]).output.split())
-    for field in dataclasses.fields(ENTRIES[name]):
-        option, required = field.name.rstrip("_"), field.default is dataclasses.MISSING
-        default = "(required)" if required else f"= {field.default!r}"
-        assert f"{option} {default} ({EXPECTED[name][option]})" in told
+def test_describe_tells_default_and_what_is_taken() -> None:
+    for name in [*ESTIMATORS, *NOISES, *(name for name in ORACLES if name != "linear_chain")]:
+        told = " ".join(CliRunner().invoke(app, ["describe", name]).output.split())
+        for field in dataclasses.fields(ENTRIES[name]):
+            option, required = field.name.rstrip("_"), field.default is dataclasses.MISSING
+            default = "(required)" if required else f"= {field.default!r}"
+            assert f"{option} {default} ({EXPECTED[name][option]})" in told
 
 
 @pytest.mark.parametrize(

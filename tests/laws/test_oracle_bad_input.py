@@ -15,7 +15,7 @@ from torch import Tensor
 from structgrad.estimators import ESTIMATORS, make_estimator
 from structgrad.oracles import LinearChain, SpanningTree, Subset
 from tests.estimator_cases import numbers
-from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase, make_scores, seeded, structures
+from tests.helpers import GENERIC_CASES, OracleCase, make_scores, seeded, structures
 from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, operations_of
 from tests.training_cases import estimator_of, first_space
 
@@ -62,7 +62,7 @@ def test_scores_that_are_none(case: OracleCase) -> None:
         case.oracle.enumerate((*case.event, 2))
 
 
-@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+@cases
 def test_structures_that_do_not_fit(case: OracleCase) -> None:
     oracle, scores, best = case.oracle, make_scores(case, 1.0, rows=3), case.oracle.argmax(make_scores(case, 1.0, rows=2))
     indices = torch.zeros(2, *oracle.index_shape(case.event), dtype=torch.long)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from structgrad.estimators import SUPERVISED_LOSSES
 from structgrad.oracles import CTC, EditAlignment, LinearChain, ProjectiveTree, ShiftReduce, TiedChain
+from structgrad.oracles.capabilities import RelaxedOracle
 from tests.estimator_cases import numbers
 from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase, make_scores, seeded, structures
 from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, operations_of
@@ -76,6 +77,10 @@ def test_half_precision_is_computed_in_float32(case: OracleCase) -> None:
         solution = case.oracle.project(scores.to(dtype))
         assert solution.weights.dtype == solution.atoms.dtype == solution.gap.dtype == dtype
         assert torch.equal(case.oracle.argmax_of(scores.to(dtype)), case.oracle.argmax_of(scores.to(dtype).float()).to(dtype))
+        if isinstance(case.oracle, RelaxedOracle):
+            both = (scores.to(dtype), scores.to(dtype).float())
+            cold, expected = (case.oracle.relaxed_sample(rows, 1e-3, generator=seeded()) for rows in both)
+            assert torch.equal(cold, expected.to(dtype))
         for operation in ("marginals", "log_partition"):  # under a transform too
             compute = getattr(case.oracle, operation)
             assert torch.equal(torch.func.vmap(compute)(scores.to(dtype)), compute(scores.to(dtype)))

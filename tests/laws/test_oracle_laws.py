@@ -87,7 +87,7 @@ def test_large_sums_neither_overflow_nor_underflow(case: OracleCase) -> None:
         assert bool((found[~case.oracle.feasible(scores)] == -math.inf).all())
 
 
-@cases
+@generic
 def test_structures_and_scores_broadcast(case: OracleCase) -> None:
     scores, one = make_scores(case, 1.0, rows=6).reshape(2, 3, *case.event), structures(case)[0]
     many, expected = one.expand(4, 1, 3, *case.event), case.oracle.log_prob(one.expand_as(scores), scores)

@@ -36,6 +36,7 @@ from tests.laws.test_oracle_lengths import lengths_of, padded_scores
 
 CASES = tuple(case for case in ORACLE_CASES if isinstance(case.oracle, ProjectionOracle))
 cases = pytest.mark.parametrize("case", CASES, ids=str)
+generic = pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
 
 
 @cases
@@ -94,7 +95,7 @@ def test_jacobians_are_those_of_fixed_atoms(case: OracleCase) -> None:
     assert not case.oracle.project(leaf).gap.requires_grad
 
 
-@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+@generic
 def test_gradients_next_to_forbidden_parts(case: OracleCase) -> None:
     forbidden = make_scores(case, "masked", rows=5) == -math.inf
     leaf = make_scores(case, 1.0, rows=5).requires_grad_()
@@ -145,7 +146,7 @@ def test_a_start_changes_nothing(case: OracleCase) -> None:
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-7)
 
 
-@cases
+@generic
 def test_the_solver_in_torch_takes_a_start_too(case: OracleCase) -> None:
     forbidden = make_scores(case, "masked") == -math.inf
     for scale in SCALES:
@@ -171,7 +172,7 @@ def test_a_start_of_shorter_items(case: OracleCase) -> None:
         assert_the_same(twin.project(after, start=twin.project(scores)), cold)
 
 
-@cases
+@generic
 def test_a_start_of_batches_of_every_shape(case: OracleCase) -> None:
     scores = make_scores(case, 1.0)
     shared, batch = scores[:2].unsqueeze(1).expand(2, 3, *case.event), scores.reshape(2, 3, *case.event)
@@ -225,7 +226,7 @@ def test_a_start_of_another_problem_is_refused() -> None:
         WarmStart()(object())  # type: ignore[type-var]
 
 
-@cases
+@generic
 def test_a_warm_start_keeps_the_last_solution(case: OracleCase) -> None:
     memory, scores = WarmStart(), make_scores(case, 1.0)
     oracle = memory(case.oracle)

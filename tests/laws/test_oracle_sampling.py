@@ -56,7 +56,7 @@ def test_extreme_uniforms_give_feasible_structures(case: OracleCase) -> None:
             assert bool((case.oracle.log_prob(samples, scores)[feasible] > -torch.inf).all())
 
 
-@cases
+@generic
 def test_shapes_of_samples(case: OracleCase) -> None:
     scores = make_scores(case, 1.0, rows=6).reshape(2, 3, *case.event).requires_grad_()
     for rows in (scores, scores[0, 0]):
