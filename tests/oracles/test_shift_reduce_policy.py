@@ -85,14 +85,6 @@ def test_a_policy_avoids_dead_ends() -> None:
     torch.testing.assert_close(LOCAL.marginals(scores), structure, rtol=0, atol=1e-15)
 
 
-def test_local_and_global_laws_differ() -> None:
-    event = (5, 5, 2)
-    scores = torch.zeros(event, dtype=torch.float64)
-    every = GLOBAL.enumerate(event, dtype=torch.float64)
-    assert GLOBAL.log_prob(every, scores).exp().tolist() == pytest.approx([1 / 5] * 5)
-    assert LOCAL.log_prob(every, scores).exp().tolist() == pytest.approx([1 / 4, 1 / 8, 1 / 8, 1 / 4, 1 / 4])
-
-
 def test_the_most_probable_derivation_of_a_policy_is_not_that_of_its_scores() -> None:
     scores = torch.zeros(4, 4, 2, dtype=torch.float64)
     scores[2, 1, 0], scores[2, 2, 1], scores[2, 2, 0] = 10.0, 0.0, 1.0
@@ -135,12 +127,3 @@ def test_steps_are_differentiable(oracle: ShiftReduce) -> None:
     assert torch.autograd.gradgradcheck(steps, scores)
     (gradient,) = torch.autograd.grad(steps(scores).square().sum(), scores)
     assert gradient[3, 3, 1] == 0
-
-
-@both
-def test_steps_of_half_precision_and_of_expanded_rows(oracle: ShiftReduce) -> None:
-    scores = torch.randn(1, 5, 5, 2).expand(3, 5, 5, 2)
-    assert torch.equal(oracle.step_log_probs(scores), oracle.step_log_probs(scores.contiguous()))
-    half = oracle.step_log_probs(scores.half())
-    assert half.dtype == torch.float16
-    assert torch.equal(half, oracle.step_log_probs(scores.half().float()).half())

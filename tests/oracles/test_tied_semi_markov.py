@@ -89,12 +89,6 @@ def test_it_is_the_chain_of_segments_by_pairs_of_labels(size: tuple[int, int, in
     torch.testing.assert_close(ORACLE.entropy(scores), edges.entropy(pairs), rtol=1e-12, atol=1e-12)
 
 
-def test_more_transitions_than_a_byte_counts() -> None:
-    (structure,) = ORACLE.enumerate((301, 1, 1))
-    assert structure[-1].item() == 299
-    assert ORACLE.argmax(torch.zeros(301, 1, 1))[-1].item() == 299
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

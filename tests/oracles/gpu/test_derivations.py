@@ -177,15 +177,6 @@ def test_no_result_depends_on_what_is_looked_at_side_by_side(operation: str, gpu
         torch.testing.assert_close(first, second, rtol=1e-13, atol=1e-14)
 
 
-def test_a_uniform_that_is_too_large_stays_below_the_node(gpu_kernels: torch.device) -> None:
-    oracle, event = CASES["labelled_constituency"]
-    rows = rows_of("labelled_constituency", torch.float64, gpu_kernels)[:1]
-    uniforms = torch.full((1, 2, oracle._noise_size(event)), 1 - 2**-53, dtype=torch.float64, device=gpu_kernels)
-    uniforms[:, 1] = 1
-    (drawn,) = found_by(oracle, "sample", (rows, uniforms), rows.new_empty(1, 2, *event))
-    assert torch.equal(drawn[:, 0], drawn[:, 1])
-
-
 def test_derivations_that_are_too_large_are_told_and_left_to_torch(gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     oracle, scores = make_oracle("ctc"), torch.zeros(2, 3, 3, 3, device=gpu_kernels)
     device.graph_of.cache_clear()
