@@ -126,12 +126,7 @@ class Categorical(SoftmaxOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         return projection.closed(rows, 1, _parts_alone)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        # Of values that tie with the last of the k largest, the first ones: `topk` may give any of them, and in any order.
-        last = rows.topk(k).values[:, -1:]
-        above, tied = rows > last, rows == last
-        wanted = above | (tied & (tied.cumsum(-1) <= k - above.sum(-1, keepdim=True)))
-        listed = torch.where(wanted, torch.arange(rows.shape[-1], device=rows.device), rows.shape[-1]).topk(k, largest=False).values
-        order = listed.gather(1, rows.gather(1, listed).sort(dim=-1, descending=True, stable=True).indices)
+        order = rows.sort(dim=-1, descending=True, stable=True).indices[:, :k]
         return torch.zeros((k, *rows.shape), dtype=torch.bool, device=rows.device).scatter_(-1, order.T.unsqueeze(-1), True)
 
     def _rank(self, structures: Tensor) -> Tensor:
@@ -155,7 +150,7 @@ def softmax(rows: Tensor, event_ndim: int = 1) -> Tensor:
         event_ndim: how many of the last dimensions are one item.
     """
     probabilities = rows.softmax(-1)
-    if probabilities.is_cpu and kernels.reach(probabilities.detach()) == 0:
+    if probabilities.is_cpu and kernels.below_infinity(probabilities.detach()):
         return probabilities
     feasible = (rows > -math.inf).any(-1).flatten(rows.ndim - event_ndim).all(-1) if event_ndim > 1 else (rows > -math.inf).any(-1)
     return torch.where(unsqueeze_event(feasible, event_ndim), probabilities, 0)
@@ -169,7 +164,7 @@ def feasible_softmax(scores: Tensor) -> Tensor | None:
     if not (kernels.enabled(scores) and scores.is_contiguous()):
         return None
     probabilities = scores.softmax(-1)
-    return probabilities if kernels.reach(probabilities.detach()) == 0 else None
+    return probabilities if kernels.below_infinity(probabilities.detach()) else None
 
 
 def softmax_product(probabilities: Tensor, direction: Tensor) -> Tensor:

@@ -113,7 +113,7 @@ class Oracle(IndexedStructures):
         """Whether no entry is ``-inf`` for certain. Values are looked at on the CPU alone: elsewhere it would synchronise."""
         if transforming() or not scores.is_cpu or not scores.numel():
             return False
-        return kernels.reach(share_rows(scores.detach(), self.event_ndim)) == 0
+        return kernels.least(share_rows(scores.detach(), self.event_ndim)) > -math.inf
 
     @final
     def all_free(self, scores: Tensor) -> bool:
@@ -175,7 +175,7 @@ class Oracle(IndexedStructures):
         """
         if transforming() or not parameters.is_cpu:
             return 1
-        return min(kernels.reach(share_rows(parameters.detach(), self.event_ndim), LARGEST), 2)
+        return kernels.reach(share_rows(parameters.detach(), self.event_ndim), LARGEST)
 
     def _score(self, call: str, z: Tensor, parameters: Tensor, inside: Tensor | None, total: Total) -> Tensor:
         """⟨η, z⟩ of natural parameters, or what the total makes of it: what is inside, without ignored entries."""

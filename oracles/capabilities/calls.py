@@ -118,7 +118,7 @@ class Calls(Configured, abc.ABC):
         if scores.is_cpu:
             plain = scores.detach() if scores.requires_grad else scores
             # One cheap pass first: errors in ignored entries are allowed, and rare.
-            if kernels.reach(share_rows(plain, self.event_ndim) if 0 in plain.stride() else plain) == 3:
+            if not kernels.below_infinity(share_rows(plain, self.event_ndim) if 0 in plain.stride() else plain):
                 bad = ~(plain < math.inf) & self.read_mask(self._event(scores), scores.device)
                 if bool(bad.any()):
                     raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")

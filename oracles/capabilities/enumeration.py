@@ -172,7 +172,7 @@ class KBestOracle(Oracle):
             return structures
         rows = self._cleaned(rows)
         # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
-        if rows.is_cpu and rows.numel() and kernels.reach(rows) == 0:  # every structure is feasible
+        if rows.is_cpu and rows.numel() and kernels.least(rows) > -math.inf:  # every structure is feasible
             return self._kbest(rows, k).movedim(0, 1)
         listed = self._kbest(torch.where(rows > -math.inf, rows, FORBIDDEN), k)
         used = (listed != 0) & (rows == -math.inf)

@@ -248,9 +248,8 @@ class IndexedStructures(Calls):
         written = (*leading, self._written_parts(event)), torch.int64
         shared = parameters if others else share_rows(parameters, self.event_ndim)
         (numbers,) = self._run(f"{operation}_parts", shared, (written,), numbered, *others)
-        indices = self._from_parts(numbers - 1, event)
-        batch = parameters.shape[: parameters.ndim - self.event_ndim]
-        return indices.expand((*batch, *indices.shape[len(batch) :]))
+        indices, dims = self._from_parts(numbers.sub_(1), event), parameters.ndim - self.event_ndim
+        return indices if shared is parameters else indices.expand((*parameters.shape[:dims], *indices.shape[dims:]))
 
 
 def looked_up(values: Tensor, parts: Tensor) -> Tensor:
@@ -292,7 +291,7 @@ def check_batches(call: str, what: str, given: Tensor, ndim: int, batch: torch.S
 
 def last_axis(parts: Tensor, size: int) -> Tensor:
     """The entries along a last axis of this size, of parts by their flat place; -1 where there is none."""
-    return torch.where(parts < 0, NONE, parts % size)
+    return parts.fmod(size) if size > 1 else parts.clamp(max=0)  # a remainder of -1 is -1
 
 
 def placed(values: Tensor, places: Tensor, size: int) -> Tensor:

@@ -218,14 +218,27 @@ def converted(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.float() if dtype == torch.float32 else values.double()  # in two thirds of the time
 
 
-def reach(values: Tensor, limit: float = math.inf) -> int:
-    """0 if every number of a CPU tensor is of such a size at most, 1 if so except for -inf, 2 if some are larger, 3 for +inf or NaN."""
+def least(values: Tensor) -> float:
+    """The minimum of a CPU tensor, NaN where there is one.
+
+    By NumPy, in one thread, as in `zeros`: OpenMP's threads, which torch would wake, go on spinning for a while where kernels want to run.
+    """
+    return float(np.minimum.reduce(values.numpy(), None)) if values.dtype in FLOATING else float(values.amin())
+
+
+def below_infinity(values: Tensor) -> bool:
+    """Whether every number of a CPU tensor is below +inf, and none is NaN."""
+    if values.dtype in FLOATING and switch.SERVING.get():
+        return bool(_bounds().below_infinity(values.contiguous().numpy().reshape(-1)))
+    return bool((values < math.inf).all())
+
+
+def reach(values: Tensor, limit: float) -> int:
+    """0 if every number of a CPU tensor is of such a size at most, 1 if so except for -inf, 2 otherwise."""
     if values.dtype in FLOATING and switch.SERVING.get():
         return int(_bounds().reach(values.contiguous().numpy().reshape(-1), limit))
-    forbidden, inside = values == -math.inf, values.abs() <= limit
-    if not bool((values < math.inf).all()):
-        return 3
-    return int(forbidden.any()) if bool((inside | forbidden).all()) else 2
+    forbidden = values == -math.inf
+    return int(forbidden.any()) if bool((forbidden | (values.abs() <= limit)).all()) else 2
 
 
 @cache
