@@ -79,20 +79,14 @@ class Catalogue(Mapping[str, Any]):
     def _classes(self, path: str) -> dict[str, type]:
         module = file_module(path)
         if module not in self._known:
-            self._known[module] = self._classes_in(module, path)
+            own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+            named = [kind for kind in own if issubclass(kind, self.base) and not inspect.isabstract(kind) and "name" in vars(kind)]
+            found = {vars(kind)["name"]: kind for kind in named}
+            for name, kind in found.items():
+                if name in self.builtin or name in self.reserved:
+                    raise ValueError(f"{path}: {kind.__name__} calls itself {name!r}, which is taken; give it a name of its own")
+            self._known[module] = found
         return self._known[module]
-
-    def _classes_in(self, module: ModuleType, path: str) -> dict[str, type]:
-        own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
-        found = {
-            vars(kind)["name"]: kind
-            for kind in own
-            if issubclass(kind, self.base) and not inspect.isabstract(kind) and "name" in vars(kind)
-        }
-        for name, kind in found.items():
-            if name in self.builtin or name in self.reserved:
-                raise ValueError(f"{path}: {kind.__name__} calls itself {name!r}, which is taken; give it a name of its own")
-        return found
 
 
 def catalogue(kind: str) -> Catalogue:

@@ -159,21 +159,15 @@ def importing_nothing(base: type) -> Iterator[None]:
         _LOADED.reset(token)
 
 
-def _loaded(name: str, base: type) -> Any:
-    place, _, attribute = name.rpartition(":")
-    module = loaded_file(place) if place.endswith(".py") else sys.modules.get(place)
-    found = getattr(module, attribute, None)
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise ValueError(f"got the name {name!r}, whose code is not loaded; a name in a table loads none")
-    return found
-
-
 def imported(name: str, kind: str) -> Any:
     """What ``module:attribute`` or ``file.py:attribute`` names; ValueError with one sentence where that cannot be had."""
+    place, _, attribute = name.rpartition(":")
     base = _LOADED.get()
     if base is not None:
-        return _loaded(name, base)
-    place, _, attribute = name.rpartition(":")
+        found = getattr(loaded_file(place) if place.endswith(".py") else sys.modules.get(place), attribute, None)
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise ValueError(f"got the name {name!r}, whose code is not loaded; a name in a table loads none")
+        return found
     try:
         module = module_of(place)
         if hasattr(module, attribute):

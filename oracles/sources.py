@@ -54,21 +54,19 @@ def own_files(file: Path) -> tuple[Path, ...]:
     Loaded modules below the folder of the file count if one of these files imports by a name that is computed.
     """
     found: dict[Path, None] = {}
-    waiting = [(file, _module_of(file))]
+    # The module that the file is loaded as, which relative imports start from; empty if it is not.
+    module = next((name for name, one in list(sys.modules.items()) if getattr(one, "__file__", None) == str(file)), "")
+    waiting = [(file, module)]
     while waiting:
         path, module = waiting.pop()
         if path not in found:
             found[path] = None
             names = _imported(path, stamp(path), module)
             if COMPUTED in names:
-                names += tuple(name for name, one in list(sys.modules.items()) if _below(one, file.parent))
+                loaded = [(name, getattr(one, "__file__", None)) for name, one in list(sys.modules.items())]
+                names += tuple(name for name, origin in loaded if isinstance(origin, str) and Path(origin).is_relative_to(file.parent))
             waiting += [(own, name) for name in names if (own := _own_file(name)) is not None]
     return (file, *sorted(set(found) - {file}))
-
-
-def _below(module: ModuleType, folder: Path) -> bool:
-    origin = getattr(module, "__file__", None)
-    return isinstance(origin, str) and Path(origin).is_relative_to(folder)
 
 
 def stamp(path: Path) -> tuple[int, ...]:
@@ -78,11 +76,6 @@ def stamp(path: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _module_of(file: Path) -> str:
-    """The module that a file is loaded as, which relative imports start from; empty if it is not."""
-    return next((name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None) == str(file)), "")
 
 
 @functools.lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from .compilation import compiled, uncounted
-from .vectors import greatest, load_own, maximum, own_width
+from .vectors import WIDTH, greatest, load, maximum
 
 FEW = 32
 """Up to this k a sorted list of the k largest is quicker than partitioning: most numbers are below its end, and take one comparison."""
@@ -65,11 +65,11 @@ def _partitioned(row: np.ndarray, target: int, work: np.ndarray) -> float:
 @uncounted
 def top(row: np.ndarray) -> float:
     """The greatest of a row without NaN; of one with NaN, anything. The compiler takes numbers one by one, vectors a tenth of the time."""
-    size, step = row.size, own_width(row)
-    if size >= step:
-        tops = load_own(row, size - step)
-        for i in range(0, size - step, step):
-            tops = greatest(load_own(row, i), tops)
+    size = row.size
+    if size >= WIDTH:
+        tops = load(row, size - WIDTH)
+        for i in range(0, size - WIDTH, WIDTH):
+            tops = greatest(load(row, i), tops)
         return float(maximum(tops))
     best = float(row[0])
     for i in range(size):

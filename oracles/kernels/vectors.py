@@ -6,7 +6,7 @@ machine has shorter vectors, the compiler takes several.
 
 Vectors of twice as many float32 numbers know the same operations; `load_singles`, `spread_single` and `power_of_two` make them, `low_half`
 and `high_half` convert them. So do vectors of four float64 numbers, of `load_four`, `spread_four` and `store_four`: half as much memory is
-touched at a time. `load_own` is for functions of arrays of either precision, whose vectors are of the array's own.
+touched at a time.
 """
 
 from __future__ import annotations
@@ -43,11 +43,6 @@ def _operation(build: Callable[..., Any]) -> Any:
     return intrinsic(build)
 
 
-def _own(array: Any) -> Any:
-    """The vectors in the precision of an array."""
-    return _SINGLES if array.dtype == types.float32 else _LANES
-
-
 def _pointer(context: Any, builder: Any, kind: Any, array: Any, place: Any, vector: Any) -> Any:
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [place]), vector.as_pointer())
@@ -78,13 +73,6 @@ def load_singles(typing_context: Any, array: Any, place: Any) -> Any:
 
 
 @_operation
-def own_width(typing_context: Any, array: Any) -> Any:
-    """How many numbers a vector has in the precision of an array: known to the compiler, as ``itemsize`` is not."""
-    own = _own(array)
-    return types.intp(array), lambda context, builder, signature, arguments: ir.Constant(ir.IntType(64), own.width)
-
-
-@_operation
 def collect(typing_context: Any, array: Any, start: Any, places: Any, at: Any) -> Any:
     """The vector of an array's numbers at ``start`` plus each of `WIDTH` places, listed from ``at`` on."""
 
@@ -100,18 +88,6 @@ def collect(typing_context: Any, array: Any, start: Any, places: Any, at: Any) -
         return vector
 
     return _LANES(array, types.intp, places, types.intp), generate
-
-
-@_operation
-def load_own(typing_context: Any, array: Any, place: Any) -> Any:
-    """The vector at a place of an array, in its own precision."""
-    own = _own(array)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], own.vector)
-        return builder.load(pointer, align=signature.args[0].dtype.bitwidth // 8)
-
-    return own(array, types.intp), generate
 
 
 @_operation
