@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -18,11 +17,28 @@ from .capabilities.derivatives import exchanged_for, unsqueeze_event
 from .capabilities.indices import NONE, chosen
 from .capabilities.marginals import ExactLaw
 from .capabilities.projection import RowArgmax
-from .derivations import UNIT, Builder, Derivations
+from .derivations import UNIT, Builder, Derivations, DerivedOracle
 from .derivations.law import EdgeLaw
-from .derivations.tables import Tables, tables_of
 from .numerics import log_sum_exp, running_sums, share_rows
 from .simplex import projection
+
+
+@dataclass(frozen=True)
+class _InTurn(DerivedOracle):
+    """Independent categories by derivations, the first at the root, for what goes from the root down."""
+
+    name: ClassVar[str] = "categories_in_turn"
+    axes: ClassVar[tuple[str, ...]] = ("length", "tags")
+
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        categories, parts = event_shape
+        builder, node = Builder(categories * parts), torch.tensor([UNIT])
+        for place in reversed(range(categories)):
+            node = builder.add(node.expand(1, parts).contiguous(), (place * parts + torch.arange(parts)).unsqueeze(0))
+        return builder.finish(node)
+
+
+IN_TURN = _InTurn()
 
 
 class SoftmaxOracle(FactorisedOracle):
@@ -49,8 +65,7 @@ class SoftmaxOracle(FactorisedOracle):
         return self._argmax(rows)
 
     def _law(self, rows: Tensor) -> ExactLaw | None:
-        lines = rows.reshape(len(rows), -1, rows.shape[-1])
-        tables = tables_of_categories(tuple(lines.shape[1:]), rows.device)
+        tables = IN_TURN._tables_for(rows.reshape(len(rows), -1, rows.shape[-1]))
         return EdgeLaw(tables, rows.flatten(1).unsqueeze(0), lambda parts: parts.reshape(rows.shape))
 
     def _differentiable_marginals(self, parameters: Tensor, at: Tensor | None) -> Tensor:
@@ -183,20 +198,3 @@ def inverse_cdf(cumulative: Tensor, uniforms: Tensor) -> Tensor:
     moved = thresholds.movedim(0, -1).contiguous()
     index = torch.searchsorted(cumulative.contiguous(), moved, right=True)
     return index.clamp(max=cumulative.shape[-1] - 1).movedim(-1, 0)
-
-
-def one_after_the_other(event_shape: tuple[int, ...]) -> Derivations:
-    """Categories as derivations, the first at the root, for what goes from the root down."""
-    categories, parts = event_shape
-    builder, node = Builder(categories * parts), torch.tensor([UNIT])
-    for place in reversed(range(categories)):
-        node = builder.add(node.expand(1, parts).contiguous(), (place * parts + torch.arange(parts)).unsqueeze(0))
-    return builder.finish(node)
-
-
-@lru_cache(maxsize=64)
-def tables_of_categories(event_shape: tuple[int, ...], device: torch.device) -> Tables:
-    """Tables of independent categories on a device."""
-    # Made in inference mode, they could take part in no gradient later.
-    with torch.inference_mode(False):
-        return tables_of(one_after_the_other(event_shape), device)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -15,11 +14,7 @@ from .active_set.solution import Projection, Start
 from .capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, ProjectionOracle
 from .capabilities.indices import NONE, last_axis
 from .capabilities.projection import RowArgmax
-from .categorical import SoftmaxOracle, inverse_cdf, one_after_the_other, tables_of_categories
-from .derivations import executor
-from .derivations.packing import Packed, pack
-from .derivations.without_replacement import sample_distinct, uniforms_needed
-from .kernels.switch import SERVING
+from .categorical import IN_TURN, SoftmaxOracle, inverse_cdf
 from .numerics import cut, log_sum_exp, running_sums
 from .simplex import projection
 
@@ -94,15 +89,10 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
         return _where_feasible(rows, drawn)
 
     def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
-        return uniforms_needed(event_shape[0], k)
+        return IN_TURN._distinct_noise_size(event_shape, k)
 
     def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
-        event = tuple(rows.shape[1:])
-        if rows.device.type == "cpu" and SERVING.get():
-            drawn = executor.sample_distinct(_packed(event), rows.flatten(1), items, k, uniforms)
-        else:
-            drawn = sample_distinct(tables_of_categories(event, rows.device), rows.flatten(1), items, k, uniforms)
-        return replace(drawn, structures=drawn.structures.reshape(k, len(items), *event))
+        return IN_TURN._sample_distinct(rows, items, k, uniforms)
 
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
         items, categories, parts = rows.shape
@@ -114,41 +104,20 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
         return Projection(gap=gap, decompose=lambda: _common_levels(mean), mean=mean, free=free, tangent=_along_the_face)
 
     def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
-        if operation in ("kbest", "kbest_parts"):
-            return executor.kernel(_packed(tuple(rows.shape[1:])), operation, len(rows))
-        return super()._select(operation, rows)
+        return IN_TURN._select(operation, rows) if operation in ("kbest", "kbest_parts") else super()._select(operation, rows)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        """Category by category, the k best endings; the order of ties is that of `enumerate`."""
-        items, parts = rows.shape[0], rows.shape[-1]
-        totals = rows.new_zeros(items, 1)
-        chosen: list[Tensor] = []
-        for scores in reversed(rows.unbind(1)):
-            joint = (scores.unsqueeze(-1) + totals.unsqueeze(1)).flatten(1)
-            order = joint.sort(dim=-1, descending=True, stable=True)
-            place, endings = order.indices[:, :k], totals.shape[1]
-            chosen = [place // endings] + [later.gather(1, place % endings) for later in chosen]
-            totals = order.values[:, :k]
-        return torch.nn.functional.one_hot(torch.stack(chosen, -1), parts).movedim(1, 0).bool()
+        return IN_TURN._kbest(rows, k)
 
     def _rank(self, structures: Tensor) -> Tensor:
-        rank = torch.zeros(len(structures), dtype=torch.int64, device=structures.device)
-        for digit in structures.to(torch.uint8).argmax(-1).unbind(1):
-            rank = rank * structures.shape[-1] + digit
-        return rank
+        return IN_TURN._rank(structures)
 
     @property
     def _unranking(self) -> str | None:
-        return "categories"  # the one operation that is not torch's own
+        return "categories"
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        """The digits of the rank, the first category the most significant."""
-        categories, parts = event_shape
-        digits = []
-        for _ in range(categories):
-            digits.append(ranks % parts)
-            ranks = ranks // parts
-        return torch.stack(digits[::-1], -1).unsqueeze(-1) == torch.arange(parts, device=ranks.device)
+        return IN_TURN._unrank(ranks, event_shape)
 
 
 def _where_feasible(rows: Tensor, values: Tensor) -> Tensor:
@@ -179,10 +148,3 @@ def _common_levels(mean: Tensor) -> tuple[Tensor, Tensor]:
     atoms = torch.nn.functional.one_hot(index, parts).movedim(1, 2).to(mean.dtype) * (mean.sum(-1) > 0).reshape(items, 1, categories, 1)
     weights = torch.where((lengths > 1e-12) & (mean.sum((-2, -1)) > 0).unsqueeze(-1), lengths, 0)
     return atoms, weights / weights.sum(-1, keepdim=True).clamp(min=1e-300)
-
-
-@lru_cache(maxsize=64)
-def _packed(event_shape: tuple[int, ...]) -> Packed:
-    packed = pack(one_after_the_other(event_shape))
-    assert packed is not None, "every category has a part"
-    return packed
