@@ -712,11 +712,11 @@ def _outside(packed, lanes, space, wide, start, marginals):
         if wide or kind == ANYTHING:
             _outside_edges(columns, space, segment, wide)
         elif in_place and marginals.singles.shape[0] > 0:
-            _outside_edges_in_place(columns, space, segment, marginals.singles, start)
+            _outside_edges_of_chain(columns, space, segment, marginals.singles, 3, start * marginals.singles.shape[1])
         elif in_place:
-            _outside_edges_in_place(columns, space, segment, marginals.doubles, start)
+            _outside_edges_of_chain(columns, space, segment, marginals.doubles, 3, start * marginals.doubles.shape[1])
         elif kind == CHAIN:
-            _outside_edges(columns, space, _known(segment, CHAIN), False)
+            _outside_edges_of_chain(columns, space, segment, taken, 2, 0)
         elif kind == CHART:
             _outside_edges(columns, space, _known(segment, CHART), False)
         elif kind == PATH:
@@ -746,16 +746,15 @@ def _outside_edges(columns, space, segment, wide):
 
 
 @inlined
-def _outside_edges_in_place(columns, space, segment, marginals, start):
-    """`_outside_edges` of a chain that writes its marginals."""
-    row = start * marginals.shape[1]
+def _outside_edges_of_chain(columns, space, segment, taken, place, row):
+    """`_outside_edges` of a chain: adds to the numbers of parts, or writes to the entries of a row (3, where parts are 2)."""
     for k in range(segment.begin, segment.end):
-        first, whole = uint64(columns[k, 0]), spread(0.0)
+        first, at, whole = uint64(columns[k, 0]), row + columns[k, place], spread(0.0)
         value = spread(space.nodes[first])
         for i in range(0, segment.height, WIDTH):
             edges = multiply(load(space.weights, columns[k, 2] + i), load(space.buffers[0], i))
             whole = add(whole, edges)
-            store(marginals, row + columns[k, 3] + i, multiply(value, edges))
+            store(taken, at + i, multiply(value, edges) if place == 3 else multiply_add(value, edges, load(taken, at + i)))
         space.outside[first] += space.nodes[first] * total(whole)
 
 

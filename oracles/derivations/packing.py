@@ -230,8 +230,10 @@ def _in_place(segments: Array, columns: Array, blocks: Array, straight: Array, t
     whole = (heights % WIDTH == 0) & (starts % WIDTH == 0)
     first, last = np.where(whole, [starts, starts + heights - WIDTH], 0) // WIDTH
     whole &= good[first] & (breaks[np.minimum(last, len(blocks))] == breaks[first])
-    own_vectors = np.diff(segments[:, 8], prepend=0) == segments[:, 1] * segments[:, 2] // WIDTH
-    return (segments[:, 9] == CHAIN) & own_vectors & (np.logical_and.reduceat(whole, segments[:, 3]) if len(segments) else own_vectors)
+    chain: Array = (segments[:, 9] == CHAIN) & (np.diff(segments[:, 8], prepend=0) == segments[:, 1] * segments[:, 2] // WIDTH)
+    if len(segments):
+        chain &= np.logical_and.reduceat(whole, segments[:, 3])
+    return chain
 
 
 class _Edges:

@@ -37,7 +37,6 @@ class LinearChain(DerivedOracle):
     name: ClassVar[str] = "linear_chain"
     axes: ClassVar[tuple[str, ...]] = ("length", "tags", "tags")
     references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
-    kernel: ClassVar[str | None] = "linear_chain"
     _indices_are_parts: ClassVar[bool] = False
 
     @classmethod
@@ -60,14 +59,8 @@ class LinearChain(DerivedOracle):
             end: [*batch?, t].
             lengths: int [*batch], where ``end`` is added at the last place of shorter items.
         """
-        if unary.ndim < 2:
-            raise ValueError(f"`from_potentials` got unary of shape {tuple(unary.shape)}; expected [*batch, n, t]")
+        check_potentials(unary, transition, start, end)
         length, tags = unary.shape[-2:]
-        if transition is not None and tuple(transition.shape[-2:]) != (tags, tags):
-            raise ValueError(f"`from_potentials` got a transition of shape {tuple(transition.shape)}; expected (..., {tags}, {tags})")
-        for name, potential in (("start", start), ("end", end)):
-            if potential is not None and tuple(potential.shape[-1:]) != (tags,):
-                raise ValueError(f"`from_potentials` got {name} of shape {tuple(potential.shape)}; expected (..., {tags})")
         scores = unary.unsqueeze(-2).expand(*unary.shape[:-1], tags, tags)
         place = torch.arange(length, device=unary.device).reshape(length, 1, 1)
         first = place == 0
@@ -158,13 +151,25 @@ class LinearChain(DerivedOracle):
         return super()._draw(rows, uniforms.flip(-1), as_indices)
 
     def _rank(self, structures: Tensor) -> Tensor:
-        return _with_digits_turned(super()._rank(structures), structures.shape[1], structures.shape[2])
+        return with_digits_turned(super()._rank(structures), structures.shape[1], structures.shape[2])
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return super()._unrank(_with_digits_turned(ranks, event_shape[0], event_shape[1]), event_shape)
+        return super()._unrank(with_digits_turned(ranks, event_shape[0], event_shape[1]), event_shape)
 
 
-def _with_digits_turned(numbers: Tensor, digits: int, base: int) -> Tensor:
+def check_potentials(unary: Tensor, transition: Tensor | None, start: Tensor | None, end: Tensor | None) -> None:
+    """Refuse potentials of a tagger whose shapes do not fit."""
+    if unary.ndim < 2:
+        raise ValueError(f"`from_potentials` got unary of shape {tuple(unary.shape)}; expected [*batch, n, t]")
+    tags = unary.shape[-1]
+    if transition is not None and tuple(transition.shape[-2:]) != (tags, tags):
+        raise ValueError(f"`from_potentials` got a transition of shape {tuple(transition.shape)}; expected (..., {tags}, {tags})")
+    for name, potential in (("start", start), ("end", end)):
+        if potential is not None and tuple(potential.shape[-1:]) != (tags,):
+            raise ValueError(f"`from_potentials` got {name} of shape {tuple(potential.shape)}; expected (..., {tags})")
+
+
+def with_digits_turned(numbers: Tensor, digits: int, base: int) -> Tensor:
     """Numbers of so many digits, the last digit first."""
     turned = torch.zeros_like(numbers)
     for _ in range(digits):

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from .. import kernels
-from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, ProjectionOracle, RelaxedOracle
+from ..capabilities import DrawnSet
 from ..capabilities.indices import NONE, chosen, last_axis
-from ..capabilities.marginals import ExactLaw
-from ..capabilities.relaxation import Maximum
-from ..derivations import UNIT, Builder, executor
-from ..derivations.law import EdgeLaw
-from ..derivations.packing import Packed, pack
+from ..derivations import UNIT, Builder, Derivations, DerivedOracle
 from ..linear_chain import LinearChain
+from ..linear_chain.oracle import check_potentials, with_digits_turned
 from ..tensor_kinds import inside_lengths, labels_below
 
 EDGES = LinearChain()
-"""The same chain with a score for every tag pair at every place: what the references compute with."""
+"""The same chain with a score for every tag pair at every place: draws without replacement are those of it."""
 
 
 @dataclass(frozen=True)
-class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class TiedChain(DerivedOracle):
     """Tag sequences by their factors: event ``[n + t, t]``, a line of tags for each of n places, then one transition matrix ``[t, t]``.
 
     ``scores[..., i, c]`` scores tag c at place i, ``scores[..., n + p, c]`` tag c after tag p, wherever that happens. A structure holds the
@@ -58,8 +53,6 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
     event_ndim: ClassVar[int] = 2
     layout: ClassVar[str] = "Scores of n places have t rows of transitions behind them: [*batch, n + t, t]"
     references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
-    kernel: ClassVar[str | None] = "tied_chain"
-    _ignores_entries: ClassVar[bool] = True
     _indices_are_parts: ClassVar[bool] = False
 
     @classmethod
@@ -87,14 +80,8 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
             end: [*batch?, t].
             lengths: int [*batch], where ``end`` is added at the last place of shorter items.
         """
-        if unary.ndim < 2:
-            raise ValueError(f"`from_potentials` got unary of shape {tuple(unary.shape)}; expected [*batch, n, t]")
+        check_potentials(unary, transition, start, end)
         length, tags = unary.shape[-2:]
-        if transition is not None and tuple(transition.shape[-2:]) != (tags, tags):
-            raise ValueError(f"`from_potentials` got a transition of shape {tuple(transition.shape)}; expected (..., {tags}, {tags})")
-        for name, potential in (("start", start), ("end", end)):
-            if potential is not None and tuple(potential.shape[-1:]) != (tags,):
-                raise ValueError(f"`from_potentials` got {name} of shape {tuple(potential.shape)}; expected (..., {tags})")
         place = torch.arange(length, device=unary.device).unsqueeze(-1)
         last = length - 1 if lengths is None else lengths.unsqueeze(-1).unsqueeze(-1) - 1
         if start is not None:
@@ -122,17 +109,6 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
         places = _places(structure)
         return (places.byte() if places.dtype == torch.bool else places).argmax(-1)
 
-    def count(self, event_shape: tuple[int, ...]) -> int:
-        lines, tags = event_shape
-        return int(tags ** (lines - tags))
-
-    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-        """A chain of one place has no transition."""
-        lines, tags = event_shape
-        mask = torch.ones(event_shape, dtype=torch.bool, device=device)
-        mask[lines - tags :] = lines - tags > 1
-        return mask
-
     def binary_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
         lines, tags = event_shape
         return (torch.arange(lines, device=device) < lines - tags).unsqueeze(-1).expand(event_shape)
@@ -157,8 +133,12 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
         transitions = torch.where((before < 0) | (after < 0), NONE, (lengths + before) * tags + after)
         return torch.cat([places, transitions], -1)
 
+    def _written_parts(self, event_shape: tuple[int, ...]) -> int:
+        """Places, and the transitions between them, which come behind."""
+        return 2 * self.index_shape(event_shape)[0] - 1
+
     def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return last_axis(parts, event_shape[1])
+        return last_axis(parts[..., : self.index_shape(event_shape)[0]], event_shape[1])
 
     def _indices_of(self, structures: Tensor) -> Tensor:
         return chosen(_places(structures), -1)
@@ -195,46 +175,24 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
         transition = torch.where(ends.unsqueeze(-1) & ~ends, -math.inf, transition)
         return torch.cat([unary, transition], -2)
 
-    def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
-        if operation != "project":
-            return super()._select(operation, rows)
-        return executor.kernel(_packed(tuple(rows.shape[1:])), operation, len(rows))
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        """Two nodes per place and tag, without and with the score of the tag there: so many scores of transitions serve all places."""
+        lines, tags = event_shape
+        parts = torch.arange(lines * tags).reshape(event_shape)
+        builder = Builder(parts.numel())
+        nodes = builder.add(torch.full((tags, 1), UNIT), parts[0].unsqueeze(1))
+        for place in range(1, lines - tags):
+            reached = builder.add(nodes.expand(tags, tags), _transitions(parts).mT)
+            nodes = builder.add(reached.unsqueeze(1), parts[place].unsqueeze(1))
+        return builder.finish(builder.add(nodes.unsqueeze(0)))
 
-    # What kernels do not serve, by the edges, which the executor of derivations serves on a GPU.
-
-    def _compute_log_partition(self, parameters: Tensor) -> Tensor:
-        rows, operation = self._rows(parameters)[:0], "log_partition"
-        if self._kernel(operation, rows) is None and EDGES._kernel(operation, _untied(rows)) is not None:
-            return EDGES._compute_log_partition(self._edges(parameters))
-        return super()._compute_log_partition(parameters)
-
-    def _law(self, rows: Tensor) -> ExactLaw | None:
-        places, transitions = _places(rows), _transitions(rows)
-        edges = [LinearChain.from_potentials(places), LinearChain.from_potentials(torch.zeros_like(places), transitions)]
-        shape = edges[0].shape
-        return EdgeLaw(EDGES._tables_for(edges[0]), torch.stack(edges).flatten(2), lambda parts: self._tied(parts.reshape(shape)))
-
-    def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        marginals, log_partition = EDGES._compute_marginals(self._edges(rows))
-        return self._tied(marginals), log_partition
-
-    def _reference_covariance_product(self, rows: Tensor, along: Tensor) -> Tensor:
-        return self._tied(EDGES._compute_covariance_product(self._edges(rows), self._edges(along)))
-
-    def _edges(self, rows: Tensor) -> Tensor:
-        return _untied(self._cleaned(rows.detach()))
-
-    def _argmax(self, rows: Tensor) -> Tensor:
-        return self._tied(EDGES._best(_untied(rows)))
-
-    def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
-        return EDGES._value(_untied(rows), maximum)
+    # The first tag takes the first uniform, as in `LinearChain`. Derivations go through tags from the last one, and take one per node.
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0] - event_shape[1]
 
-    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        return self._tied(EDGES._draw(_untied(rows), uniforms.transpose(0, 1)).transpose(0, 1))
+    def _draw(self, rows: Tensor, uniforms: Tensor, as_indices: bool = False) -> Tensor:
+        return super()._draw(rows, uniforms.flip(-1).repeat_interleave(2, -1), as_indices)
 
     def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
         lines, tags = event_shape
@@ -244,48 +202,20 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
         drawn = EDGES._sample_distinct(_untied(rows), items, k, uniforms)
         return replace(drawn, structures=self._tied(drawn.structures.to(rows.dtype)))
 
-    def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        return self._tied(EDGES._kbest(_untied(rows), k))
-
-    def _listed_best(self, parameters: Tensor, k: int, as_indices: bool = False) -> Tensor:
-        return EDGES._listed_best(_untied(parameters), k, True) if as_indices else super()._listed_best(parameters, k)
-
     # The first tag is the most significant digit of a rank.
 
     def _rank(self, structures: Tensor) -> Tensor:
-        tags, base = self.tags(structures), structures.shape[-1]
-        ranks = tags.new_zeros(len(tags))
-        for place in range(tags.shape[-1]):
-            ranks = ranks * base + tags[:, place]
-        return ranks
+        lines, tags = structures.shape[1:]
+        return with_digits_turned(super()._rank(structures), lines - tags, tags)
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        lines, base = event_shape
-        digits = []
-        for _ in range(lines - base):
-            digits.append(ranks % base)
-            ranks = ranks // base
-        return self.structure(torch.stack(digits[::-1], -1), base, torch.uint8 if lines < 256 else torch.int64)
+        lines, tags = event_shape
+        return super()._unrank(with_digits_turned(ranks, lines - tags, tags), event_shape)
 
     @staticmethod
     def _tied(edges: Tensor) -> Tensor:
         """Numbers ``[..., n, t, t]`` of edges to those of places and transitions, ``[..., n + t, t]``."""
         return torch.cat([edges.sum(-2), edges[..., 1:, :, :].sum(-3)], -2)
-
-
-@lru_cache(maxsize=64)
-def _packed(event_shape: tuple[int, ...]) -> Packed:
-    """Two nodes per place and tag, without and with the score of the tag there: so many scores of transitions serve all places."""
-    lines, tags = event_shape
-    parts = torch.arange(lines * tags).reshape(event_shape)
-    builder = Builder(parts.numel())
-    nodes = builder.add(torch.full((tags, 1), UNIT), parts[0].unsqueeze(1))
-    for place in range(1, lines - tags):
-        reached = builder.add(nodes.expand(tags, tags), _transitions(parts).mT)
-        nodes = builder.add(reached.unsqueeze(1), parts[place].unsqueeze(1))
-    packed = pack(builder.finish(builder.add(nodes.unsqueeze(0))))
-    assert packed is not None, "every sequence of tags is a structure"
-    return packed
 
 
 def _places(values: Tensor) -> Tensor:
