@@ -14,8 +14,7 @@ Scale = Literal["ratio", "difference", "exact"]
 """How sampled values are compared: logarithms of positive ones, differences of those that may be 0 or negative. ``exact``: only exact
 values are compared; sampled values are compared in another metric."""
 
-Needs = Literal["", "torch", "machine"]
-"""Facts that must be equal, besides versions, dtype and device: the version of torch, or the whole machine."""
+Needs = Literal["", "torch", "machine"]  # facts that must be equal besides versions, dtype and device: torch, or the whole machine
 
 
 @dataclass(frozen=True)

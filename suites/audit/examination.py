@@ -188,7 +188,8 @@ class _Examination:
                 return self._means(law, own, theirs)
             return []
 
-        return explain(_with_losses(points, self.losses), ask)
+        known = {} if self.losses is None else {"": self.losses}
+        return explain([replace(point, numbers={**point.numbers, **known}) for point in points], ask)
 
     def _switch(self, law: str) -> str:
         """The option with another value of which the means on the first structure are right; empty if there is none."""
@@ -216,9 +217,9 @@ class _Examination:
         points: list[Point] = []
         case = Case(replace(self.subject, estimator=estimator), self.structures[0], effort)
         with contextlib.suppress(Exception):  # another value may be out of its range
-            losses = case.observed().loss_evaluations
+            numbers_of_losses = {"": case.observed().loss_evaluations}
             list(mean_checks(case, law, reference, points))
-            return _with_losses(points, losses)
+            return [replace(point, numbers={**point.numbers, **numbers_of_losses}) for point in points]
         return []
 
     def _notes(self, *, biased: bool) -> Iterator[str]:
@@ -240,7 +241,3 @@ class _Examination:
             found = self._explain("mean_of", points, other)
             law = f"if it should be, --mean-of {other.name} makes that a law"
             yield f"its mean is not that of {resembled}: {wrong}; {found.cause or found.seen}; {law}"
-
-
-def _with_losses(points: list[Point], losses: float | None) -> list[Point]:
-    return points if losses is None else [replace(point, numbers={**point.numbers, "": losses}) for point in points]

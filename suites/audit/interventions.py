@@ -31,8 +31,7 @@ NOTHING = "the estimate is 0 whatever the losses are: the loss is detached, or n
 OTHER_LAW = "the samples have another distribution than p: importance weights p/q are missing, or the scores are not those of the samples"
 OTHER_SAMPLE = "the loss of a sample is multiplied by the score of another sample"
 
-Change = Callable[[Tensor, list[int], Tensor], Tensor]
-"""``(values, numbers of the samples, structures)`` of one call of the loss, to other values."""
+Change = Callable[[Tensor, list[int], Tensor], Tensor]  # values, numbers of the samples and structures of a call, to other values
 
 
 def same(first: Tensor, second: Tensor, tolerance: float = TOLERANCE) -> bool:

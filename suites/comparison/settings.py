@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ..metrics import METRICS, Rule, rule_of
 from ..trust import toml_of
 
-Reaction = Literal["fail", "warn"]
-"""The reaction of a gate to a verdict. There is no ``pass``: a missing measurement is never accepted silently."""
+Reaction = Literal["fail", "warn"]  # to a verdict; there is no ``pass``: a missing measurement is never accepted silently
 
 PATTERNS = ("suite", "problem", "stage", "instance", "estimator", "metric", "setting")  # columns that an override selects by
 

@@ -48,10 +48,7 @@ IDEAS = {  # Ideas by module. Resamples draw ideas, because numbers of one idea 
 }
 
 HALVES = ("choice", "confirmation")
-"""Halves of tasks, estimators and seeds, settled before anything is measured: predictors are chosen on one, confirmed on the other.
-
-Even seeds choose, odd seeds confirm.
-"""
+"""Halves of tasks, estimators and seeds (even and odd), settled beforehand: predictors are chosen on one, and confirmed on the other."""
 
 
 @dataclass(frozen=True)
@@ -180,12 +177,7 @@ def _arrays(found: Study, numbers: Iterable[tuple[K, Row, float | None]]) -> dic
 
 @functools.cache
 def idea_of(family: str) -> str:
-    """The idea of a registry family.
-
-    Example:
-        >>> [idea_of(name) for name in ("rloo", "arm", "ste", "gumbel_rao", "spigot_ce", "imle", "sparsemap")]
-        ['score function', 'score function', 'straight-through', 'Gumbel', 'SPIGOT', 'implicit differentiation', 'sparse support']
-    """
+    """The idea of a registry family."""
     from ...estimators import ESTIMATORS  # a page without learning does not import torch
 
     place = ESTIMATORS[family].__module__.partition(".estimators.")[2] if family in ESTIMATORS else ""

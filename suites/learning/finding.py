@@ -33,9 +33,7 @@ PREDICTORS = (  # Metrics that may predict. Those with the prefix ``parameter_``
     *("relative_bias", "relative_variance", "relative_mse", "cosine", "gain", "rho", "rho_16"),
     *(f"parameter_{name}" for name in ("bias", "variance", "mse", "cosine", "gain", "rho")),
 )
-
-OUTCOMES = ("accuracy", "curve_mean", "steps_to_target")
-"""Metrics that are predicted. A run that misses the target counts with its number of steps."""
+OUTCOMES = ("accuracy", "curve_mean", "steps_to_target")  # predicted; a run that misses the target counts with its number of steps
 
 KINDS: dict[str, Callable[[Learner], bool]] = {
     "all": lambda one: True,

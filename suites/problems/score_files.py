@@ -116,8 +116,7 @@ COUNTED = {  # the units of lengths of items, for oracles that do not declare th
     "categories": "categories",
 }
 
-LENGTH_NAME = re.compile(r"((seq|sequence)_)?len(gth)?s?|sizes?|n|num_words|masks?", re.IGNORECASE)
-"""Usual names of arrays of lengths or masks."""
+LENGTH_NAME = re.compile(r"((seq|sequence)_)?len(gth)?s?|sizes?|n|num_words|masks?", re.IGNORECASE)  # of lengths or masks
 
 
 class PaddingWarning(UserWarning):

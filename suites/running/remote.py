@@ -34,12 +34,7 @@ class RemoteWarning(UserWarning):
 
 
 def is_url(place: object) -> bool:
-    """Whether a place is a URL and no path; a URL with one slash, which would become a folder of that name, is a ValueError.
-
-    Example:
-        >>> is_url("s3://bucket/run"), is_url("results/run")
-        (True, False)
-    """
+    """Whether a place is a URL and no path; a URL with one slash, which would become a folder of that name, is a ValueError."""
     match = _URL.match(place) if isinstance(place, str) else None
     if match is not None and match[2] == "/":
         raise ValueError(f"got {place!r}; expected {match[1]}:// with two slashes, or a folder without a colon")

@@ -45,12 +45,7 @@ _SHOWN = ["problem", "stage", "estimator", "instance", "metric", "setting", "val
 
 
 class Results(list[Row]):
-    """The rows of a run in the order of its grid: a plain list of `Row` with views.
-
-    Example:
-        >>> Results([])
-        <Results: no rows>
-    """
+    """The rows of a run in the order of its grid: a plain list of `Row` with views."""
 
     def __repr__(self) -> str:
         """One line: how many rows, of how many estimators and problems."""

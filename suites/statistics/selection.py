@@ -23,9 +23,7 @@ Array = np.ndarray
 K = TypeVar("K")
 
 GRADIENT_WORK = 2  # loss evaluations that the backward of one counts as
-
-MAX_RATIO_ERROR = 0.2
-"""A ratio of times whose 95 % interval is wider than ± this share buys no budget: it is timed again, or work is counted instead."""
+MAX_RATIO_ERROR = 0.2  # a ratio of times with a 95 % interval beyond ± this share buys no budget: it is timed again, or work counts
 
 
 @dataclass(frozen=True)
@@ -94,10 +92,6 @@ def holm(p_values: Mapping[K, float]) -> dict[K, float]:
     They are ``max over the smaller ones of (m − i) p_(i)``, at most 1. Cells without a test are left out, not counted as 1.
 
     Reference: Holm 1979, "A simple sequentially rejective multiple test procedure", section 3.
-
-    Example:
-        >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
-        {'a': 0.03, 'b': 0.06, 'c': 0.06}
     """
     for key, p in p_values.items():
         if not 0 <= p <= 1:

@@ -32,12 +32,8 @@ MAX_PARTS = 512  # the most parts of an event whose matrix of products of parts 
 TYPICAL_RATE = 1e6  # structures that one core enumerates per second with a cheap loss
 MAX_CHUNK = 8192  # the most structures of a chunk on the CPU; more do not fit the cache of one core
 CHUNK_PARTS = 2**18  # parts of a chunk's structures together on the CPU, for the same reason
-
-BYTES_PER_PART = 80
-"""Memory of one part of a structure on a device: itself, its deviation, the loss's copy, and estimates with their powers."""
-
-MAX_REFINEMENTS = 40
-"""Steps in which the mean of the losses is refined at most; each gains 15 digits, and one or two suffice unless scores are very peaked."""
+BYTES_PER_PART = 80  # memory of a part of a structure on a device: itself, its deviation, the loss's copy, estimates and powers
+MAX_REFINEMENTS = 40  # steps that refine the mean of the losses; each gains 15 digits, one or two suffice unless scores are very peaked
 
 T = TypeVar("T")
 

@@ -189,9 +189,8 @@ class TreeLaw:
 
     def __init__(self, oracle: SpanningTree, parameters: Tensor) -> None:
         self._leaf = parameters.clone().requires_grad_()
-        self._single_root, self._heads = oracle.single_root, oracle.heads(oracle.argmax(parameters))
-        heads = self._heads
-        size = len(heads) + 1
+        heads = oracle.heads(oracle.argmax(parameters))
+        self._single_root, self._heads, size = oracle.single_root, heads, len(heads) + 1
         parents = one_hot(pad(heads, (1, 0)), size).double()
         parents[0] = 0
         reach = torch.eye(size, dtype=torch.float64, device=heads.device) + parents

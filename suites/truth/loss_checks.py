@@ -11,10 +11,7 @@ from torch import Tensor
 from ...oracles.capabilities import Oracle
 
 NUM_EXAMPLES = 8  # structures that the loss is checked on
-
-MAX_LOSS = float(torch.finfo(torch.float64).max ** 0.25)
-"""The largest loss: metrics hold fourth powers of losses, which are finite below about 1e77."""
-
+MAX_LOSS = float(torch.finfo(torch.float64).max ** 0.25)  # metrics hold fourth powers of losses, which are finite below about 1e77
 TOLERANCE = 1e-6  # the greatest difference of two values of one structure, as a share of the largest loss
 
 EXPECTED = "expected a function [..., *event] -> [...] of float64 structures, one finite number for each"

@@ -32,7 +32,6 @@ from ..suite import Context, Finding, Suite
 from .timer import BATCH, MIN_ROUNDS, interleave, probe, single_thread, time_once, timed, timing_batch
 
 LENGTHS = tuple(2**power for power in range(2, 11))  # sizes of an event, by the name that the oracle gives its length
-
 SAMPLES = (1, 2, 4, 8, 16)
 
 MAX_REPLICATES = 1024  # the most replicates of the variance at one number of samples

@@ -24,7 +24,6 @@ WARM_UP = 2  # untimed rounds
 MIN_ROUNDS = 7  # rounds of a slow contender; a median of fewer than 6 has no 95 % interval
 PATIENCE = 4  # a contender that has taken this many times its budget is timed once, and gets no interval
 MIN_SECONDS = 1e-3  # seconds: a shorter call is repeated up to this, and counts as the mean
-
 MAX_REPEATS = 64
 
 Key = TypeVar("Key", bound=Hashable)

@@ -48,19 +48,13 @@ LOSSES = ("squared_distance_linear", "squared_distance", "black_box")
 """A loss that is linear between the structures, the quadratic one with the same values on structures, and a black-box loss."""
 
 FIRST_LOSSES = ("squared_distance", "mlp", "black_box")
-"""A loss that is linear on structures, a network that couples all parts, and a black-box loss.
-
-For a loss that is linear at relaxed inputs too, relaxations by marginals are exact, so there is nothing to measure.
-"""
+"""A loss that is linear on structures (at relaxed inputs too, marginals would be exact), a network of all parts, and a black-box loss."""
 
 FIRST_PROBLEMS = ("subset_regimes", "chain_regimes", "projective_tree_regimes", "assignment_regimes")
 """Choices of parts, labels of a sequence, trees over words, and permutations."""
 
 FIRST_ESTIMATORS = _names("exact reinforce rloo rloo[num_samples=4] ste identity imle structured_attention sparsemap spigot")
-"""Estimators of different kinds: score functions with and without a baseline, straight-through, perturbation, and two relaxations.
-
-Close relatives would be tied with them, and `unordered_set` takes a third of the time of all of them.
-"""
+"""Estimators of different kinds: close relatives would be tied, and `unordered_set` takes a third of the time of all of them."""
 
 SECOND = ("policy_regimes",)  # built-in problems of a structure that has another one
 
