@@ -24,8 +24,8 @@ from .packing import ENTRIES, ITEMS, STEPS, WIDTH, Array, Numbers, Packed, Ranki
 EDGE = 4
 """Inner-loop steps of an edge and an item, roughly."""
 
-Layout = tuple[Packed, int]
-"""Derivations, and how many items lie side by side."""
+Layout = tuple[Packed, int, bool]
+"""Derivations, how many items lie side by side, and whether numbers have a wide range."""
 
 OPERATIONS = (
     "argmax",
@@ -50,7 +50,7 @@ def kernel(packed: Packed, operation: str, rows: int) -> kernels.Kernel:
     """An operation on so many rows [b, *event] of these derivations."""
     lanes = WIDTH if rows >= packed.sizes[ITEMS] else 1
     steps = EDGE * len(packed.first) // kernels.LIGHT.get(operation, 1)
-    return kernels.Kernel(globals()[operation], ((packed, lanes),), steps, operation not in kernels.CERTIFYING)
+    return kernels.Kernel(globals()[operation], ((packed, lanes, False),), steps, operation not in kernels.CERTIFYING)
 
 
 def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:
@@ -60,78 +60,81 @@ def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:
 
 def argmax(rows: Array, structures: Array, how: Layout) -> None:
     """The best structures [b, *event]; of edges that tie at a node, the first. 0 where all are forbidden."""
-    _cpu().argmax(*how, _numbers(rows), _numbers(structures), _NO_PARTS[0])
+    _cpu().argmax(*how[:2], _numbers(rows), _numbers(structures), _NO_PARTS[0])
 
 
 def argmax_parts(rows: Array, numbers: Array, how: Layout) -> None:
     """The structures of `argmax` by the numbers of their parts in ascending order, [b, p]: 1 + part, 0 behind the last."""
-    _cpu().argmax(*how, _numbers(rows), _NONE[0], numbers)
+    _cpu().argmax(*how[:2], _numbers(rows), _NONE[0], numbers)
 
 
 def kbest(rows: Array, structures: Array, how: Layout) -> None:
     """The best structures [b, k, *event], in the order of `algorithms.kbest`; 0 where fewer than k are feasible."""
-    _kbest().kbest(*how, _numbers(rows), _numbers(structures, 1), _NO_PARTS[1])
+    _kbest().kbest(*how[:2], _numbers(rows), _numbers(structures, 1), _NO_PARTS[1])
 
 
 def kbest_parts(rows: Array, numbers: Array, how: Layout) -> None:
     """The structures of `kbest` by the numbers of their parts in ascending order, [b, k, p]: 1 + part, 0 behind the last."""
-    _kbest().kbest(*how, _numbers(rows), _NONE[1], numbers)
+    _kbest().kbest(*how[:2], _numbers(rows), _NONE[1], numbers)
 
 
-def log_partition(rows: Array, log_partition: Array, certified: Array, how: Layout) -> None:
+# Those below compute in one range of numbers first, and in a wide one the rows for which that does not suffice.
+
+
+def log_partition(rows: Array, totals: Array, certified: Array, how: Layout) -> None:
     """Log-partitions [b] in float64, -inf where no structure is feasible."""
-
-    def evaluate(wide: bool, rows: Array, totals: Array, certified: Array) -> None:
-        given = _numbers(rows)
-        _cpu().evaluate(*how, given, given, wide, _NONE[0], _NONE[0], totals, certified)
-
-    _certified(evaluate, (rows,), (log_partition,), certified)
+    given = _numbers(rows)
+    _cpu().evaluate(*how[:2], given, given, how[2], _NONE[0], _NONE[0], totals, certified)
+    if not how[2] and b"\0" in certified.tobytes():
+        _widen(log_partition, (rows,), (totals,), certified, how)
 
 
-def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, how: Layout) -> None:
+def marginals(rows: Array, found: Array, totals: Array, certified: Array, how: Layout) -> None:
     """Marginals [b, *event], 0 where no structure is feasible, and what `log_partition` gives."""
-
-    def evaluate(wide: bool, rows: Array, found: Array, totals: Array, certified: Array) -> None:
-        given = _numbers(rows)
-        _cpu().evaluate(*how, given, given, wide, _numbers(found), _NONE[0], totals, certified)
-
-    _certified(evaluate, (rows,), (marginals, log_partition), certified)
+    given = _numbers(rows)
+    _cpu().evaluate(*how[:2], given, given, how[2], _numbers(found), _NONE[0], totals, certified)
+    if not how[2] and b"\0" in certified.tobytes():
+        _widen(marginals, (rows,), (found, totals), certified, how)
 
 
 def covariance_product(rows: Array, directions: Array, products: Array, certified: Array, how: Layout) -> None:
     """``Cov(z) v`` [b, *event] for directions v [b, *event]."""
-
-    def evaluate(wide: bool, rows: Array, along: Array, found: Array, certified: Array) -> None:
-        given, moved, products = (_numbers(each) for each in (rows, along, found))
-        _cpu().evaluate(*how, given, moved, wide, _NONE[0], products, np.empty(len(rows)), certified)
-
-    _certified(evaluate, (rows, directions), (products,), certified)
-
-
-def project(rows: Array, *arrays: Any) -> tuple[Array, ...]:
-    """SparseMAP of float64 rows, with the arguments of `cpu_project.project`, derivations last."""
-    *given, (packed, _) = arrays
-    found: tuple[Array, ...] = _project().project(packed, rows.reshape(len(rows), packed.sizes[ENTRIES]), *given)
-    return found
+    _cpu().evaluate(*how[:2], _numbers(rows), _numbers(directions), how[2], _NONE[0], _numbers(products), np.empty(len(rows)), certified)
+    if not how[2] and b"\0" in certified.tobytes():
+        _widen(covariance_product, (rows, directions), (products,), certified, how)
 
 
 def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, how: Layout) -> None:
     """Structures [b, s, *event] by uniforms [b, s, steps], one for each node that needs it in preorder; 0 where none is feasible."""
-
-    def draw(wide: bool, rows: Array, uniforms: Array, found: Array, certified: Array) -> None:
-        found_parts = _numbers(found, 1)
-        _cpu().sample(*how, _numbers(rows), uniforms, wide, found_parts, _NO_PARTS[1], certified)
-
-    _certified(draw, (rows, uniforms), (structures,), certified)
+    _cpu().sample(*how[:2], _numbers(rows), uniforms, how[2], _numbers(structures, 1), _NO_PARTS[1], certified)
+    if not how[2] and b"\0" in certified.tobytes():
+        _widen(sample, (rows, uniforms), (structures,), certified, how)
 
 
 def sample_parts(rows: Array, uniforms: Array, numbers: Array, certified: Array, how: Layout) -> None:
     """The structures of `sample` by the numbers of their parts in ascending order, [b, s, p]: 1 + part, 0 behind the last."""
+    _cpu().sample(*how[:2], _numbers(rows), uniforms, how[2], _NONE[1], numbers, certified)
+    if not how[2] and b"\0" in certified.tobytes():
+        _widen(sample_parts, (rows, uniforms), (numbers,), certified, how)
 
-    def draw(wide: bool, rows: Array, uniforms: Array, found: Array, certified: Array) -> None:
-        _cpu().sample(*how, _numbers(rows), uniforms, wide, _NONE[1], found, certified)
 
-    _certified(draw, (rows, uniforms), (numbers,), certified)
+def _widen(operation: Callable[..., None], inputs: tuple[Array, ...], results: tuple[Array, ...], certified: Array, how: Layout) -> None:
+    """Compute the rows that are not certified in a wide range."""
+    failed = np.flatnonzero(~certified)
+    # From 0, since a kernel writes feasible rows alone.
+    again = [np.zeros_like(result[failed]) for result in results]
+    still = np.zeros(len(failed), np.bool_)
+    operation(*(given[failed] for given in inputs), *again, still, (*how[:2], True))
+    for result, redone in zip(results, again, strict=True):
+        result[failed] = redone
+    certified[failed] = still
+
+
+def project(rows: Array, *arrays: Any) -> tuple[Array, ...]:
+    """SparseMAP of float64 rows, with the arguments of `cpu_project.project`, derivations last."""
+    *given, (packed, *_) = arrays
+    found: tuple[Array, ...] = _project().project(packed, rows.reshape(len(rows), packed.sizes[ENTRIES]), *given)
+    return found
 
 
 def unrank(ranks: Array, structures: Array, packed: Packed, ranking: Ranking) -> None:
@@ -169,19 +172,5 @@ def _project() -> Any:
 def _numbers(values: Array, draws: int = 0) -> Numbers:
     """Float32 or float64 [b, *event] as [b, parts]; with one more dimension where these are draws of each item."""
     leading, none = values.shape[: 1 + draws], _NONE[draws]
-    flat = values.reshape(*leading, math.prod(values.shape[1 + draws :]))
+    flat = values.reshape((*leading, math.prod(values.shape[1 + draws :])))
     return Numbers(none.doubles, flat) if flat.dtype == np.float32 else Numbers(flat, none.singles)
-
-
-def _certified(evaluate: Callable[..., None], inputs: tuple[Array, ...], results: tuple[Array, ...], certified: Array) -> None:
-    """Results of numbers in one range, and in a wide one for the rows to which that does not suffice."""
-    evaluate(False, *inputs, *results, certified)
-    if not certified.all():
-        failed = np.flatnonzero(~certified)
-        # From 0, since a kernel writes feasible rows alone.
-        again = [np.zeros_like(result[failed]) for result in results]
-        still = np.zeros(len(failed), np.bool_)
-        evaluate(True, *(given[failed] for given in inputs), *again, still)
-        for result, redone in zip(results, again, strict=True):
-            result[failed] = redone
-        certified[failed] = still
