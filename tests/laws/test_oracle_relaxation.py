@@ -168,7 +168,7 @@ def test_an_item_with_a_length_is_the_item_alone(case: OracleCase) -> None:
         several = scores[row].expand(3000, *case.event)
         drawn = case.oracle.relaxed_sample(several, hard=True, generator=seeded(), lengths=lengths[row])
         assert not drawn[:, outside(case, row)].any()
-        item = OracleCase(case.oracle, item_event(case, lengths[row].tolist()), case.listed, case.potentials)
+        item = OracleCase(case.oracle, item_event(case, lengths[row].tolist()))
         assert law_holds(item, drawn[(slice(None), *inside(case, row))], scores[row][inside(case, row)])
 
 
