@@ -47,10 +47,9 @@ def deal_gumbels(monkeypatch: pytest.MonkeyPatch, values: Tensor) -> None:
     monkeypatch.setattr(Gumbel, "_quantile", lambda self, uniform: next(dealt).reshape(uniform.shape))
 
 
-def deal_uniforms(monkeypatch: pytest.MonkeyPatch, values: Tensor) -> None:
-    """Uniforms of antithetic pairs are ``[rows, *bits]`` from now on."""
-    dealt = lambda batch, shape, **named: values.reshape(*batch, *shape)  # noqa: E731
-    monkeypatch.setattr("structgrad.estimators.antithetic.random_uniform", dealt)
+def deal_uniforms(monkeypatch: pytest.MonkeyPatch, values: Tensor, name: str = "random_uniform") -> None:
+    """Uniforms of antithetic samples are ``[rows, *bits]`` from now on."""
+    monkeypatch.setattr(f"structgrad.estimators.antithetic.{name}", lambda batch, shape, **named: values.reshape(*batch, *shape))
 
 
 def estimates_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor, samples: Tensor | int) -> Tensor:

@@ -258,6 +258,8 @@ def test_a_bound_of_0_forbids() -> None:
     without = torch.where(upper > 0, scores, -math.inf)
     torch.testing.assert_close(csparsemax(scores, upper), entmax(without, 2.0), rtol=0, atol=1e-13)
     torch.testing.assert_close(csoftmax(scores, upper), entmax(without, 1.0), rtol=1e-12, atol=1e-14)
+    nothing = torch.full((3,), -math.inf)
+    assert not (csparsemax(nothing, upper) + csoftmax(nothing, upper)).any()
 
 
 def test_the_estimators_raise_a_bound_that_is_too_low() -> None:
