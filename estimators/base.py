@@ -29,8 +29,9 @@ from torch import Tensor
 from torch._C._functorch import maybe_current_level
 
 from .. import estimators
-from ..oracles.capabilities import MarginalOracle, Oracle
-from ..oracles.magnitudes import beyond_memory
+from ..oracles.capabilities import EnumerableOracle, MarginalOracle, Oracle
+from ..oracles.capabilities.enumeration import MAX_RANK
+from ..oracles.magnitudes import beyond_memory, counted, duration
 from ..oracles.numerics import HALF, in_single
 from ..oracles.options import Configured
 from ..oracles.random_streams import A_GENERATOR
@@ -57,6 +58,9 @@ Objective = Literal["expected", "perturbed", "argmax", "relaxed", "sparse", "sup
 
 NOTHING = torch.empty(0, device="cpu")
 """What was seen of no rows."""
+
+TYPICAL_RATE = 2e4
+"""Structures a second of one row of scores, on one core, as measured with cheap losses; some structures take four times as long."""
 
 SIZES = ("num_samples", "num_conditionals", "pilots", "k")
 """Options that count structures which are in memory together."""
@@ -358,8 +362,21 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         return prepared if loss is given["loss"] else prepared | {"loss": loss}
 
     def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
-        """Why scores of this shape are out of reach, as one sentence that begins with the estimator's name; None where they are not."""
-        return None
+        """Why scores of this shape are out of reach, as one sentence that begins with the estimator's name; None where they are not.
+
+        By default: that an estimator would go through more structures than its option ``limit``.
+        """
+        limit = getattr(self, "limit", None)
+        if limit is None or EnumerableOracle not in self.needs or not self.lists(oracle, event_shape):
+            return None
+        total = oracle.count(event_shape)
+        if total <= min(limit, MAX_RANK):
+            return None
+        raises = f", raise limit= for so long a wait ({self.name}[limit={total}])" if total <= MAX_RANK else ""
+        return (
+            f"{self.name} enumerates at most limit={limit} structures, and the oracle {oracle.name} has {counted(total)} of the shape "
+            f"{event_shape}, which take {duration(total, TYPICAL_RATE)} at a typical {TYPICAL_RATE:,.0f} a second{raises}"
+        )
 
     def __init_subclass__(
         cls, *, name: str | None = None, references: tuple[str, ...] = (), tier: Tier = "extended", **options: Any

@@ -13,7 +13,7 @@ from ..oracles.capabilities import EnumerableOracle, Oracle, SamplingOracle
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.options import Count, Decay, NonNegative
 from .base import NOTHING, Estimator, Evaluations, UnbiasedEstimator
-from .exact import LIMIT, expected_loss, too_many
+from .exact import LIMIT, expected_loss
 from .score_function import ScoreFunction, scores_of
 from .surrogates import Loss, OfStructures, draw, evaluate, with_gradient
 
@@ -172,9 +172,6 @@ class ConditionalMeanBaseline(ScoreFunction, name="reinforce_conditional_mean", 
 
     def evaluations(self) -> Evaluations:
         return replace(super().evaluations(), marginals=0, enumerations=1)
-
-    def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
-        return too_many(self.name, oracle, event_shape, self.limit)
 
     def _baseline(self, loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
         return expected_loss(loss, oracle, scores, self.chunk)

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from ..oracles.capabilities import EnumerableOracle, MarginalOracle
 from ..oracles.capabilities.derivatives import unsqueeze_event
-from ..oracles.capabilities.enumeration import MAX_RANK
-from ..oracles.magnitudes import counted, duration
 from ..oracles.numerics import share_rows
 from ..oracles.options import Count
 from .base import Evaluations, UnbiasedEstimator
@@ -21,24 +19,9 @@ from .surrogates import Loss, evaluate, with_gradient
 LIMIT = 2_000_000
 """The most structures of which an estimator takes the losses one after the other, unless its option ``limit`` says otherwise."""
 
-TYPICAL_RATE = 2e4
-"""Structures a second of one row of scores, on one core, as measured with cheap losses; some structures take four times as long."""
-
 
 class ListedOracle(MarginalOracle, EnumerableOracle):
     """The oracle of a sum over all structures, as a type."""
-
-
-def too_many(name: str, oracle: EnumerableOracle, event_shape: tuple[int, ...], limit: int) -> str | None:
-    """Why an estimator that goes through all structures cannot serve scores of a shape; None where they are within its limit."""
-    total = oracle.count(event_shape)
-    if total <= min(limit, MAX_RANK):
-        return None
-    raises = f", raise limit= for so long a wait ({name}[limit={total}])" if total <= MAX_RANK else ""
-    return (
-        f"{name} enumerates at most limit={limit} structures, and the oracle {oracle.name} has {counted(total)} of the shape {event_shape}"
-        f", which take {duration(total, TYPICAL_RATE)} at a typical {TYPICAL_RATE:,.0f} a second{raises}"
-    )
 
 
 def chunks(oracle: EnumerableOracle, scores: Tensor, size: int) -> Iterator[Tensor]:
@@ -86,9 +69,6 @@ class ExactMarginalisation(UnbiasedEstimator[ListedOracle], name="exact", tier="
     needs = (MarginalOracle, EnumerableOracle)
     deterministic = True
     calls = Evaluations(losses=1, argmax=1, enumerations=1)
-
-    def _limitation(self, oracle: ListedOracle, event_shape: tuple[int, ...]) -> str | None:
-        return too_many(self.name, oracle, event_shape, self.limit)
 
     def surrogate(self, loss: Loss, oracle: ListedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         theta = scores.detach()

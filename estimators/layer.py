@@ -191,8 +191,9 @@ class StructuredLayer(nn.Module):
             features: ``[*batch, ...]``, what the module of a learned baseline gets instead of the scores, detached.
         """
         theta, seen = self._begin(scores, lengths)
-        inside, oracle, generator = self._inside(loss, scores, lengths), self._oracle(lengths, warm), self._generator(scores)
-        value = self._with_features(features).surrogate(inside, oracle, theta, generator=generator)
+        loss = loss if lengths is None else Inside(loss, self.oracle, lengths, self._event(scores))
+        estimator, oracle, generator = self._with_features(features), self._oracle(lengths, warm), self._generator(scores)
+        value = estimator.surrogate(loss, oracle, theta, generator=generator)
         self._keep(seen, value)
         return value
 
@@ -214,10 +215,11 @@ class StructuredLayer(nn.Module):
             if waiting:
                 return waiting.pop()
             given.append(own(scores))
-            return self._padded(given[-1], lengths)
+            return given[-1] if lengths is None else self.oracle.pad(given[-1], lengths)
 
-        inside, oracle, generator = self._inside(loss, first, lengths), self._oracle(lengths, warm), self._generator(first)
-        for number, surrogate in enumerate(self._with_features(features).rounds(inside, oracle, padded, generator=generator)):
+        loss = loss if lengths is None else Inside(loss, self.oracle, lengths, self._event(first))
+        estimator, oracle, generator = self._with_features(features), self._oracle(lengths, warm), self._generator(first)
+        for number, surrogate in enumerate(estimator.rounds(loss, oracle, padded, generator=generator)):
             if number == 0:
                 self._keep(seen, surrogate)
             yield given[-1], surrogate
@@ -233,7 +235,7 @@ class StructuredLayer(nn.Module):
             )
         if isinstance(scores, Tensor):
             check_dense("StructuredLayer", "scores", scores)
-        theta = self._padded(scores, lengths)
+        theta = scores if lengths is None else self.oracle.pad(scores, lengths)
         if not (self.estimator.state and self.training and torch.is_grad_enabled()):
             return theta, None
         self._observe()
@@ -347,13 +349,6 @@ class StructuredLayer(nn.Module):
     def _oracle(self, lengths: Tensor | None, warm: WarmStart | None) -> Oracle:
         oracle = self.oracle if warm is None else warm(self.oracle)  # type: ignore[type-var]
         return oracle if lengths is None else of_lengths(oracle, lengths)
-
-    def _padded(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
-        return scores if lengths is None else self.oracle.pad(scores, lengths)
-
-    def _inside(self, loss: Loss, scores: Tensor, lengths: Tensor | None) -> Loss:
-        """The loss, which sees what lies within the lengths."""
-        return loss if lengths is None else Inside(loss, self.oracle, lengths, self._event(scores))
 
     def _event(self, scores: Tensor) -> tuple[int, ...]:
         return tuple(scores.shape[scores.ndim - self.oracle.event_ndim :])

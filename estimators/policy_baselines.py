@@ -15,7 +15,6 @@ from ..oracles.capabilities import EnumerableOracle, PolicyOracle
 from ..oracles.capabilities.base import inner
 from ..oracles.options import Count, NonNegative
 from .base import Evaluations
-from .exact import too_many
 from .learned_baseline import PooledNetwork, readable
 from .policies import StepScoreFunction, Walks
 from .surrogates import Loss, evaluate
@@ -39,9 +38,6 @@ class StepEnumerated(StepScoreFunction):
     @abc.abstractmethod
     def _action_weights(self, log_probs: Tensor) -> Tensor:
         """[*batch, *event], at least 0, from ``log π(a|s)``."""
-
-    def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
-        return too_many(self.name, oracle, event_shape, self.limit)
 
     def _baselines(self, loss: Loss, walks: Walks, generator: torch.Generator) -> Tensor:
         oracle: Any = walks.oracle

@@ -14,7 +14,6 @@ from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.numerics import share_rows
 from ..oracles.options import Count
 from .base import Estimator, Evaluations, O, Relaxation
-from .exact import too_many
 from .relaxations import entmax
 from .surrogates import Loss, evaluate, with_gradient
 
@@ -141,9 +140,6 @@ class SparsemaxMarginalisation(
     chunk: Count = 4096
 
     calls = Evaluations(listings=1, support_losses=1)
-
-    def _limitation(self, oracle: EnumerableOracle, event_shape: tuple[int, ...]) -> str | None:
-        return too_many(self.name, oracle, event_shape, self.limit)
 
     def _candidates(self, oracle: EnumerableOracle, scores: Tensor) -> Tensor:
         rows = share_rows(scores, oracle.event_ndim)

@@ -16,7 +16,7 @@ from ..oracles.numerics import log_sum_exp, share_rows
 from ..oracles.options import Count
 from ..oracles.random_streams import standard_gumbel
 from .base import Evaluations, UnbiasedEstimator
-from .exact import ListedOracle, too_many
+from .exact import ListedOracle
 from .surrogates import Loss, carry, evaluate
 
 CHUNK = 4096
@@ -45,9 +45,6 @@ class SetEstimator(UnbiasedEstimator[ListedOracle]):
 
     def lists(self, oracle: Any, event_shape: tuple[int, ...]) -> bool:
         return not isinstance(oracle, DistinctSamplingOracle) or bool(oracle.count(event_shape) <= self.limit)
-
-    def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
-        return too_many(self.name, oracle, event_shape, self.limit) if self.lists(oracle, event_shape) else None
 
     def surrogate(self, loss: Loss, oracle: ListedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         return self.from_set(loss, oracle, scores, self._drawn(oracle, scores, generator))
@@ -163,9 +160,6 @@ class SumAndSample(UnbiasedEstimator[_Ranked], name="sum_and_sample", references
 
     def lists(self, oracle: Any, event_shape: tuple[int, ...]) -> bool:
         return not isinstance(oracle, DistinctSamplingOracle)
-
-    def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
-        return too_many(self.name, oracle, event_shape, self.limit) if self.lists(oracle, event_shape) else None
 
     def surrogate(self, loss: Loss, oracle: _Ranked, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         event = oracle.event_ndim

@@ -208,6 +208,10 @@ def test_perturbed_losses_of_padded_items(oracle: Any, event: tuple[int, ...]) -
     assert not leaf.grad[~inside].any()
     single = loss(oracle, scores[0], target[0], generator=seeded(), lengths=shared)
     assert single.shape == ()
+    noise, lengths = numbers(*event, seed=9), torch.stack([shared, torch.ones_like(shared)])
+    target = oracle.argmax(scores, lengths=lengths)
+    of_each = PerturbedFenchelYoung(3, FixedNoise(noise))(oracle, scores, target, generator=seeded(), lengths=lengths)
+    torch.testing.assert_close(of_each, structured_perceptron(oracle, scores + noise, target, lengths=lengths))
 
 
 @cases

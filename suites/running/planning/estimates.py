@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ....estimators import make_estimator
-from ....estimators.exact import TYPICAL_RATE
+from ....estimators.base import TYPICAL_RATE
 from ....oracles.capabilities.enumeration import MAX_RANK
 from ...base import LEARNT
 from ...measures import SUITES
