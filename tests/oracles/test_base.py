@@ -19,8 +19,7 @@ from structgrad.oracles import (
     make_oracle,
 )
 from structgrad.oracles.active_set import solver
-from structgrad.oracles.active_set.solution import Projection
-from structgrad.oracles.active_set.start import Start
+from structgrad.oracles.active_set.solution import Projection, Start
 from structgrad.oracles.capabilities.projection import RowArgmax
 from structgrad.oracles.numerics import log_sum_exp, share_rows
 
