@@ -142,8 +142,8 @@ class SparseSolution:
         """From weights [*batch, m] back to scores; the derivative of weights in ``⟨atoms, θ⟩`` is symmetric."""
         if self.projection.lists is not None:
             return self._grouped(direction, self.projection.lists, from_parts=False)
-        atoms = self._flat_atoms
-        moved = affine_solve(atoms @ atoms.mT, self._plain_weights > 0, direction.double())
+        atoms, active = self._flat_atoms, self._plain_weights > 0
+        moved = solve_factored(affine_factor(atoms @ atoms.mT, active), active, direction.double(), total=0.0)
         return torch.einsum("...m,...md->...d", moved, atoms).reshape(*direction.shape[:-1], *self._event)
 
     def _grouped(self, direction: Tensor, lists: AtomLists, from_parts: bool) -> Tensor:
@@ -224,20 +224,8 @@ class _Attached(torch.autograd.Function):
 _attach = applied(_Attached)
 
 
-def affine_solve(gram: Tensor, active: Tensor, correlations: Tensor, total: float = 0.0) -> Tensor:
-    """The ``w`` that minimises ``½‖Σ w_s a_s‖² − ⟨c, w⟩`` subject to ``Σ w = total`` over the active atoms; 0 elsewhere.
-
-    Args:
-        gram: [..., m, m], inner products of the atoms ``a_s``; the active ones are affinely independent.
-        active: [..., m] bool.
-        correlations: [..., m], the linear term ``c``.
-        total: what the weights sum to: 1 for weights, 0 for their derivative.
-    """
-    return solve_factored(affine_factor(gram, active), active, correlations, total)
-
-
 def affine_factor(gram: Tensor, active: Tensor) -> Tensor:
-    """The Cholesky factor [..., m, m] of the Gram matrix of the active atoms plus 11ᵀ, and 1 for the others.
+    """The Cholesky factor [..., m, m] of the Gram matrix of the active atoms, which are affinely independent, plus 11ᵀ; 1 for the others.
 
     Adding 11ᵀ to the Gram matrix changes nothing where Σw is fixed, and makes it positive definite for affinely independent atoms.
     """
@@ -248,7 +236,14 @@ def affine_factor(gram: Tensor, active: Tensor) -> Tensor:
 
 
 def solve_factored(factor: Tensor, active: Tensor, correlations: Tensor, total: float) -> Tensor:
-    """`affine_solve` with the factor known."""
+    """The ``w`` that minimises ``½‖Σ w_s a_s‖² − ⟨c, w⟩`` subject to ``Σ w = total`` over the active atoms; 0 elsewhere.
+
+    Args:
+        factor: `affine_factor` of the atoms ``a_s``.
+        active: [..., m] bool.
+        correlations: [..., m], the linear term ``c``.
+        total: what the weights sum to: 1 for weights, 0 for their derivative.
+    """
     ones = active.to(factor.dtype)
     right = torch.stack(torch.broadcast_tensors(torch.where(active, correlations, 0), ones), dim=-1)
     factor = factor.expand(*right.shape[:-2], *factor.shape[-2:])

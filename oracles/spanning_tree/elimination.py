@@ -140,13 +140,8 @@ class _Samples:
 
     def _adopt(self, k: int, children: Tensor) -> None:
         """Hang words [s, b, k] under word k, and choose over which word each of these arcs leads."""
-        direct = self.rows[:, k, 1:k].unsqueeze(-1)
-        later = [
-            (self.elimination.heads[i - 1][:, k, None] + self.elimination.children[i - 1][:, : k - 1]).unsqueeze(-1)
-            for i in range(k + 1, self.rows.shape[-1])
-        ]
         rest = self.rest[..., 1:k].permute(1, 2, 0).contiguous()
-        number, rest = search(torch.cat([direct, *later], -1), rest)
+        number, rest = search(self._ways(k, slice(k, k + 1), slice(1, k)), rest)
         over = torch.where(number > 0, number + k, 0).permute(2, 0, 1)
         mine = children[..., 1:]
         self.over[..., 1:k] = torch.where(mine, over, self.over[..., 1:k])
@@ -155,15 +150,15 @@ class _Samples:
 
     def _over(self, k: int, head: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
         """Over which word the arc from a head [s, b] to word k leads, and what is left of its uniform."""
-        direct = self.rows[:, :k, k].unsqueeze(-1)
-        later = [
-            (self.elimination.heads[i - 1][:, :k] + self.elimination.children[i - 1][:, k - 1, None]).unsqueeze(-1)
-            for i in range(k + 1, self.rows.shape[-1])
-        ]
         items = torch.arange(len(self.rows), device=head.device)
-        number, rest = search(torch.cat([direct, *later], -1)[items, head], rest.unsqueeze(-1))
-        number = number.squeeze(-1)
-        return torch.where(number > 0, number + k, 0), rest.squeeze(-1)
+        number, rest = search(self._ways(k, slice(k), slice(k, k + 1))[items, head], rest.unsqueeze(-1))
+        return torch.where(number > 0, number + k, 0).squeeze(-1), rest.squeeze(-1)
+
+    def _ways(self, k: int, heads: slice, words: slice) -> Tensor:
+        """Log-weights [b, arcs, c] of arcs: directly, and over each word after k."""
+        elimination, below = self.elimination, slice(words.start - 1, words.stop - 1)
+        over = [elimination.heads[i - 1][:, heads] + elimination.children[i - 1][:, below] for i in range(k + 1, self.rows.shape[-1])]
+        return torch.stack([self.rows[:, heads, words].flatten(1), *over], -1)
 
 
 def search(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
