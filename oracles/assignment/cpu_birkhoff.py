@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..kernels.compilation import compiled, inner, uncounted
+from ..kernels.compilation import compiled, uncounted
 from .cpu_matching import load_costs, match, matching_workspace
 
 MOST_STEPS = 100
@@ -41,12 +41,6 @@ class BirkhoffSpace(NamedTuple):
 
 
 @uncounted
-def _set(array, value):
-    for k in range(len(array)):
-        array[k] = value
-
-
-@uncounted
 def _inner(left, right):
     total = 0.0
     for k in range(len(left)):
@@ -54,16 +48,11 @@ def _inner(left, right):
     return total
 
 
-@inner
-def _space(n):
-    return BirkhoffSpace(np.empty((n, n)), np.empty((n, n)), np.empty(n), np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64))
-
-
 @uncounted
 def _fill(scores, v, space):
     """The point for given v: every row of ``scores − v`` on the simplex (Michelot 1986). Gives the greatest excess of a column."""
     n, point, excess = scores.shape[0], space.point, space.excess
-    _set(excess, -1.0)
+    excess[:] = -1.0
     for i in range(n):
         top = -math.inf
         for j in range(n):
@@ -93,7 +82,7 @@ def _laplacian(point, damping, hessian, cells):
     """``D_c − Mᵀ D_r⁻¹ M`` plus damping, with M the cells above 0 and D their counts by column and by row: below the diagonal and on it."""
     n = point.shape[0]
     for i in range(n):
-        _set(hessian[i], 0.0)
+        hessian[i][:] = 0.0
     for i in range(n):
         count = 0
         for j in range(n):
@@ -166,7 +155,7 @@ def _search(scores, space, error):
 def _descend(scores, space):
     """Newton's method on v, from 0."""
     n = scores.shape[0]
-    _set(space.v, 0.0)
+    space.v[:] = 0.0
     error = _fill(scores, space.v, space)
     for _ in range(MOST_STEPS):
         if error <= 1e-15 * n:
@@ -183,7 +172,7 @@ def _descend(scores, space):
 def _correct(space):
     """Move the cells above 0 so that all sums are 1: where v is large, its rounding is in them."""
     n, point, excess = space.point.shape[0], space.point, space.excess
-    _set(excess, -1.0)
+    excess[:] = -1.0
     for i in range(n):
         total, count = -1.0, 0
         for j in range(n):
@@ -210,7 +199,8 @@ def nearest(rows, means, gaps):
     """
     n = rows.shape[1]
     costs, floats, integers = matching_workspace(n)
-    scores, space = np.empty((n, n)), _space(n)
+    scores, cells = np.empty((n, n)), np.empty(n, np.int64)
+    space = BirkhoffSpace(np.empty((n, n)), np.empty((n, n)), np.empty(n), np.empty(n), np.empty(n), np.empty(n), cells)
     for b in range(rows.shape[0]):
         gaps[b] = math.inf
         load_costs(rows[b], costs)
@@ -251,7 +241,7 @@ def tangents(points, directions, moved):
     hessian, sums, v, cells = np.empty((n, n)), np.empty(n), np.empty(n), np.empty(n, np.int64)
     for b in range(points.shape[0]):
         _laplacian(points[b], 0.0, hessian, cells)
-        _set(sums, 0.0)
+        sums[:] = 0.0
         for i in range(n):
             mean = _mean(points[b, i], directions[b, i])
             for j in range(n):
@@ -330,7 +320,7 @@ def _complete(rest, integers):
     for first in range(n):
         if column_of[first] >= 0:
             continue
-        _set(previous, -1)
+        previous[:] = -1
         queue[0], front, back, sink = first, 0, 1, -1
         while front < back and sink < 0:
             i, front = queue[front], front + 1
