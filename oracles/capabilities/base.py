@@ -106,7 +106,7 @@ class Oracle(IndexedStructures):
         So log-partition, entropy and the law of the parts inside are those of the item alone. The operations do this themselves when they
         are given ``lengths``; estimators take padded scores.
         """
-        return self._cleaned(self._prepared("pad", scores, lengths)[0])
+        return self._cleaned(self._parameters("pad", scores, lengths, raw=True)[0])
 
     @final
     def forbids_nothing(self, scores: Tensor) -> bool:
@@ -125,7 +125,7 @@ class Oracle(IndexedStructures):
     def free_parts(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Boolean ``[*batch, *event]``: parts that are read and not forbidden. Only these carry noise and gradient."""
         self.check_scores("free_parts", scores)
-        inside = None if lengths is None else self._prepared("free_parts", scores, lengths)[1]
+        inside = None if lengths is None else self._parameters("free_parts", scores, lengths, raw=True)[1]
         event = self._event(scores)
         return (scores > -math.inf) & (self.read_mask(event, scores.device) if inside is None else self._parts_inside(event, inside))
 

@@ -87,27 +87,23 @@ class Calls(Configured, abc.ABC):
 
     # Check, and complete.
 
-    def _parameters(self, call: str, scores: Tensor, lengths: Tensor | None, *, sums: bool = False) -> tuple[Tensor, Tensor | None]:
+    def _parameters(
+        self, call: str, scores: Tensor, lengths: Tensor | None, *, sums: bool = False, raw: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
         """Natural parameters, at least float32, with their padding completed, and which entries are inside (None for all), or ValueError.
 
-        With ``sums``, ValueError also where the log-partition of such scores is out of reach.
-        """
-        valid, inside = self._prepared(call, scores, lengths, sums=sums)
-        return self.natural_parameters(in_single(valid, self.event_ndim) if valid.dtype in HALF else valid), inside
-
-    def _prepared(self, call: str, scores: Tensor, lengths: Tensor | None, *, sums: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Valid scores with their padding completed, and which entries are inside (None for all), or ValueError.
-
         Values are looked at on the CPU alone: elsewhere it would synchronise.
+
+        Args:
+            call: the operation, for messages.
+            scores: ``[*batch, *event]``.
+            lengths: of the items.
+            sums: whether the log-partition of such scores must be within reach.
+            raw: scores in their dtype, in the place of natural parameters.
         """
         # Shapes and dtypes in which nothing was found wrong are kept: to look them up takes less time than the checks.
         if not isinstance(scores, Tensor) or (scores.layout, scores.shape, scores.dtype, sums) not in self._fitting:
-            self.check_scores(call, scores)
-            if sums:
-                self.check_marginals(call, self._event(scores))
-            if len(self._fitting) == MOST_KNOWN:
-                self._fitting.clear()
-            self._fitting.add((scores.layout, scores.shape, scores.dtype, sums))
+            self._check_once(call, scores, sums)
         inside = None
         if lengths is not None:
             self.check_lengths(call, scores, lengths)
@@ -122,7 +118,20 @@ class Calls(Configured, abc.ABC):
                 bad = ~(plain < math.inf) & self.read_mask(self._event(scores), scores.device)
                 if bool(bad.any()):
                     raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
-        return scores if lengths is None else self._complete(scores, lengths), inside
+        if lengths is not None:
+            scores = self._complete(scores, lengths)
+        if raw:
+            return scores, inside
+        return self.natural_parameters(in_single(scores, self.event_ndim) if scores.dtype in HALF else scores), inside
+
+    def _check_once(self, call: str, scores: Tensor, sums: bool) -> None:
+        """Find fault with scores, or keep in mind that there is none."""
+        self.check_scores(call, scores)
+        if sums:
+            self.check_marginals(call, self._event(scores))
+        if len(self._fitting) == MOST_KNOWN:
+            self._fitting.clear()
+        self._fitting.add((scores.layout, scores.shape, scores.dtype, sums))
 
     def check_scores(self, call: str, scores: Tensor) -> None:
         """Raise ValueError, in the name of a call, for scores of another type or shape; their values are not looked at."""

@@ -130,7 +130,7 @@ class MarginalOracle(Oracle):
             marginals = self._differentiable_marginals(parameters, at)
         else:
             marginals = self._compute_marginals(parameters)[0] if at is None else at
-        return self._cut(marginals, inside, scores.dtype)
+        return marginals if inside is None and marginals.dtype == scores.dtype else self._cut(marginals, inside, scores.dtype)
 
     @final
     @operation()

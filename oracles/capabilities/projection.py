@@ -74,9 +74,9 @@ class ProjectionOracle(Oracle):
         refuse_duals("project", scores)
         inside = None
         if lengths is None:
-            valid = self._cleaned(self._prepared("project", scores, None)[0])
+            valid = self._cleaned(self._parameters("project", scores, None, raw=True)[0])
         else:
-            inside = self._prepared("project", scores, lengths)[1]
+            inside = self._parameters("project", scores, lengths, raw=True)[1]
             assert inside is not None
             beyond = self._cleaned(torch.full_like(scores, -math.inf))
             valid = torch.where(self._parts_inside(self._event(scores), inside), scores, beyond)

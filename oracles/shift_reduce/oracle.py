@@ -127,7 +127,7 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
                     [0.5000, 0.5000],
                     [0.0000, 0.0000]])
         """
-        valid, inside = self._prepared("step_log_probs", scores, lengths)
+        valid, inside = self._parameters("step_log_probs", scores, lengths, raw=True)
         mask = self.read_mask(self._event(scores), scores.device)
         if self.normalization == "local":
             steps = self.natural_parameters(valid)
