@@ -99,6 +99,9 @@ def test_scores_of_indices_are_those_of_structures(case: OracleCase) -> None:
                 found.append((values.detach(), gradient))
             for one, other in zip(*found, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    deep = scores.reshape(2, 3, *case.event)
+    found = oracle.log_prob(indices.unflatten(1, (2, 3)), deep, as_indices=True)
+    torch.testing.assert_close(found, oracle.log_prob(dense.unflatten(1, (2, 3)), deep), rtol=1e-12, atol=1e-12)
     indices, dense = indices[:3], dense[:3]
     for rows, some in ((scores, 0), (scores[:1], slice(None)), (scores[0], slice(None)), (scores[:3].unsqueeze(1), slice(None))):
         found, expected = oracle.log_prob(indices[some], rows, as_indices=True), oracle.log_prob(dense[some], rows)

@@ -52,6 +52,8 @@ def test_ties_go_to_the_lowest_index(case: OracleCase, regime: str, device: torc
     truth = enumerate_truth(case, scores)
     first = structures(case)[truth.structure_scores.numpy().argmax(1)]
     assert torch.equal(case.oracle.argmax(scores.to(device)).cpu()[truth.feasible], first[truth.feasible])
+    with kernels.disabled():
+        assert torch.equal(case.oracle.argmax(scores)[truth.feasible], first[truth.feasible])
 
 
 @cases

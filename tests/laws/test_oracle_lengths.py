@@ -198,6 +198,12 @@ def test_the_whole_length_one_length_for_all_and_infeasible_items(case: OracleCa
     torch.testing.assert_close(case.oracle.marginals(scores, lengths=full), case.oracle.marginals(scores))
     one, many = (case.oracle.marginals(scores, lengths=lengths) for lengths in (two, two.expand(len(scores), *two.shape)))
     assert torch.equal(one, many)
+    best, leaf = case.oracle.argmax(scores, lengths=lengths), scores.clone().requires_grad_()
+    replaced, marginals = (case.oracle.marginals(leaf, lengths=lengths, at=at) for at in (best, None))
+    assert torch.equal(replaced, best)
+    along = torch.linspace(-1, 1, scores.numel(), dtype=torch.float64).reshape(scores.shape)
+    for found, expected in zip(*(torch.autograd.grad(value, leaf, along) for value in (replaced, marginals)), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
     scores = torch.zeros_like(scores)
     scores[::2] = -math.inf  # though their padding has a completion
     best, indices = (case.oracle.argmax(scores, lengths=lengths, as_indices=compact) for compact in (False, True))
