@@ -112,8 +112,8 @@ def _weigh(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -
         exponentials(weights, 0.0, weights)
         for k in range(len(many)):
             total = _total(weights[k * size : (k + 1) * size])
-            if len(chances) > 0:
-                _divide(weights[k * size : (k + 1) * size], total, chances[first + k])
+            for i in range(size if len(chances) > 0 else 0):
+                chances[first + k, i] = weights[k * size + i] / total
             inside += 1
             logarithm += tops[k]
             product *= total
@@ -146,21 +146,6 @@ def _total(weights: np.ndarray) -> float:
     return total
 
 
-@uncounted
-def _run(weights: np.ndarray) -> None:
-    """Make weights their running sums."""
-    total = 0.0
-    for i in range(len(weights)):
-        total += weights[i]
-        weights[i] = total
-
-
-@uncounted
-def _divide(weights: np.ndarray, total: float, chances: np.ndarray) -> None:
-    for i in range(len(weights)):
-        chances[i] = weights[i] / total
-
-
 @compiled
 def _draw(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numbers: np.ndarray) -> None:
     """Draws of rows by uniforms [b, s, lines], in float64: into structures, or numbers where there is room, which are 0 before."""
@@ -173,7 +158,8 @@ def _draw(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, number
             continue
         exponentials(sums, 0.0, sums)
         for line in range(lines):
-            _run(sums[line * size : (line + 1) * size])
+            for i in range(line * size + 1, (line + 1) * size):
+                sums[i] += sums[i - 1]
             for draw in range(draws):
                 shares[draw] = uniforms[item, draw, line]
             _search(sums[line * size : (line + 1) * size], shares, places[line])
