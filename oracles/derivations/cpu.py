@@ -19,7 +19,7 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from ..kernels.compilation import compiled, inlined, uncounted
+from ..kernels.compilation import compiled, inlined, inner, uncounted
 from ..kernels.exponential import exponential, exponential_single
 from ..kernels.parts import allowed, ascend, mark, number
 from ..kernels.vectors import (
@@ -174,7 +174,7 @@ def unrank(packed, ranking, ranks, structures):
         _take_apart(packed, ranking, ranks[row], waiting, places, structures[row])
 
 
-@compiled
+@inner
 def scores_and_nodes(packed, lanes: int):
     """Room for a pass of maxima: the scores of parts, and the best value of each node, 0 for the empty item."""
     scores = np.empty(packed.sizes[PLACES] * lanes + WIDTH)
@@ -182,7 +182,7 @@ def scores_and_nodes(packed, lanes: int):
     return scores, np.zeros(len(packed.node_parts) * lanes + WIDTH)
 
 
-@compiled
+@inner
 def _workspace(packed, lanes: int, wide: bool, deep: bool, twice: bool):
     tallest, none = 0, np.zeros(0)
     for x in range(len(packed.segments)):

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..kernels.compilation import compiled, uncounted
+from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.parts import ascend, mark, number
 from .cpu import Array, maximise, scores_and_nodes, size_of
 from .packing import STEPS
@@ -80,7 +80,7 @@ def kbest(packed, lanes: int, rows, structures, numbers):
                 _list(packed, space, own, structures.doubles[start + lane], False)
 
 
-@compiled
+@inner
 def _workspace(packed, k: int):
     nodes, edges = len(packed.node_parts), len(packed.first)
     # Finding one more of the root finds at most one more of each node of a derivation, and each of these makes two offers.

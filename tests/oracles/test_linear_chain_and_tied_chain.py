@@ -16,7 +16,7 @@ from tests.helpers import seeded
 EDGES, TIED = LinearChain(), TiedChain()
 LENGTH, TAGS = 4, 3
 
-sizes = pytest.mark.parametrize(("length", "tags"), [(1, 1), (1, 3), (2, 2), (3, 8), (6, 9), (4, 17), (40, 5), (7, 33)])
+sizes = pytest.mark.parametrize(("length", "tags"), [(1, 1), (1, 3), (2, 2), (3, 8), (6, 9), (5, 16), (4, 17), (40, 5), (7, 33)])
 """On both sides of what a vector holds."""
 both = pytest.mark.parametrize("chain", [LinearChain, TiedChain])
 
