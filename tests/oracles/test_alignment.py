@@ -111,40 +111,4 @@ def test_scores_of_costs() -> None:
     torch.testing.assert_close(expected, ORACLE.marginals(scores.detach()), rtol=1e-12, atol=1e-12)
 
 
-# The relaxed recursion.
-
-
-def project_on_simplex(values: list[float]) -> np.ndarray:
-    ordered = np.sort(values)[::-1]
-    size = max(k for k in range(1, len(values) + 1) if 1 + k * ordered[k - 1] > ordered[:k].sum())
-    return np.maximum(np.array(values) - (ordered[:size].sum() - 1) / size, 0)
-
-
-def loop_relaxation(theta: np.ndarray) -> np.ndarray:
-    """Expected visits of the walk back whose every step is a sparsemax over the values of the cells it may go to."""
-    n, m = theta.shape
-    value: dict[tuple[int, int], float] = {}
-    steps: dict[tuple[int, int], list[tuple[tuple[int, int], float]]] = {}
-    for cell in np.ndindex(n, m):
-        came = [(cell[0] - a, cell[1] - b) for a, b in ((1, 1), (1, 0), (0, 1)) if cell[0] >= a and cell[1] >= b]
-        values = [value[other] for other in came]
-        p = project_on_simplex(values) if came else np.zeros(0)
-        value[cell] = theta[cell] + float(p @ values - p @ p / 2)
-        steps[cell] = list(zip(came, p.tolist(), strict=True))
-    visits = np.zeros((n, m))
-    visits[-1, -1] = 1
-    for cell in sorted(steps, reverse=True):
-        for other, p in steps[cell]:
-            visits[other] += visits[cell] * p
-    return visits
-
-
-@pytest.mark.parametrize("scale", [0.05, 0.5, 2.0, 50.0])
-def test_the_l2_relaxation_is_a_walk_of_sparse_steps(scale: float) -> None:
-    scores = random_scores((5, 6, 8), scale)
-    relaxed = ORACLE.relax(scores, "l2")
-    for row in range(5):
-        np.testing.assert_allclose(relaxed[row].numpy(), loop_relaxation(scores[row].numpy()), rtol=1e-11, atol=1e-12)
-
-
 # Real costs.

@@ -90,28 +90,6 @@ def test_log_partition_and_marginals_in_precise_arithmetic(n: int, make: Any, sc
         torch.testing.assert_close(ORACLE.marginals(row), expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("scale", [0.05, 1.0, 10.0, 50.0, 300.0], ids=str)
-@pytest.mark.parametrize(("n", "make"), [(9, gaussian), (9, masked), (20, gaussian)])
-def test_the_jacobian_of_marginals_in_precise_arithmetic(n: int, make: Any, scale: float) -> None:
-    """Central differences with steps of 1e-20."""
-    row, direction = make(n, scale)[1], torch.randn(n, n, generator=seeded(2), dtype=torch.float64)
-    with mpmath.workdps(60):
-        step = mpmath.mpf("1e-20")
-        moved = []
-        for sign in (1, -1):
-            theta = np.array(
-                [
-                    [mpmath.mpf(s) + sign * step * v for s, v in zip(*pair, strict=True)]
-                    for pair in zip(row.tolist(), direction.tolist(), strict=True)
-                ]
-            )
-            moved.append(precise_marginals(theta, precise_weights(theta)))
-        expected = as_matrix({span: (moved[0][span] - moved[1][span]) / (2 * step) for span in moved[0]}, n)
-    leaf = row.clone().requires_grad_()
-    (product,) = torch.autograd.grad(ORACLE.marginals(leaf), leaf, direction)
-    torch.testing.assert_close(product, expected, rtol=1e-9, atol=1e-11)
-
-
 @pytest.mark.parametrize("scale", SCALES, ids=str)
 @pytest.mark.parametrize(("n", "make"), [(9, masked), (40, gaussian), (40, masked)])
 def test_argmax_against_a_memoised_recursion(n: int, make: Any, scale: float) -> None:

@@ -89,28 +89,25 @@ def seen(folder: Path, declared: str) -> Any:
     return json.loads(told.stdout)
 
 
-def test_one_file_is_a_problem_and_a_benchmark(tmp_path: Path) -> None:
-    found = seen(tmp_path, DECLARED)
+@pytest.mark.parametrize("declared", [DECLARED, ""], ids=["declared", "by its axes"])
+def test_one_file_is_a_problem_and_a_benchmark(declared: str, tmp_path: Path) -> None:
+    found, named = seen(tmp_path, declared), "random scores of toy_tiles[length={},width=2] to toy_tiles[length={},width=2]"
     assert found["registry"]
     assert found["standard"]
-    assert found["problem"] == [[4, 2], [5, 2], [4, 2]]
-    assert (
-        found["summary"]
-        == "random scores of toy_tiles[length=4,width=2] to toy_tiles[length=5,width=2], as peaked as those of linear_chain"
-    )
-    assert found["entropies"] == found["of chains"]
-    assert found["counted"] == "places"
-    assert found["sized"] == ["toy_tiles[n=6,w=2]", found["of chains"]]
-    assert cases.declared(tmp_path) == ({"toy_tiles 4x2": ("toy_tiles", (4, 2))}, {"toy_tiles 40x3": ("toy_tiles", (40, 3))})
-
-
-def test_a_file_that_declares_nothing_has_sizes_by_its_axes(tmp_path: Path) -> None:
-    found = seen(tmp_path, "")
-    assert found["problem"] == [[6, 2], [7, 2], [8, 2]]
-    assert found["summary"] == "random scores of toy_tiles[length=6,width=2] to toy_tiles[length=8,width=2]"
-    assert found["entropies"] == [0.95, 0.7, 0.1]
-    assert found["counted"] == "parts along the first axis"
-    assert cases.declared(tmp_path) == ({}, {})
+    chains = found["of chains"]
+    if declared:
+        assert found["problem"] == [[4, 2], [5, 2], [4, 2]]
+        assert found["summary"] == f"{named.format(4, 5)}, as peaked as those of linear_chain"
+        assert found["entropies"] == chains
+        assert found["counted"] == "places"
+        assert found["sized"] == ["toy_tiles[n=6,w=2]", chains]
+        assert cases.declared(tmp_path) == ({"toy_tiles 4x2": ("toy_tiles", (4, 2))}, {"toy_tiles 40x3": ("toy_tiles", (40, 3))})
+    else:
+        assert found["problem"] == [[6, 2], [7, 2], [8, 2]]
+        assert found["summary"] == named.format(6, 8)
+        assert found["entropies"] == [0.95, 0.7, 0.1]
+        assert found["counted"] == "parts along the first axis"
+        assert cases.declared(tmp_path) == ({}, {})
 
 
 def test_a_file_without_a_class_of_its_name_is_refused(tmp_path: Path) -> None:

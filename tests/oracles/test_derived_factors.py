@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import EditAlignment, LabelledConstituency
+from structgrad.oracles import EditAlignment, LabelledConstituency, TiedSemiMarkov
 
 
 def _normal(*shape: int) -> Tensor:
@@ -54,33 +55,32 @@ def test_labelled_spans_have_the_scores_and_gradients_of_both(shape: tuple[int, 
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
+EDITS, SPANS, SEGMENTS = EditAlignment.from_potentials, LabelledConstituency.from_potentials, TiedSemiMarkov.from_segments
+
+
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("make", "given", "message"),
     [
-        (lambda: EditAlignment.from_potentials(torch.zeros(3), torch.zeros(3), torch.zeros(3)), "got match of shape (3,)"),
-        (
-            lambda: EditAlignment.from_potentials(torch.zeros(2, 3), torch.zeros(3), torch.zeros(3)),
-            "got delete of shape (3,); expected (..., 2)",
-        ),
-        (
-            lambda: EditAlignment.from_potentials(torch.zeros(2, 3), torch.zeros(2), torch.zeros(2)),
-            "got insert of shape (2,); expected (..., 3)",
-        ),
-        (
-            lambda: EditAlignment.from_symbols((torch.zeros(1).long(),) * 2, torch.zeros(3, 3), torch.zeros(3), torch.zeros(4)),
-            "got a substitution of shape (3, 3); expected (3, 4)",
-        ),
-        (
-            lambda: LabelledConstituency.from_potentials(torch.zeros(3, 2), torch.zeros(2)),
-            "got spans of shape (3, 2); expected [*batch, n, n]",
-        ),
-        (
-            lambda: LabelledConstituency.from_potentials(torch.zeros(3, 3), torch.zeros(2, 2, 2)),
-            "got labels of shape (2, 2, 2); expected (..., 3, 3, t) or (t,)",
-        ),
+        (EDITS, ((3,), (3,), (3,)), "got match of shape (3,)"),
+        (EDITS, ((2, 3), (3,), (3,)), "got delete of shape (3,); expected (..., 2)"),
+        (EDITS, ((2, 3), (2,), (2,)), "got insert of shape (2,); expected (..., 3)"),
+        (SPANS, ((3, 2), (2,)), "got spans of shape (3, 2); expected [*batch, n, n]"),
+        (SPANS, ((3, 3), (2, 2, 2)), "got labels of shape (2, 2, 2); expected (..., 3, 3, t) or (t,)"),
+        (TiedSemiMarkov.from_potentials, ((3,), 2), "got unary of shape (3,); expected [*batch, n, t]"),
+        (TiedSemiMarkov.from_potentials, ((3, 2), (2,)), "got length of shape (2,); expected (..., w, 2)"),
+        (TiedSemiMarkov.from_potentials, ((3, 2), 0), "got length=0; expected scores [*batch?, w, 2], or an integer w >= 1"),
+        (SEGMENTS, ((3, 2),), "got segments of shape (3, 2); expected [*batch, n, w, t]"),
+        (SEGMENTS, ((3, 2, 2), (3, 2)), "got a transition of shape (3, 2); expected (..., 2, 2)"),
+        (SEGMENTS, ((3, 2, 2), (2, 2), (2,), (3,)), "got end of shape (3,); expected (..., 2)"),
     ],
 )
-def test_what_does_not_fit_is_refused(call: Any, message: str) -> None:
-    with pytest.raises(ValueError, match="got") as refused:
-        call()
-    assert message in str(refused.value)
+def test_factors_that_do_not_fit(make: Any, given: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make(*(torch.zeros(each) if isinstance(each, tuple) else each for each in given))
+
+
+def test_symbols_and_segments_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"got a substitution of shape \(3, 3\); expected \(3, 4\)"):
+        EditAlignment.from_symbols((torch.zeros(1).long(),) * 2, torch.zeros(3, 3), torch.zeros(3), torch.zeros(4))
+    with pytest.raises(ValueError, match=r"expected \(first, last, label\) of neighbours from token 0 on"):
+        TiedSemiMarkov.structure([(0, 0, 1), (2, 2, 0)], (4, 2, 2))

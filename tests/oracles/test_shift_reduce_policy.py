@@ -85,15 +85,6 @@ def test_a_policy_avoids_dead_ends() -> None:
     torch.testing.assert_close(LOCAL.marginals(scores), structure, rtol=0, atol=1e-15)
 
 
-def test_the_most_probable_derivation_of_a_policy_is_not_that_of_its_scores() -> None:
-    scores = torch.zeros(4, 4, 2, dtype=torch.float64)
-    scores[2, 1, 0], scores[2, 2, 1], scores[2, 2, 0] = 10.0, 0.0, 1.0
-    assert ShiftReduce.actions(GLOBAL.argmax(scores)).tolist() == [0, 0, 1, 0, 1]
-    assert ShiftReduce.actions(LOCAL.argmax(scores)).tolist() == [0, 0, 0, 1, 1]
-    assert torch.equal(LOCAL.kbest(scores, 2)[0], LOCAL.argmax(scores))
-    assert torch.equal(LOCAL.project(scores).mean, GLOBAL.project(scores).mean)
-
-
 @both
 @pytest.mark.parametrize("mask", [0.0, 0.2])
 def test_steps_multiply_to_the_probability(oracle: ShiftReduce, mask: float) -> None:

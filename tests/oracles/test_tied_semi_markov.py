@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -87,31 +86,3 @@ def test_it_is_the_chain_of_segments_by_pairs_of_labels(size: tuple[int, int, in
     assert [ORACLE.segments(z) for z in ORACLE.enumerate(event)] == everything
     assert all(torch.equal(ORACLE.structure(ORACLE.segments(z), event), z) for z in ORACLE.enumerate(event))
     torch.testing.assert_close(ORACLE.entropy(scores), edges.entropy(pairs), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: TiedSemiMarkov.from_potentials(torch.zeros(3), 2), "got unary of shape (3,); expected [*batch, n, t]"),
-        (lambda: TiedSemiMarkov.from_potentials(torch.zeros(3, 2), torch.zeros(2)), "got length of shape (2,); expected (..., w, 2)"),
-        (
-            lambda: TiedSemiMarkov.from_potentials(torch.zeros(3, 2), 0),
-            "got length=0; expected scores [*batch?, w, 2], or an integer w >= 1",
-        ),
-        (lambda: TiedSemiMarkov.from_segments(torch.zeros(3, 2)), "got segments of shape (3, 2); expected [*batch, n, w, t]"),
-        (
-            lambda: TiedSemiMarkov.from_segments(torch.zeros(3, 2, 2), torch.zeros(3, 2)),
-            "got a transition of shape (3, 2); expected (..., 2, 2)",
-        ),
-        (lambda: TiedSemiMarkov.from_segments(torch.zeros(3, 2, 2), end=torch.zeros(3)), "got end of shape (3,); expected (..., 2)"),
-        (
-            lambda: TiedSemiMarkov.structure([(0, 0, 1), (2, 2, 0)], (4, 2, 2)),
-            "expected (first, last, label) of neighbours from token 0 on",
-        ),
-        (lambda: ORACLE.argmax(torch.zeros(1, 2, 2)), "got event shape (1, 2, 2); expected (n + ⌈t / w⌉, w, t), build it with"),
-    ],
-)
-def test_what_does_not_fit_is_refused(call: Any, message: str) -> None:
-    with pytest.raises(ValueError, match="got") as refused:
-        call()
-    assert message in str(refused.value)

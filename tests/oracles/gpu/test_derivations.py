@@ -188,15 +188,6 @@ def test_derivations_that_are_too_large_are_told_and_left_to_torch(gpu_kernels: 
     device.graph_of.cache_clear()
 
 
-def test_what_is_served(gpu_kernels: torch.device) -> None:
-    oracle, rows = make_oracle("ctc"), torch.zeros(2, 3, 3, 3, device=gpu_kernels)
-    assert all(oracle._kernel(operation, rows) for operation in device.OPERATIONS)
-    assert oracle._kernel("project", rows) is None
-    assert oracle._kernel("argmax", rows.half()) is None
-    with kernels.disabled():
-        assert oracle._kernel("argmax", rows) is None
-
-
 # Workspaces do not grow with the batch: it is taken in parts.
 
 
