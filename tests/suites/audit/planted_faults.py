@@ -85,7 +85,7 @@ def seeing(losses: Callable[[Loss, Tensor, Any], Tensor]) -> type[Explicit]:
 
 def with_weights(weights: Callable[[Tensor], Tensor]) -> type[LeaveOneOut]:
     """Leave-one-out with other advantages."""
-    return type("Weights", (LeaveOneOut,), {"_weights": lambda self, losses: weights(losses)})
+    return type("Weights", (LeaveOneOut,), {"_carrier": lambda self, losses, log_probs: (weights(losses) * log_probs).mean(0)})
 
 
 def declaring(kind: type, **declarations: Any) -> type:
@@ -198,8 +198,8 @@ class Shrunk(LeaveOneOut):
 
     shrink: float = 0.5
 
-    def _weights(self, losses: Tensor) -> Tensor:
-        return self.shrink * super()._weights(losses)
+    def _carrier(self, losses: Tensor, log_probs: Tensor) -> Tensor:
+        return self.shrink * super()._carrier(losses, log_probs)
 
 
 CALLS: Counter[int] = Counter()

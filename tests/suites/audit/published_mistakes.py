@@ -38,8 +38,8 @@ from tests.suites.audit.planted_faults import ON_CLASSES, ControlVariate, Explic
 class BatchMean(LeaveOneOut):
     """The mean of all N losses is the baseline of each: E ĝ = (N−1)/N ∇."""
 
-    def _weights(self, losses: Tensor) -> Tensor:
-        return losses - losses.mean(0)
+    def _carrier(self, losses: Tensor, log_probs: Tensor) -> Tensor:
+        return ((losses - losses.mean(0)) * log_probs).mean(0)
 
 
 # Own gradient in the double control: the mean over all samples in place of the others, which the authors' code leaves out.
@@ -73,8 +73,8 @@ class ClippedWeights(CARMS):
 class BatchLoss(Reinforce):
     """Every row's score is weighed by the mean loss of all rows: E ĝ = ∇/B."""
 
-    def _weights(self, losses: Tensor) -> Tensor:
-        return losses.mean().expand_as(losses)
+    def _carrier(self, losses: Tensor, log_probs: Tensor) -> Tensor:
+        return (losses.mean() * log_probs).mean(0)
 
 
 # Off by σ: optax's `make_perturbed_fun` before its rewrite.
@@ -144,8 +144,9 @@ class RunningMeanFirst(Reinforce):
     mean: float = 0.7
     updates_first: bool = True
 
-    def _weights(self, losses: Tensor) -> Tensor:
-        return losses - (self.decay * self.mean + (1 - self.decay) * losses.mean(0) if self.updates_first else self.mean)
+    def _carrier(self, losses: Tensor, log_probs: Tensor) -> Tensor:
+        mean = self.decay * self.mean + (1 - self.decay) * losses.mean(0) if self.updates_first else self.mean
+        return ((losses - mean) * log_probs).mean(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,9 +156,9 @@ class RunningMeanInPlace(Reinforce):
     decay: float = 0.9
     history: dict[str, float] = field(default_factory=lambda: {"mean": 0.0})
 
-    def _weights(self, losses: Tensor) -> Tensor:
+    def _carrier(self, losses: Tensor, log_probs: Tensor) -> Tensor:
         self.history["mean"] = self.decay * self.history["mean"] + (1 - self.decay) * float(losses.mean())
-        return losses - self.history["mean"]
+        return ((losses - self.history["mean"]) * log_probs).mean(0)
 
 
 # Diagonal-only Jacobian: understanding-spigot's `STESoftmax.backward` sums over "bii,bi->bi".
