@@ -24,6 +24,8 @@ E = TypeVar("E", bound=Estimator[Any])
 class ConstantBaseline(ScoreFunction, name="reinforce_constant", tier="core", references=("williams1992simple",)):
     """REINFORCE minus a constant. Unbiased for every constant.
 
+    ``ĝ = (1/N) Σ (L(z_i) − b) ∇ log p(z_i)``.
+
     Args:
         value: b; the expected loss is a good choice, 0 gives plain REINFORCE.
         num_samples: N.
@@ -49,6 +51,7 @@ class ConstantBaseline(ScoreFunction, name="reinforce_constant", tier="core", re
 class RunningMeanBaseline(ScoreFunction, name="reinforce_running_mean", references=("havrylov2019cooperative",)):
     """REINFORCE minus a running mean of past losses. Unbiased, because the mean is updated *after* use.
 
+    ``ĝ = (1/N) Σ (L(z_i) − b) ∇ log p(z_i)``, and then ``b ← a·b + (1 − a)·L̄`` with a the decay and ``L̄`` the mean loss of the batch.
     The state is a value: `observed` returns a new estimator, and a `StructuredLayer` holds the last one. (Mixing the current loss in first
     scales the gradient by ``1 − (1 − decay)/N``, a known error of published code.) Measured after 64 updates, and then frozen, so that
     replicates are independent.

@@ -33,6 +33,7 @@ class _Constrained(Attention):
 class ConstrainedSparsemax(_Constrained, name="csparsemax", references=("malaviya2018sparse",)):
     """Constrained sparsemax attention: the nearest probabilities to the scores that are at most u. Deterministic.
 
+    ``p = argmin ½‖p − θ‖²`` over the simplex, subject to ``p ≤ u``, for each category.
     Exact for its own, relaxed, objective: ``1_A (γ − mean_A γ)``, A the parts strictly between 0 and u.
 
     Cost: a sort, one loss gradient. No oracle call.

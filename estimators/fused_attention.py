@@ -19,6 +19,7 @@ from .surrogates import with_backward
 class Fusedmax(Attention, name="fusedmax", references=("niculae2017regularized",)):
     """Fusedmax attention: sparsemax of the nearest scores in total variation, so that neighbours share probabilities. Deterministic.
 
+    ``p = argmax ⟨p, θ⟩ − ½‖p‖² − λ Σ_i |p_(i+1) − p_i|`` over the simplex, for each category.
     Exact for its own, relaxed, objective; the Jacobian averages over runs of equal probability. A category whose scores differ by less than
     about 2λ is uniform and has no gradient, which is how training can stand still at its start: choose λ below the spread of the scores.
 
