@@ -74,6 +74,9 @@ def test_half_precision_is_computed_in_float32(case: OracleCase) -> None:
                 elif scores is not near:
                     error = {"rtol": 0.05, "atol": 0.03 * float(structures(case).max())}
                     torch.testing.assert_close(value.float(), single[name], **error, msg=lambda text, name=name: f"{name}: {text}")
+            for name in [name for name in half if not name.endswith("gradient")]:  # and without a gradient
+                found, single = (OPERATIONS[name](case.oracle, rows) for rows in (scores.to(dtype), scores.to(dtype).float()))
+                assert torch.equal(found, single.to(found.dtype)), name
         solution = case.oracle.project(scores.to(dtype))
         assert solution.weights.dtype == solution.atoms.dtype == solution.gap.dtype == dtype
         assert torch.equal(case.oracle.argmax_of(scores.to(dtype)), case.oracle.argmax_of(scores.to(dtype).float()).to(dtype))
