@@ -247,6 +247,8 @@ def test_the_mass_outside_keeps_its_digits() -> None:
     _, mass, missed = SumAndSample()._other(Categorical(), scores, best, seeded())
     assert not bool(missed.any())
     assert float(mass) == pytest.approx((1 + math.exp(-1)) * math.exp(-46), rel=1e-12)
+    found = SumAndSample().gradient(lambda z: z[..., 1:].sum(-1), Categorical(), scores, generator=seeded())
+    assert float(found[0]) == pytest.approx(-(1 + math.exp(-1)) * math.exp(-46), rel=1e-12)
 
 
 def test_fewer_are_feasible_than_asked_for() -> None:
