@@ -158,7 +158,7 @@ def test_no_dense_sample_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         sizes.clear()
         oracle.sample(scores, 8, generator=seeded(), as_indices=True)
-        assert max(sizes) == 16 * 9
+        assert max(sizes) < 8 * scores.numel()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from torch.autograd import gradcheck
 
 from structgrad.oracles import Categorical, LinearChain, Subset, kernels
 from structgrad.suites.audit.oracles import LAWS, Scene, check_rules, compared
+from tests.covering import sampled
 from tests.helpers import (
     GENERIC_CASES,
     ORACLE_CASES,
@@ -33,12 +34,12 @@ generic = pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
 
 @cases
 def test_every_law_holds(case: OracleCase) -> None:
-    """Every law at every kind of scores."""
+    """At some kinds of scores of each case; each kind is met by many cases."""
     whole = Scene(case.oracle, case.event, structures(case).flatten(1), "an independent list")
     derivations = getattr(case.oracle, "derivations", None)
     for check in check_rules(whole, derivations and derivations(case.event)):
         assert check.status == "holds", check
-    for scene in whole.with_scores(0, quick=False):
+    for scene in sampled([*whole.with_scores(0, quick=False)], 3):
         for capability, name, law in LAWS:
             for check in compared(scene, name, law, precision=PRECISE) if isinstance(case.oracle, capability) else ():
                 assert check.status in ("holds", "skipped"), check
