@@ -1,13 +1,17 @@
-"""The best k of n, in compiled steps. Sums over subsets go by derivations (see `oracle`)."""
+"""The best k of n and samples, in compiled steps. Other sums over subsets go by derivations (see `oracle`)."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+from numba import uint64
 
-from ..kernels.compilation import compiled
+from ..kernels.compilation import compiled, uncounted
+from ..kernels.exponential import exponentials
+from ..kernels.parts import mark, no_numbers, no_structures, number
 from ..kernels.selection import kth_largest
+from ..kernels.vectors import WIDTH, add, load, multiply, spread, store
 
 
 def operations(event: tuple[int, ...]) -> int:
@@ -54,3 +58,84 @@ def argmax_parts(rows: np.ndarray, numbers: np.ndarray, k: int) -> None:
                 listed[count] = 1 + part
                 count += 1
                 above += tied
+
+
+def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, certified: np.ndarray, k: int) -> None:
+    """Exact samples [b, s, n] by uniforms [b, s, n], one for each part, or [b, s, k], one for each part that is taken."""
+    _sample(rows, uniforms, structures, no_numbers(1), certified, k)
+
+
+def sample_parts(rows: np.ndarray, uniforms: np.ndarray, numbers: np.ndarray, certified: np.ndarray, k: int) -> None:
+    """The same samples by the numbers of their parts, [b, s, k]: 1 + part; 0 where fewer are allowed."""
+    _sample(rows, uniforms, no_structures(rows, 1), numbers, certified, k)
+
+
+@compiled
+def _sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numbers: np.ndarray, certified: np.ndarray, k: int) -> None:
+    """Polynomials ``∏_{i ≥ part} (skip_i + take_i x)`` once for each row, and a walk along the parts for each sample.
+
+    With s the k-th largest score, a part with a score θ below s weighs 1 if it is left out and ``exp(θ − s)`` if it is taken; one above s
+    weighs ``exp(s − θ)`` if it is left out and 1 if it is taken. So no weight is above 1, and the best subset weighs exactly 1: scores of
+    any size fit, and what underflows is below 1e-300 of the sum.
+    """
+    size, columns = rows.shape[1], WIDTH * (2 + k // WIDTH)
+    parts, takes, skips, suffixes = np.empty(k, np.int64), np.empty(size), np.empty(size), np.zeros((size + 1, columns))
+    suffixes[size, WIDTH] = 1
+    certified[:] = True
+    for item in range(len(rows)):
+        row = rows[item]
+        origin = kth_largest(row, k, takes)
+        if origin == -math.inf:
+            continue
+        for part in range(size):
+            takes[part] = -abs(row[part] - origin)
+        exponentials(takes, 0.0, takes)
+        for part in range(size):
+            above = row[part] > origin
+            skips[part] = takes[part] if above else 1.0
+            takes[part] = 1.0 if above else takes[part]
+        for part in range(size - 1, -1, -1):
+            _multiply(suffixes[part + 1], suffixes[part], skips[part], takes[part])
+        for draw in range(uniforms.shape[1]):
+            count = _walk(uniforms[item, draw], suffixes.reshape(-1), takes, skips, columns, parts)
+            if len(numbers) > 0:
+                number(parts, count, numbers[item, draw])
+            else:
+                mark(parts, count, structures[item, draw])
+
+
+@uncounted
+def _multiply(before: np.ndarray, after: np.ndarray, skip: float, take: float) -> None:
+    """``after = before · (skip + take·x)``."""
+    for place in range(WIDTH, len(before), WIDTH):
+        kept, moved = multiply(spread(skip), load(before, place)), multiply(spread(take), load(before, place - 1))
+        store(after, place, add(kept, moved))
+
+
+@uncounted
+def _walk(uniform: np.ndarray, suffixes: np.ndarray, takes: np.ndarray, skips: np.ndarray, columns: int, parts: np.ndarray) -> int:
+    """The parts of one sample, and their number, from flat suffixes. Their places are unsigned, since negative ones would be looked for.
+
+    With one uniform for each part that is taken, the next of these is found by the inverse of its distribution: what the uniform leaves of
+    the sum is less by each part that is passed over, and is counted against what these leave out.
+    """
+    count, wanted, at, step = 0, len(parts), uint64(WIDTH + len(parts)), uint64(columns)
+    each, left = len(uniform) == len(takes), uniform[0] * suffixes[at]
+    for part in range(len(takes)):
+        if each:
+            left = uniform[uint64(part)] * suffixes[at]
+        at += step
+        take, skip = takes[uint64(part)] * suffixes[at - uint64(1)], skips[uint64(part)]
+        # Where nothing can be without this part, rounding must not pass over it.
+        if left < take or (suffixes[at] * skip == 0 and take > 0):
+            at -= uint64(1)
+            parts[count] = part
+            count += 1
+            if count == wanted:
+                break
+            left = uniform[uint64(0 if each else count)] * suffixes[at]
+        else:
+            left -= take
+            if skip < 1:
+                left /= skip
+    return count

@@ -97,6 +97,33 @@ def test_more_subsets_than_a_float_can_count(compiled: bool) -> None:
         assert Subset(401).log_partition(scores[1]).item() == pytest.approx(4e5 + math.log(800), rel=1e-15)
 
 
+@pytest.mark.parametrize("k", [1, 20, 299, 300])
+@pytest.mark.parametrize("scale", [0.05, 1.0, 50.0, 1e5])
+def test_extreme_uniforms_of_parts_that_are_taken(k: int, scale: float) -> None:
+    """Always k parts that may be taken, the same ones with kernels and without."""
+    rows = scale * torch.randn(4, 300, dtype=torch.float64)
+    rows[1], rows[2, 7], rows[3, k - 1 :] = rows[1].round(), -math.inf, -math.inf
+    assert Subset(k)._noise_size((300,)) == k
+    uniforms = torch.rand(4, 6, k, dtype=torch.float64)
+    uniforms[:, 1], uniforms[:, 2] = 0.0, 1 - 2**-53
+    drawn = Subset(k)._draw(rows, uniforms)
+    possible = (rows > -math.inf).sum(-1, keepdim=True) >= k
+    assert torch.equal(drawn.sum(-1), torch.where(possible, k, 0).double().expand(-1, 6))
+    assert not drawn[(rows == -math.inf).unsqueeze(1).expand_as(drawn)].any()
+    with kernels.disabled():
+        assert (Subset(k)._draw(rows, uniforms) == drawn).double().mean() > 0.99
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
+def test_samples_of_many_parts_have_their_marginals(compiled: bool) -> None:
+    scores, generator = torch.randn(257, dtype=torch.float64), torch.Generator().manual_seed(0)
+    with contextlib.nullcontext() if compiled else kernels.disabled():
+        drawn = Subset(5).sample(scores, 4000, generator=generator)
+    p = Subset(5).marginals(scores)
+    deviations = (drawn.mean(0) - p) / (p * (1 - p) / 4000).sqrt()
+    assert deviations.square().mean() == pytest.approx(1, abs=0.5)
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("k", [1, 5, 33, 60])
 def test_ties_at_the_last_place_go_to_the_lowest_index(k: int, compiled: bool) -> None:
