@@ -112,7 +112,7 @@ def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None =
     none = np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0)
     begin, atoms = (torch.zeros(count, 3, dtype=torch.int64), none) if start is None else start.lists(event)
     arrays = (torch.arange(count), rows.contiguous(), counted.contiguous(), begin, mean, gap, support)
-    kernels.launch(project, arrays, (atoms, *kernel.options), MAP_CALLS * kernel.operations)
+    kernels.launch(project, [*map(Tensor.numpy, arrays)], (atoms, *kernel.options), MAP_CALLS * kernel.operations)
     columns = zip(*(found[item] for item in sorted(found)), strict=True)
     # In memory of torch, like all results.
     parts, sizes, weights = (torch.cat([torch.from_numpy(piece) for piece in column]) for column in columns)

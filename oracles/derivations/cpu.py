@@ -46,6 +46,7 @@ from ..kernels.vectors import (
     where_greater,
 )
 from ..kernels.wide_range import FARTHEST, LARGEST, NOTHING, ROUNDER, logarithm, normalise, split
+from . import packing
 from .packing import ALIKE, ANYTHING, CHAIN, CHART, EACH, JOINS, PARTS_PER_UNIT, PATH, PLACES, REACH, STEPS, TREE, UNITS, WAITING, WAYS
 
 Array = NDArray[Any]
@@ -93,37 +94,41 @@ class Segment(NamedTuple):
     lanes: int
 
 
-@compiled
-def evaluate(packed, lanes: int, rows, directions, wide: bool, marginals, products, log_partition, certified):
-    """Log-partitions [b] of rows [b, d]; their marginals [b, d] and covariances times directions [b, d], where there is room for these.
+# Python passes arrays one by one: numba takes longer to unpack a named tuple of two than eight arrays. `tables` are those of `Packed`, and
+# "doubles" and "singles" those of `Numbers`.
 
-    Rows, directions, marginals and products are `Numbers`.
-    """
-    deep, twice = size_of(marginals) > 0, size_of(products) > 0
+
+@compiled
+def evaluate(lanes: int, wide: bool, doubles, singles, along_doubles, along_singles, out_doubles, out_singles, totals, certified, *tables):
+    """Log-partitions [b] of rows [b, d]; where there is room, their marginals [b, d], or covariances times directions, if given."""
+    packed, rows, directions = packing.Packed(*tables), packing.Numbers(doubles, singles), packing.Numbers(along_doubles, along_singles)
+    results, twice = packing.Numbers(out_doubles, out_singles), size_of(directions) > 0
+    deep = size_of(results) > 0 and not twice
     space = _workspace(packed, lanes, wide, deep, twice)
     vectors = vectors_of(packed, lanes)
     for start in range(0, size_of(rows), lanes):
         count = min(lanes, size_of(rows) - start)
-        if not _inside(packed, lanes, space, rows, wide, start, count, log_partition, certified):
+        if not _inside(packed, lanes, space, rows, wide, start, count, totals, certified):
             continue
         if twice:
             gather(packed, lanes, directions, start, count, 0, vectors, space.along)
             _move_inside(packed, lanes, space, wide)
             _outside_rates(packed, lanes, space, wide)
-            _scatter(packed, lanes, space.taken_rates, log_partition, start, count, products)
+            _scatter(packed, lanes, space.taken_rates, totals, start, count, results)
         elif deep and lanes > 1:
-            _outside(packed, lanes, space, wide, start, marginals)
-            _scatter(packed, lanes, space.taken, log_partition, start, count, marginals)
-        elif deep and log_partition[start] > -math.inf:
-            _outside(packed, lanes, space, wide, start, marginals)
+            _outside(packed, lanes, space, wide, start, results)
+            _scatter(packed, lanes, space.taken, totals, start, count, results)
+        elif deep and totals[start] > -math.inf:
+            _outside(packed, lanes, space, wide, start, results)
 
 
 @compiled
-def sample(packed, lanes: int, rows, uniforms, wide: bool, structures, numbers, certified):
-    """Structures [b, s, d] by uniforms [b, s, steps], one for each node of a derivation, in preorder. Rows and structures are `Numbers`.
+def sample(lanes: int, wide: bool, doubles, singles, uniforms, out_doubles, out_singles, numbers, certified, *tables):
+    """Structures [b, s, d] of rows [b, d] by uniforms [b, s, steps], one for each node of a derivation, in preorder.
 
     Where there is room for them, numbers of parts [b, s, p] take the place of structures.
     """
+    packed, rows, structures = packing.Packed(*tables), packing.Numbers(doubles, singles), packing.Numbers(out_doubles, out_singles)
     parts = np.empty(packed.sizes[STEPS] + 1, np.int64)
     space = _workspace(packed, lanes, wide, False, False)
     log_partition, waiting = np.empty(size_of(rows)), np.empty(packed.sizes[WAITING] + 2, np.int64)
@@ -144,8 +149,9 @@ def sample(packed, lanes: int, rows, uniforms, wide: bool, structures, numbers, 
 
 
 @compiled
-def argmax(packed, lanes: int, rows, structures, numbers):
-    """The best structure of each row; of edges that tie, the first. Both are `Numbers`; numbers of parts [b, p] as in `sample`."""
+def argmax(lanes: int, doubles, singles, out_doubles, out_singles, numbers, *tables):
+    """The best structure of each row; of edges that tie, the first. Numbers of parts [b, p] as in `sample`."""
+    packed, rows, structures = packing.Packed(*tables), packing.Numbers(doubles, singles), packing.Numbers(out_doubles, out_singles)
     parts, waiting = np.empty(packed.sizes[STEPS] + 1, np.int64), np.empty(packed.sizes[WAITING] + 2, np.int64)
     scores, best = scores_and_nodes(packed, lanes)
     for start in range(0, size_of(rows), lanes):

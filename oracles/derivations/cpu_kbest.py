@@ -22,7 +22,7 @@ import numpy as np
 from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.parts import ascend, mark, number
 from .cpu import Array, maximise, scores_and_nodes, size_of
-from .packing import STEPS
+from .packing import STEPS, Numbers, Packed
 
 FORBIDDEN = -1e100
 """Score of a forbidden part, as `capabilities.base.FORBIDDEN`: what takes one comes last."""
@@ -57,11 +57,12 @@ class RankingWorkspace(NamedTuple):
 
 
 @compiled
-def kbest(packed, lanes: int, rows, structures, numbers):
-    """The best structures [b, k, d] of rows [b, d], both `Numbers`, or 1 + the numbers of their parts, ascending, [b, k, p].
+def kbest(lanes: int, doubles, singles, out_doubles, out_singles, numbers, *tables):
+    """The best structures [b, k, d] of rows [b, d], or 1 + the numbers of their parts, ascending, [b, k, p].
 
     One of these has no rows. k is at most how many structures there are, and 0 stands for infeasible ones.
     """
+    packed, rows, structures = Packed(*tables), Numbers(doubles, singles), Numbers(out_doubles, out_singles)
     k = max(structures.doubles.shape[1], structures.singles.shape[1], numbers.shape[1])
     scores, best = scores_and_nodes(packed, lanes)
     space, own = _workspace(packed, k), np.zeros(len(scores) // lanes)

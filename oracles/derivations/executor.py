@@ -8,10 +8,9 @@ shapes and dtypes there are.
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,9 +22,6 @@ from .packing import ENTRIES, ITEMS, STEPS, WIDTH, Array, Numbers, Packed, Ranki
 
 EDGE = 4
 """Inner-loop steps of an edge and an item, roughly."""
-
-Layout = tuple[Packed, int, bool]
-"""Derivations, how many items lie side by side, and whether numbers have a wide range."""
 
 OPERATIONS = (
     "argmax",
@@ -41,6 +37,16 @@ OPERATIONS = (
 )
 """Those that the executor has, by their functions here."""
 
+
+class Layout(NamedTuple):
+    """Derivations, how many items lie side by side, the entries of an event, and whether numbers have a wide range."""
+
+    packed: Packed
+    lanes: int
+    entries: int
+    wide: bool
+
+
 _NO_PARTS = tuple(np.zeros((0,) * ndim, np.int64) for ndim in (2, 3))
 
 _NONE = tuple(Numbers(np.zeros((0,) * ndim), np.zeros((0,) * ndim, np.float32)) for ndim in (2, 3))
@@ -48,9 +54,9 @@ _NONE = tuple(Numbers(np.zeros((0,) * ndim), np.zeros((0,) * ndim, np.float32)) 
 
 def kernel(packed: Packed, operation: str, rows: int) -> kernels.Kernel:
     """An operation on so many rows [b, *event] of these derivations."""
-    lanes = WIDTH if rows >= packed.sizes[ITEMS] else 1
+    layout = Layout(packed, WIDTH if rows >= packed.sizes[ITEMS] else 1, int(packed.sizes[ENTRIES]), False)
     steps = EDGE * len(packed.first) // kernels.LIGHT.get(operation, 1)
-    return kernels.Kernel(globals()[operation], ((packed, lanes, False),), steps, operation not in kernels.CERTIFYING)
+    return kernels.Kernel(globals()[operation], (layout,), steps, operation not in kernels.CERTIFYING)
 
 
 def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:
@@ -60,22 +66,22 @@ def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:
 
 def argmax(rows: Array, structures: Array, how: Layout) -> None:
     """The best structures [b, *event]; of edges that tie at a node, the first. 0 where all are forbidden."""
-    _cpu().argmax(*how[:2], _numbers(rows), _numbers(structures), _NO_PARTS[0])
+    _cpu().argmax(how.lanes, *_numbers(rows, how), *_numbers(structures, how), _NO_PARTS[0], *how.packed)
 
 
 def argmax_parts(rows: Array, numbers: Array, how: Layout) -> None:
     """The structures of `argmax` by the numbers of their parts in ascending order, [b, p]: 1 + part, 0 behind the last."""
-    _cpu().argmax(*how[:2], _numbers(rows), _NONE[0], numbers)
+    _cpu().argmax(how.lanes, *_numbers(rows, how), *_NONE[0], numbers, *how.packed)
 
 
 def kbest(rows: Array, structures: Array, how: Layout) -> None:
     """The best structures [b, k, *event], in the order of `algorithms.kbest`; 0 where fewer than k are feasible."""
-    _kbest().kbest(*how[:2], _numbers(rows), _numbers(structures, 1), _NO_PARTS[1])
+    _kbest().kbest(how.lanes, *_numbers(rows, how), *_numbers(structures, how, 1), _NO_PARTS[1], *how.packed)
 
 
 def kbest_parts(rows: Array, numbers: Array, how: Layout) -> None:
     """The structures of `kbest` by the numbers of their parts in ascending order, [b, k, p]: 1 + part, 0 behind the last."""
-    _kbest().kbest(*how[:2], _numbers(rows), _NONE[1], numbers)
+    _kbest().kbest(how.lanes, *_numbers(rows, how), *_NONE[1], numbers, *how.packed)
 
 
 # Those below compute in one range of numbers first, and in a wide one the rows for which that does not suffice.
@@ -83,38 +89,37 @@ def kbest_parts(rows: Array, numbers: Array, how: Layout) -> None:
 
 def log_partition(rows: Array, totals: Array, certified: Array, how: Layout) -> None:
     """Log-partitions [b] in float64, -inf where no structure is feasible."""
-    given = _numbers(rows)
-    _cpu().evaluate(*how[:2], given, given, how[2], _NONE[0], _NONE[0], totals, certified)
-    if not how[2] and b"\0" in certified.tobytes():
+    _cpu().evaluate(how.lanes, how.wide, *_numbers(rows, how), *_NONE[0], *_NONE[0], totals, certified, *how.packed)
+    if not how.wide and b"\0" in certified.tobytes():
         _widen(log_partition, (rows,), (totals,), certified, how)
 
 
 def marginals(rows: Array, found: Array, totals: Array, certified: Array, how: Layout) -> None:
     """Marginals [b, *event], 0 where no structure is feasible, and what `log_partition` gives."""
-    given = _numbers(rows)
-    _cpu().evaluate(*how[:2], given, given, how[2], _numbers(found), _NONE[0], totals, certified)
-    if not how[2] and b"\0" in certified.tobytes():
+    _cpu().evaluate(how.lanes, how.wide, *_numbers(rows, how), *_NONE[0], *_numbers(found, how), totals, certified, *how.packed)
+    if not how.wide and b"\0" in certified.tobytes():
         _widen(marginals, (rows,), (found, totals), certified, how)
 
 
 def covariance_product(rows: Array, directions: Array, products: Array, certified: Array, how: Layout) -> None:
     """``Cov(z) v`` [b, *event] for directions v [b, *event]."""
-    _cpu().evaluate(*how[:2], _numbers(rows), _numbers(directions), how[2], _NONE[0], _numbers(products), np.empty(len(rows)), certified)
-    if not how[2] and b"\0" in certified.tobytes():
+    given, along, into = _numbers(rows, how), _numbers(directions, how), _numbers(products, how)
+    _cpu().evaluate(how.lanes, how.wide, *given, *along, *into, np.empty(len(rows)), certified, *how.packed)
+    if not how.wide and b"\0" in certified.tobytes():
         _widen(covariance_product, (rows, directions), (products,), certified, how)
 
 
 def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, how: Layout) -> None:
     """Structures [b, s, *event] by uniforms [b, s, steps], one for each node that needs it in preorder; 0 where none is feasible."""
-    _cpu().sample(*how[:2], _numbers(rows), uniforms, how[2], _numbers(structures, 1), _NO_PARTS[1], certified)
-    if not how[2] and b"\0" in certified.tobytes():
+    _cpu().sample(how.lanes, how.wide, *_numbers(rows, how), uniforms, *_numbers(structures, how, 1), _NO_PARTS[1], certified, *how.packed)
+    if not how.wide and b"\0" in certified.tobytes():
         _widen(sample, (rows, uniforms), (structures,), certified, how)
 
 
 def sample_parts(rows: Array, uniforms: Array, numbers: Array, certified: Array, how: Layout) -> None:
     """The structures of `sample` by the numbers of their parts in ascending order, [b, s, p]: 1 + part, 0 behind the last."""
-    _cpu().sample(*how[:2], _numbers(rows), uniforms, how[2], _NONE[1], numbers, certified)
-    if not how[2] and b"\0" in certified.tobytes():
+    _cpu().sample(how.lanes, how.wide, *_numbers(rows, how), uniforms, *_NONE[1], numbers, certified, *how.packed)
+    if not how.wide and b"\0" in certified.tobytes():
         _widen(sample_parts, (rows, uniforms), (numbers,), certified, how)
 
 
@@ -124,7 +129,7 @@ def _widen(operation: Callable[..., None], inputs: tuple[Array, ...], results: t
     # From 0, since a kernel writes feasible rows alone.
     again = [np.zeros_like(result[failed]) for result in results]
     still = np.zeros(len(failed), np.bool_)
-    operation(*(given[failed] for given in inputs), *again, still, (*how[:2], True))
+    operation(*(given[failed] for given in inputs), *again, still, how._replace(wide=True))
     for result, redone in zip(results, again, strict=True):
         result[failed] = redone
     certified[failed] = still
@@ -132,8 +137,8 @@ def _widen(operation: Callable[..., None], inputs: tuple[Array, ...], results: t
 
 def project(rows: Array, *arrays: Any) -> tuple[Array, ...]:
     """SparseMAP of float64 rows, with the arguments of `cpu_project.project`, derivations last."""
-    *given, (packed, *_) = arrays
-    found: tuple[Array, ...] = _project().project(packed, rows.reshape(len(rows), packed.sizes[ENTRIES]), *given)
+    *given, how = arrays
+    found: tuple[Array, ...] = _project().project(how.packed, rows.reshape(len(rows), how.entries), *given)
     return found
 
 
@@ -169,8 +174,7 @@ def _project() -> Any:
     return importlib.import_module(".cpu_project", __package__)
 
 
-def _numbers(values: Array, draws: int = 0) -> Numbers:
-    """Float32 or float64 [b, *event] as [b, parts]; with one more dimension where these are draws of each item."""
-    leading, none = values.shape[: 1 + draws], _NONE[draws]
-    flat = values.reshape((*leading, math.prod(values.shape[1 + draws :])))
-    return Numbers(none.doubles, flat) if flat.dtype == np.float32 else Numbers(flat, none.singles)
+def _numbers(values: Array, how: Layout, draws: int = 0) -> tuple[Array, Array]:
+    """Float32 or float64 [b, *event] as the two arrays of `Numbers`, [b, parts]; with one more dimension for draws of each item."""
+    none, flat = _NONE[draws], values.reshape((*values.shape[: 1 + draws], how.entries))
+    return (none.doubles, flat) if flat.itemsize == 4 else (flat, none.singles)

@@ -134,11 +134,11 @@ class Kernel(NamedTuple):
         return self._replace(operations=self.operations + UNIFORM * samples * noise)
 
     def __call__(self, *tensors: Tensor) -> None:
-        launch(self.function, [tensor.detach() for tensor in tensors], self.options, self.operations)
+        launch(self.function, [tensor.detach().numpy() for tensor in tensors], self.options, self.operations)
 
     def computed(self, inputs: tuple[Tensor, ...], outputs: Sequence[Output], reference: Reference) -> list[Tensor]:
         """Results [b, ...] of inputs [b, ...] without gradients. Rows that the kernel refuses are computed by the reference, in float64."""
-        arrays, results = [*map(Tensor.numpy, map(Tensor.contiguous, inputs))], []
+        arrays, results = [given.contiguous().numpy() for given in inputs], []
         rows = arrays[0].shape[0]
         for shape, dtype in outputs:
             array, result = _made((rows, *shape), dtype or inputs[0].dtype)
@@ -254,12 +254,11 @@ def in_one_thread(function: _Function, arguments: Sequence[Any]) -> None:
         observer(function, arguments, ())
 
 
-def launch(function: _Function, arrays: Sequence[np.ndarray | Tensor], options: tuple[Any, ...], operations: int) -> None:
-    """Call a kernel over the first dimension of arrays and CPU tensors, in as many threads as torch uses where that pays.
+def launch(function: _Function, arrays: list[np.ndarray], options: tuple[Any, ...], operations: int) -> None:
+    """Call a kernel over the first dimension of arrays, in as many threads as torch uses where that pays.
 
     Rows are independent of each other, so that the result does not depend on how they are split.
     """
-    arrays = [*map(np.asarray, arrays)]
     rows, observer = len(arrays[0]), _observer.get()
     threads = min(rows, rows * operations // GRAIN)
     if observer is not None:

@@ -42,7 +42,7 @@ def test_rows_are_split_over_threads(rows: int, number: int) -> None:
         result[:] = factor * rows
 
     values, result = torch.arange(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.float64)
-    kernels.launch(noting, (values, result), (2.0,), operations=10**9)
+    kernels.launch(noting, [values.numpy(), result.numpy()], (2.0,), operations=10**9)
     assert torch.equal(result, 2 * values)
     assert sum(seen) == rows
     assert len(seen) == max(1, min(rows, number))
