@@ -229,14 +229,14 @@ def least(values: Tensor) -> float:
 def below_infinity(values: Tensor) -> bool:
     """Whether every number of a CPU tensor is below +inf, and none is NaN."""
     if values.dtype in FLOATING and switch.SERVING.get():
-        return bool(_bounds().below_infinity(values.contiguous().numpy().reshape(-1)))
+        return bool(_bounds().below_infinity(values.contiguous().numpy().ravel()))
     return bool((values < math.inf).all())
 
 
 def reach(values: Tensor, limit: float) -> int:
     """0 if every number of a CPU tensor is of such a size at most, 1 if so except for -inf, 2 otherwise."""
     if values.dtype in FLOATING and switch.SERVING.get():
-        return int(_bounds().reach(values.contiguous().numpy().reshape(-1), limit))
+        return int(_bounds().reach(values.contiguous().numpy().ravel(), limit))
     forbidden = values == -math.inf
     return int(forbidden.any()) if bool((forbidden | (values.abs() <= limit)).all()) else 2
 
