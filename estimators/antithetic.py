@@ -45,50 +45,33 @@ class ARSM(UnbiasedEstimator[FactorisedOracle], name="arsm", references=("yin201
 
     def surrogate(self, loss: Loss, oracle: FactorisedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         noise, log_probs = gumbels(oracle, scores, generator=generator), log_probabilities(oracle, scores.detach())
-        orders, which = _swaps(scores.shape[-1], scores.device)
+        parts, device, batch = scores.shape[-1], scores.device, scores.shape[: scores.ndim - oracle.event_ndim]
+        # Orders of the parts [s, C], as they are and with each pair exchanged; which of them belongs to (c, j): [C, C].
+        first, second = torch.triu_indices(parts, parts, 1, device=device)
+        number = torch.arange(1, len(first) + 1, device=device)
+        orders = torch.arange(parts, device=device).repeat(len(first) + 1, 1)
+        orders[number, first], orders[number, second] = second, first
+        which = torch.zeros(parts, parts, dtype=torch.int64, device=device)
+        which[first, second], which[second, first] = number, number
         # argmin π e^{−θ} is the winner of a Gumbel race: π are exponentials e^{−G}, normalised.
         winners = (log_probs.unsqueeze(-2) + noise[..., orders]).argmax(-1).movedim(-1, 0)
-        losses = evaluate(loss, torch.nn.functional.one_hot(winners, scores.shape[-1]).to(scores.dtype), oracle.event_ndim)
-        estimate = _merged(losses.detach().double()[which], noise)
-        return with_estimate(losses.mean(0), oracle, scores, estimate)
-
-
-def _swaps(parts: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Orders of the parts ``[s, C]``, as they are and with each pair exchanged; which of them belongs to ``(c, j)``: ``[C, C]``."""
-    first, second = torch.triu_indices(parts, parts, 1, device=device)
-    number = torch.arange(1, len(first) + 1, device=device)
-    orders = torch.arange(parts, device=device).repeat(len(first) + 1, 1)
-    orders[number, first], orders[number, second] = second, first
-    which = torch.zeros(parts, parts, dtype=torch.int64, device=device)
-    which[first, second], which[second, first] = number, number
-    return orders, which
-
-
-def _merged(values: Tensor, noise: Tensor) -> Tensor:
-    """``(1/C) Σ_j Δ_{cj} (1 − C π_j)`` from losses ``[C, C, *batch]`` and Gumbel noise ``[*batch, *event]``."""
-    parts, batch = len(values), values.shape[2:]
-    excess = (values - values.mean(0)).movedim((0, 1), (-2, -1)).unsqueeze(-3)
-    deviations = 1 - parts * (-noise).softmax(-1)
-    merged = (excess * deviations.reshape(*batch, math.prod(noise.shape[len(batch) : -1]), 1, parts)).mean(-1)
-    return merged.reshape(noise.shape)
+        losses = evaluate(loss, torch.nn.functional.one_hot(winners, parts).to(scores.dtype), oracle.event_ndim)
+        values = losses.detach().double()[which]
+        excess = (values - values.mean(0)).movedim((0, 1), (-2, -1)).unsqueeze(-3)
+        deviations = 1 - parts * (-noise).softmax(-1)
+        merged = (excess * deviations.reshape(*batch, math.prod(noise.shape[len(batch) : -1]), 1, parts)).mean(-1)
+        return with_estimate(losses.mean(0), oracle, scores, merged.reshape(noise.shape))
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Binary choices that lead to a part, of log-probabilities ``[*batch, *event]``; parts may be taken in another order.
+    """Binary choices that lead to a part, of log-probabilities ``[*batch, *event]``; parts may be taken in another order."""
 
-    Attributes:
-        order: which part each place of the tree holds, ``[*batch, *event]``.
-        right, left: whether a part lies to the right, to the left of a node, float64 ``[nodes, C]``, by places.
-        logits: ``[*batch, *categories, nodes]``, of going right.
-        shares: ``∂ logit / ∂θ`` by places, ``[*batch, *categories, nodes, C]``.
-    """
-
-    order: Tensor
-    right: Tensor
-    left: Tensor
-    logits: Tensor
-    shares: Tensor
+    order: Tensor  # which part each place of the tree holds, [*batch, *event]
+    right: Tensor  # whether a part lies to the right of a node, float64 [nodes, C], by places
+    left: Tensor  # the same to the left
+    logits: Tensor  # of going right, [*batch, *categories, nodes]
+    shares: Tensor  # ∂ logit / ∂θ by places, [*batch, *categories, nodes, C]
 
     @classmethod
     def of(cls, log_probs: Tensor, balanced: bool) -> Choices:

@@ -56,14 +56,12 @@ Tier = Literal["core", "extended"]
 
 Objective = Literal["expected", "perturbed", "argmax", "relaxed", "sparse", "supervised"]
 
-NOTHING = torch.empty(0, device="cpu")
-"""What was seen of no rows."""
+NOTHING = torch.empty(0, device="cpu")  # values or estimates of no rows
 
 TYPICAL_RATE = 2e4
 """Structures a second of one row of scores, on one core, as measured with cheap losses; some structures take four times as long."""
 
-SIZES = ("num_samples", "num_conditionals", "pilots", "k")
-"""Options that count structures which are in memory together."""
+SIZES = ("num_samples", "num_conditionals", "pilots", "k")  # options that count structures which are in memory together
 
 LAST_CALL: list[tuple[Any, Any, Any]] = [(None, None, None)]
 """Estimator, oracle and kind of scores of the last call that was checked: another one like it is not checked again."""

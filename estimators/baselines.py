@@ -210,19 +210,15 @@ class OptimalBaseline(UnbiasedEstimator[SamplingOracle], name="reinforce_optimal
         return Evaluations(losses=both, marginals=both, samples=both)
 
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        baseline = self._baseline(loss, oracle, scores.detach(), generator)
-        samples, losses = draw(loss, oracle, scores, self.num_samples, generator=generator)
-        excess = unsqueeze_event(losses.detach(), oracle.event_ndim) - baseline
-        return with_gradient(losses.mean(0), scores, (excess * scores_of(oracle, samples, scores)).mean(0))
-
-    def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, generator: torch.Generator) -> Tensor:
-        """``[*batch, *event]``, or with ones in place of the event."""
-        samples, values = draw(loss, oracle, scores, self.pilots, generator=generator)
-        losses, squares = unsqueeze_event(values.detach(), oracle.event_ndim), scores_of(oracle, samples, scores).square()
+        pilots, values = draw(loss, oracle, scores.detach(), self.pilots, generator=generator)
+        known, squares = unsqueeze_event(values.detach(), oracle.event_ndim), scores_of(oracle, pilots, scores).square()
         if not self.per_part:
             squares = squares.sum(tuple(range(-oracle.event_ndim, 0)), keepdim=True)
         total = squares.sum(0)
-        return torch.where(total > 0, (losses * squares).sum(0) / torch.where(total > 0, total, 1), losses.mean(0))
+        baseline = torch.where(total > 0, (known * squares).sum(0) / torch.where(total > 0, total, 1), known.mean(0))
+        samples, losses = draw(loss, oracle, scores, self.num_samples, generator=generator)
+        excess = unsqueeze_event(losses.detach(), oracle.event_ndim) - baseline
+        return with_gradient(losses.mean(0), scores, (excess * scores_of(oracle, samples, scores)).mean(0))
 
 
 @dataclass(frozen=True)

@@ -73,16 +73,12 @@ class ConstrainedSoftmax(_Constrained, name="csoftmax", references=("martins2017
         return csoftmax(scores, self._bounds(scores))
 
 
+# Scores and bounds to probabilities, and which of them are at their bounds.
 Solver = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Scores and bounds to probabilities, and which of them are at their bounds."""
-
 Weights = Callable[[Tensor], Tensor]
 
-SLACK = 1e-6
-"""How far the bounds may sum below 1: what rounding in float32 costs."""
-
-TOUCHING = 1e-12
-"""A part this close to its bound is held by it."""
+SLACK = 1e-6  # how far the bounds may sum below 1: the rounding of float32
+TOUCHING = 1e-12  # a part this close to its bound is held by it
 
 
 @operation(scores=1, upper=1)
@@ -158,9 +154,12 @@ class _Bounded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, bounds: Tensor, solve: Solver, free: Weights) -> Tensor:
-        p, bounded = _shared(solve, rows, bounds)
-        ctx.save_for_backward(p, bounded)
-        ctx.free = free
+        # Computed once for rows that share scores and bounds.
+        distinct, limits = torch.broadcast_tensors(share_rows(rows, 1), share_rows(bounds, 1))
+        allowed = distinct > -math.inf
+        p, bounded = solve(distinct, torch.where(allowed, limits, 0))
+        p, ctx.free = p.expand_as(rows), free
+        ctx.save_for_backward(p, (bounded & allowed).expand_as(rows))
         return p
 
     @staticmethod
@@ -171,14 +170,6 @@ class _Bounded(torch.autograd.Function):
         # Both are measured from the mean of γ over the parts that are free.
         distance = grads[0] - (weights * grads[0]).sum(-1, keepdim=True) / total.clamp(min=1e-300)
         return weights * distance, torch.where(bounded & (total > 0), distance, 0), None, None
-
-
-def _shared(solve: Solver, rows: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities and which of them are bounded, computed once for rows that share scores and bounds."""
-    distinct, limits = torch.broadcast_tensors(share_rows(rows, 1), share_rows(bounds, 1))
-    allowed = distinct > -math.inf
-    p, bounded = solve(distinct, torch.where(allowed, limits, 0))
-    return p.expand_as(rows), (bounded & allowed).expand_as(rows)
 
 
 def _clipped(rows: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:

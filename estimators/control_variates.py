@@ -17,8 +17,7 @@ from .base import Evaluations, UnbiasedEstimator
 from .factorised import conditional_race, gumbels, log_probabilities, moving_categories
 from .surrogates import Loss, evaluate, upstream_gradient, with_gradient
 
-LEARNING_RATE = 0.01
-"""Of Adam on η, log τ and the network, as in the authors' code."""
+LEARNING_RATE = 0.01  # of Adam on η, log τ and the network, as in the authors' code
 
 
 class ControlSettings(nn.Module):

@@ -127,12 +127,7 @@ class LocalExpectation(
 def with_one_changed(loss: Loss, oracle: FactorisedOracle, scores: Tensor, samples: Tensor, losses: Tensor) -> Tensor:
     """``L(z^{i→c})``, float64 ``[N, *batch, *event]``, as the distance from ``L(z)``: a large offset does not cancel.
 
-    Args:
-        loss: the loss.
-        oracle: independent categories.
-        scores: ``[*batch, *event]``; a part of probability 0 is never shown to the loss, and has distance 0.
-        samples: ``[N, *batch, *event]``.
-        losses: of the samples, float64 ``[N, *batch]``.
+    A part of probability 0 is never shown to the loss, and has distance 0. The losses are those of the samples, in float64.
     """
     parts = samples.shape[-1]
     categories = math.prod(scores.shape[losses.ndim - 1 : -1])
@@ -186,19 +181,13 @@ class Rodeo(UnbiasedEstimator[FactorisedOracle], name="rodeo", references=("shi2
     def surrogate(self, loss: Loss, oracle: FactorisedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         samples = oracle.sample(scores, self.num_samples, generator=generator)
         losses, slopes = with_slopes(self.name, loss, samples, oracle.event_ndim)
-        estimate = self._estimate(oracle, log_probabilities(oracle, scores.detach()).exp(), (samples, losses.detach(), slopes))
-        return with_estimate(losses.mean(0), oracle, scores, estimate)
-
-    def _estimate(self, oracle: FactorisedOracle, p: Tensor, seen: tuple[Tensor, ...]) -> Tensor:
-        """``[*batch, *event]`` from probabilities of that shape, and samples, losses, slopes ``[N, ...]``."""
-        samples, losses, slopes = (values.double() for values in seen)
-        event = tuple(range(-oracle.event_ndim, 0))
+        p, slopes = log_probabilities(oracle, scores.detach()).exp(), slopes.double()
         others = (slopes.sum(0) - slopes) / (self.num_samples - 1)
-        score = samples - p
+        score = samples.double() - p
         within = (others * score).sum(-1, keepdim=True)
-        across = within.sum(event, keepdim=True)
-        values = unsqueeze_event(losses, oracle.event_ndim)
+        across = within.sum(tuple(range(-oracle.event_ndim, 0)), keepdim=True)
+        values = unsqueeze_event(losses.detach().double(), oracle.event_ndim)
         controlled = values - self.alpha * across
         baseline = (controlled.sum(0) - controlled) / (self.num_samples - 1)
         control = softmax_product(p, others) + (within - 2 * across) * score
-        return ((values - baseline) * score + self.beta * control).mean(0)
+        return with_estimate(losses.mean(0), oracle, scores, ((values - baseline) * score + self.beta * control).mean(0))

@@ -135,7 +135,11 @@ def oscarmax(scores: Tensor, strength: float = 1.0, *, magnitudes: bool = True) 
         signs = torch.where(finite < 0, -1.0, 1.0).to(finite) if magnitudes else torch.ones_like(finite)
         order = torch.where(allowed, signs * finite, -math.inf).sort(dim=-1, descending=True, stable=True).indices
         among, signs = allowed.gather(-1, order), signs.gather(-1, order)
-        lowered = _lowered(signs * finite.gather(-1, order), among, strength)
+        # Each value less λ times the number of smaller ones; a forbidden one goes below all others, where nothing joins it.
+        smaller = among.sum(-1, keepdim=True) - 1 - torch.arange(among.shape[-1], device=among.device)
+        lowered = signs * finite.gather(-1, order) - strength * smaller.to(finite.dtype)
+        least = torch.where(among, lowered, math.inf).amin(-1, keepdim=True)
+        lowered = torch.where(among, lowered, torch.where(least < math.inf, least, 0) - 1)
         level = _decreasing(lowered)
         groups = _groups(level, among, 1e-12 * lowered.abs().amax(-1, keepdim=True))
         means = _averages(lowered, groups)
@@ -214,15 +218,6 @@ def _crossing(places: Tensor, values: Tensor, level: float) -> Tensor:
     rise, run = right_value - left_value, right - left
     slope = torch.where((rise > 0) & (rise < math.inf), run / rise.clamp(min=1e-300), 1)
     return torch.where(left > -math.inf, left + (level - left_value) * slope, right - (right_value - level))
-
-
-def _lowered(sorted_values: Tensor, among: Tensor, strength: float) -> Tensor:
-    """Each value less λ times the number of smaller ones; what is not among them goes below all others, where nothing joins it."""
-    place = torch.arange(sorted_values.shape[-1], device=among.device)
-    smaller = (among.sum(-1, keepdim=True) - 1 - place).to(sorted_values.dtype)
-    lowered = sorted_values - strength * smaller
-    least = torch.where(among, lowered, math.inf).amin(-1, keepdim=True)
-    return torch.where(among, lowered, torch.where(least < math.inf, least, 0) - 1)
 
 
 def _decreasing(z: Tensor) -> Tensor:

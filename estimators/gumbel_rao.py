@@ -19,17 +19,11 @@ from .surrogates import with_backward
 
 @dataclass(frozen=True)
 class Race:
-    """An exact sample as the winner of a Gumbel race.
+    """An exact sample as the winner of a Gumbel race."""
 
-    Attributes:
-        log_probs: float64 ``[*batch, *event]``.
-        sample: the winner, float64 ``[*batch, *event]``.
-        draw: Gumbel noise without conditions, ``[*batch, *event]``.
-    """
-
-    log_probs: Tensor
-    sample: Tensor
-    draw: Callable[[], Tensor]
+    log_probs: Tensor  # float64 [*batch, *event]
+    sample: Tensor  # the winner, float64 [*batch, *event]
+    draw: Callable[[], Tensor]  # Gumbel noise without conditions, [*batch, *event]
 
     def relaxed(self, count: int, temperature: float, log_probs: Tensor | None = None) -> PullBack:
         """The mean of ``J_τ(x) = (diag y − y yᵀ)/τ`` with ``y = softmax(x/τ)``, as a product, over races ``x`` that the sample won.
@@ -37,8 +31,11 @@ class Race:
         Other log-probabilities than those of the sample are taken where given.
         """
         log_probs = self.log_probs if log_probs is None else log_probs
-        # One at a time: intermediate results for all of them would not fit the caches.
-        points = [self._relaxed(log_probs, temperature) for _ in range(count)]
+        points = []
+        for _ in range(count):  # one at a time: intermediate results for all of them would not fit the caches
+            # The winner has weight 1 and the others less, so that no maximum need be taken out.
+            weights = _behind(log_probs, self.sample, self.draw()).mul_(-1 / temperature).exp_()
+            points.append(weights.div_(weights.sum(-1, keepdim=True)))
 
         def product(gamma: Tensor) -> Tensor:
             total = torch.zeros_like(gamma)
@@ -47,11 +44,6 @@ class Race:
             return total / (count * temperature)
 
         return product
-
-    def _relaxed(self, log_probs: Tensor, temperature: float) -> Tensor:
-        # The winner has weight 1 and the others less, so that no maximum need be taken out.
-        weights = _behind(log_probs, self.sample, self.draw()).mul_(-1 / temperature).exp_()
-        return weights.div_(weights.sum(-1, keepdim=True))
 
 
 class ExactSampleForward(PathwiseEstimator[FactorisedOracle]):

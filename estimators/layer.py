@@ -27,8 +27,7 @@ from .surrogates import Loss
 
 Evaluation = Literal["argmax", "relaxed"]
 
-OWN, EVALUATION, COPY, LOADED = range(4)
-"""Purposes that a seed is split for."""
+OWN, EVALUATION, COPY, LOADED = range(4)  # purposes that a seed is split for
 
 
 def _split(seed: int, *key: int) -> int:
@@ -43,21 +42,7 @@ def _rank() -> int:
     return rank if worker is None else _split(worker.seed, rank)
 
 
-def _generator_of(seed: Any) -> torch.Generator:
-    """The generator of a layer with that ``seed=``."""
-    if isinstance(seed, torch.Generator):
-        return seed
-    try:
-        number = int(torch.randint(2**62, (), device="cpu")) if seed is None else operator.index(seed)
-    except TypeError:
-        raise ValueError(
-            f"`StructuredLayer` got seed={seed!r}; expected an integer, a torch.Generator, or None for a seed from torch's global generator"
-        ) from None
-    return torch.Generator("cpu").manual_seed(_split(number, OWN))
-
-
-COPIES: WeakKeyDictionary[torch.Generator, int] = WeakKeyDictionary()
-"""Number of copies of the layers that draw from a generator."""
+COPIES: WeakKeyDictionary[torch.Generator, int] = WeakKeyDictionary()  # number of copies of the layers that draw from a generator
 
 
 @dataclasses.dataclass(eq=False)
@@ -124,7 +109,14 @@ class StructuredLayer(nn.Module):
             raise ValueError(f"{reason}; choose another pair")
         self.oracle: Oracle = structures
         self.evaluation = evaluation
-        self.generator = _generator_of(seed)
+        try:
+            number = (
+                0 if isinstance(seed, torch.Generator) else operator.index(torch.randint(2**62, (), device="cpu") if seed is None else seed)
+            )
+        except TypeError:
+            text = "an integer, a torch.Generator, or None for a seed from torch's global generator"
+            raise ValueError(f"`StructuredLayer` got seed={seed!r}; expected {text}") from None
+        self.generator = seed if isinstance(seed, torch.Generator) else torch.Generator("cpu").manual_seed(_split(number, OWN))
         self.estimator: Estimator[Any] = chosen.prepared(structures, event_shape, self.generator)
         self.learnt = nn.ModuleDict({name: value for name, value in _options(self.estimator).items() if isinstance(value, nn.Module)})
         if self.estimator is not chosen and torch.get_default_device().type != "meta":
@@ -242,7 +234,14 @@ class StructuredLayer(nn.Module):
         seen = Seen()
         if isinstance(theta, Tensor) and theta.requires_grad:
             theta = theta.view_as(theta)
-            theta.register_hook(lambda estimate: self._keep_estimates(seen, estimate))
+
+            def keep_estimates(estimate: Tensor) -> None:
+                if seen.estimates is NOTHING:  # once for each call, whenever its gradient comes
+                    seen.estimates = estimate.detach().reshape(-1, *self._event(estimate)).clone()
+                    if not any(seen is other for other in self._seen):
+                        self._seen.append(Seen(estimates=seen.estimates))
+
+            theta.register_hook(keep_estimates)
         return theta, seen
 
     def _keep(self, seen: Seen | None, value: Tensor = NOTHING) -> None:
@@ -250,14 +249,6 @@ class StructuredLayer(nn.Module):
         if seen is not None:
             seen.values = value.detach().flatten().clone()
             self._seen.append(seen)
-
-    def _keep_estimates(self, seen: Seen, estimate: Tensor) -> None:
-        """Once for each call, whenever its gradient comes."""
-        if seen.estimates is NOTHING:
-            rows = estimate.detach().reshape(-1, *estimate.shape[estimate.ndim - self.oracle.event_ndim :])
-            seen.estimates = rows.clone()
-            if not any(seen is other for other in self._seen):
-                self._seen.append(Seen(estimates=seen.estimates))
 
     def _observe(self) -> None:
         while self._seen:

@@ -21,8 +21,7 @@ HIDDEN = 16
 
 FIT_SAMPLES, FIT_STEPS, FIT_RATE = 64, 100, 0.05
 
-FIT_GAIN = 1e-9
-"""By which share of the error a step must be better than all before it: less is rounding."""
+FIT_GAIN = 1e-9  # share of the error by which a step must be better than all before it: less is rounding
 
 
 @dataclass(frozen=True)

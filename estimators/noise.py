@@ -136,10 +136,7 @@ class SumOfGamma(Noise):
 
 
 NOISES: dict[str, type[Noise]] = {"gumbel": Gumbel, "normal": Normal, "sum_of_gamma": SumOfGamma}
-"""The classes of noise by their names."""
-
 AnyNoise = Annotated[Noise, "a noise: gumbel, normal or sum_of_gamma"]
-
 AnySmoothNoise = Annotated[SmoothNoise, "a noise of known density: gumbel or normal"]
 
 
@@ -155,17 +152,10 @@ def make_noise(text: str) -> Noise:
     return noise
 
 
-INTERVALS = 2048
-"""Spacing of the table, in the logit of the probability; the relative error of a quantile is below 1e-8."""
-
-MOST_TERMS = 200
-"""A table takes seconds then; its cost grows with the square."""
-
-ENDS = (-37.5, 36.8)
-"""Logits of the table: just beyond those of 2⁻⁵⁴ and of 1 − 2⁻⁵³."""
-
-NEWTON = 4
-"""Steps from a coarse interpolation to the quantiles of the table: a fifth would change nothing."""
+INTERVALS = 2048  # of the table, in the logit of the probability; the relative error of a quantile is below 1e-8
+MOST_TERMS = 200  # a table takes seconds then; its cost grows with the square
+ENDS = (-37.5, 36.8)  # logits of the table: just beyond those of 2⁻⁵⁴ and of 1 − 2⁻⁵³
+NEWTON = 4  # steps from a coarse interpolation to the quantiles of the table: a fifth would change nothing
 
 
 def gamma_sum_quantile(uniform: Tensor, shape: float, terms: int) -> Tensor:
@@ -196,7 +186,16 @@ def _table(shape: float, terms: int, device: torch.device) -> Tensor:
     """Coefficients [intervals, 4] of cubics that meet the log-quantile and its derivative at both ends of an interval."""
     law = _Law(shape, terms)
     logits = np.linspace(*ENDS, INTERVALS + 1)
-    values = law.log_quantiles(logits)
+    lowest = (ENDS[0] - 2 - np.log(law.at_most[0] or 1.0) + law.special.gammaln(law.least + 1)) / law.least
+    lowest = min(lowest, np.log(law.mean) - 1)
+    log_x = np.union1d(np.linspace(lowest, np.log(law.mean), 300), np.log(np.linspace(law.mean * 1e-2, law.last, 500)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        known = law.logit(log_x)[0]
+    usable = np.isfinite(known)
+    values = np.interp(logits, known[usable], log_x[usable])
+    for _ in range(NEWTON):
+        value, slope = law.logit(values)
+        values = values + (logits - value) / slope
     slopes = (ENDS[1] - ENDS[0]) / INTERVALS / law.logit(values)[1]
     rise = values[1:] - values[:-1]
     third, last = 3 * rise - 2 * slopes[:-1] - slopes[1:], slopes[:-1] + slopes[1:] - 2 * rise
@@ -234,20 +233,6 @@ class _Law:
         poisson = np.exp(np.outer(log_x, self.places[near]) - x[:, None] - self.factorials[near])
         above = self.special.gammaincc(self.least, x) + poisson @ self.above[near]
         return np.stack([poisson @ self.at_most[near], above, poisson @ self.densities[near]])
-
-    def log_quantiles(self, logits: Any) -> Any:
-        """Newton's method, from an interpolation."""
-        lowest = (ENDS[0] - 2 - np.log(self.at_most[0] or 1.0) + self.special.gammaln(self.least + 1)) / self.least
-        lowest = min(lowest, np.log(self.mean) - 1)
-        log_x = np.union1d(np.linspace(lowest, np.log(self.mean), 300), np.log(np.linspace(self.mean * 1e-2, self.last, 500)))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            known = self.logit(log_x)[0]
-        usable = np.isfinite(known)
-        result = np.interp(logits, known[usable], log_x[usable])
-        for _ in range(NEWTON):
-            value, slope = self.logit(result)
-            result = result + (logits - value) / slope
-        return result
 
 
 def _mixture(shape: float, terms: int) -> Any:

@@ -13,7 +13,7 @@ from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.options import Count, Positive
 from .base import Evaluations, O, PathwiseEstimator, Relaxation
-from .noise import AnyNoise, AnySmoothNoise, Gumbel, Normal, SmoothNoise
+from .noise import AnyNoise, AnySmoothNoise, Gumbel, Normal
 from .straight_through import marginals_at
 from .surrogates import expand_samples, moving_parts, straight_through, with_backward
 
@@ -145,7 +145,8 @@ class MeanOfPerturbed(PathwiseEstimator[Oracle]):
     """Forward ``y = (1/M) Σ z_m`` with ``z_m = argmax θ_m``, θ_m noisy scores; backward ``ĝ = (1/M) Σ ⟨z_m − b_m, γ(y)⟩ s_m``.
 
     ``s_m`` is the derivative in θ of minus the log-density of θ_m. Its mean is 0, so that a control variate b that does not depend on the
-    noise of z_m changes the variance alone. A subclass says how scores are perturbed and what their score is.
+    noise of z_m changes the variance alone. A subclass says how scores are perturbed and what their score is, by normal noise if it has no
+    option ``noise``.
     """
 
     sigma: float
@@ -162,9 +163,6 @@ class MeanOfPerturbed(PathwiseEstimator[Oracle]):
             raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected at least 2, the others are the control variate")
 
     @abc.abstractmethod
-    def _noise(self) -> SmoothNoise: ...
-
-    @abc.abstractmethod
     def _perturbed(self, scores: Tensor, noise: Tensor) -> Tensor:
         """θ_m in float64, which the oracle gets in the dtype of the scores."""
 
@@ -179,7 +177,7 @@ class MeanOfPerturbed(PathwiseEstimator[Oracle]):
     def structure(self, oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         sample_dim = scores.ndim - oracle.event_ndim
         theta = expand_samples(scores.detach(), self.num_samples, oracle.event_ndim)
-        noise = self._noise().draw(oracle, theta, generator=generator)
+        noise = getattr(self, "noise", Normal()).draw(oracle, theta, generator=generator)
         structures = oracle.argmax(self._perturbed(theta, noise).to(scores.dtype))
         mean = structures.mean(sample_dim)
         moving = moving_parts(mean, scores, oracle)
@@ -235,9 +233,6 @@ class PerturbedOptimizer(MeanOfPerturbed, name="perturbed_optimizer", references
     noise: AnySmoothNoise = Normal()
     control_variate: ControlVariate = "leave_one_out"
 
-    def _noise(self) -> SmoothNoise:
-        return self.noise
-
     def _perturbed(self, scores: Tensor, noise: Tensor) -> Tensor:
         return scores + self.sigma * noise
 
@@ -265,9 +260,6 @@ class MultiplicativePerturbation(MeanOfPerturbed, name="perturbed_multiplicative
     sigma: Positive = 1.0
     num_samples: Count = 10
     control_variate: ControlVariate = "leave_one_out"
-
-    def _noise(self) -> SmoothNoise:
-        return Normal()
 
     def _perturbed(self, scores: Tensor, noise: Tensor) -> Tensor:
         return scores * (self.sigma * noise - self.sigma**2 / 2).exp()

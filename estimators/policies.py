@@ -19,21 +19,13 @@ from .surrogates import Loss, carry, evaluate
 
 @dataclass(frozen=True)
 class Walks:
-    """Samples of a policy with what is known of them, without gradients.
-
-    Attributes:
-        oracle: the policy's oracle.
-        scores: ``[*batch, *event]``.
-        log_probs: ``log π(a|s)``, ``[*batch, *event]``.
-        samples: ``[N, *batch, *event]``.
-        losses: ``[N, *batch]``.
-    """
+    """Samples of a policy, without gradients."""
 
     oracle: PolicyOracle
-    scores: Tensor
-    log_probs: Tensor
-    samples: Tensor
-    losses: Tensor
+    scores: Tensor  # [*batch, *event]
+    log_probs: Tensor  # log π(a|s), [*batch, *event]
+    samples: Tensor  # [N, *batch, *event]
+    losses: Tensor  # [N, *batch]
 
     @property
     def event(self) -> tuple[int, ...]:

@@ -46,33 +46,21 @@ class StepEnumerated(StepScoreFunction):
         structures = listed.reshape(-1, *[1] * len(batch), *walks.event).expand(-1, *batch, *walks.event)
         losses = evaluate(loss, structures, oracle.event_ndim).detach().movedim(0, -1)
         log_law = oracle.log_prob(structures, walks.scores).movedim(0, -1)
-        weights = self._action_weights(walks.log_probs).flatten(len(batch))
-        space = _Space(listed.flatten(1), walks.steps.flatten(), losses, log_law, weights)
-        samples = walks.samples.flatten(len(batch) + 1)
-        return walks.per_part(torch.stack([space.mean_loss(samples, step) for step in range(walks.decisions)], -1))
+        action_weights = self._action_weights(walks.log_probs).flatten(len(batch))
+        rows, steps, samples = listed.flatten(1), walks.steps.flatten(), walks.samples.flatten(len(batch) + 1)
 
+        def mean_loss(step: int) -> Tensor:
+            """The weighted mean over the structures that begin as the samples [N, *batch, parts] do before a step: [N, *batch]."""
+            shared = samples @ (rows * (steps < step)).mT == step
+            law = torch.where(shared, log_law, -math.inf)
+            top = law.amax(-1, keepdim=True)
+            weights = (law - torch.where(top > -math.inf, top, 0)).exp() * (action_weights @ (rows * (steps == step)).mT)
+            total = weights.sum(-1)
+            # As distances from one loss, so that a large offset does not cancel.
+            excess = (weights * (losses - losses[..., :1])).sum(-1)
+            return losses[..., 0] + torch.where(total > 0, excess / torch.where(total > 0, total, 1), 0)
 
-@dataclass(frozen=True)
-class _Space:
-    """All structures [s, parts], the step of every part, and per batch row: losses [*batch, s], log-law, weights [*batch, parts]."""
-
-    structures: Tensor
-    steps: Tensor
-    losses: Tensor
-    log_law: Tensor
-    weights: Tensor
-
-    def mean_loss(self, samples: Tensor, step: int) -> Tensor:
-        """The weighted mean over the structures that begin as the samples [N, *batch, parts] do before a step: [N, *batch]."""
-        before = self.structures * (self.steps < step)
-        shared = samples @ before.mT == step
-        log_law = torch.where(shared, self.log_law, -math.inf)
-        top = log_law.amax(-1, keepdim=True)
-        weights = (log_law - torch.where(top > -math.inf, top, 0)).exp() * (self.weights @ (self.structures * (self.steps == step)).mT)
-        total = weights.sum(-1)
-        # As distances from one loss, so that a large offset does not cancel.
-        excess = (weights * (self.losses - self.losses[..., :1])).sum(-1)
-        return self.losses[..., 0] + torch.where(total > 0, excess / torch.where(total > 0, total, 1), 0)
+        return walks.per_part(torch.stack([mean_loss(step) for step in range(walks.decisions)], -1))
 
 
 @dataclass(frozen=True)
@@ -121,8 +109,7 @@ class StepOptimal(StepEnumerated, name="step_optimal", references=("greensmith20
         return (chances @ others).square() + chances.square() @ others
 
 
-WARM_UP = 64
-"""Samples from which the means of states are fitted."""
+WARM_UP = 64  # samples from which the means of states are fitted
 
 
 @dataclass(frozen=True)

@@ -21,17 +21,11 @@ from .surrogates import Loss, carry, evaluate, with_gradient
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """Samples that several updates go over.
+    """Samples that several updates go over."""
 
-    Attributes:
-        samples: ``[N, *batch, *event]``, drawn at the old scores.
-        advantages: ``[N, *batch]``, ``R = L(z) − b``: what is minimised.
-        log_probs: at the old scores, of every sample ``[N, *batch]`` or of every action ``[*batch, *event]``.
-    """
-
-    samples: Tensor
-    advantages: Tensor
-    log_probs: Tensor
+    samples: Tensor  # [N, *batch, *event], drawn at the old scores
+    advantages: Tensor  # [N, *batch], R = L(z) − b: minimised
+    log_probs: Tensor  # at the old scores, of every sample [N, *batch] or of every action [*batch, *event]
 
 
 S = TypeVar("S", bound=SamplingOracle)

@@ -182,32 +182,24 @@ class AntitheticPairs(UnbiasedEstimator[SamplingOracle], name="antithetic_pairs"
 
 
 class Recorded(RowGenerator):
-    """Serves the uniforms of another generator, and keeps them."""
-
-    source: torch.Generator
-    drawn: list[Tensor]
+    """Gives the uniforms of another generator, and keeps them."""
 
     def __new__(cls, source: torch.Generator) -> Recorded:
         return super().__new__(cls, source.device)  # type: ignore[call-arg]  # torch's stub does not know the device
 
     def __init__(self, source: torch.Generator) -> None:
-        self.source, self.drawn = source, []
+        self.source, self.drawn = source, list[Tensor]()
 
     def uniforms(self, rows: int, width: int, device: torch.device) -> Tensor:
         self.drawn.append(random_uniform((rows,), (width,), generator=self.source, device=device))
         return self.drawn[-1]
 
 
-class Opposite(RowGenerator):
-    """Serves ``1 − 2⁻⁵³ − u`` for the uniforms that another one served, in their order: multiples of 2⁻⁵³ below 1, as they are."""
+class Opposite(Recorded):
+    """Gives ``1 − 2⁻⁵³ − u`` for the uniforms that another one gave, in their order: multiples of 2⁻⁵³ below 1, as they are."""
 
-    waiting: list[Tensor]
-
-    def __new__(cls, recorded: Recorded) -> Opposite:
-        return super().__new__(cls, recorded.device)  # type: ignore[call-arg]  # torch's stub does not know the device
-
-    def __init__(self, recorded: Recorded) -> None:
-        self.waiting = list(recorded.drawn)
+    def __init__(self, source: Recorded) -> None:
+        self.waiting = list(source.drawn)
 
     def uniforms(self, rows: int, width: int, device: torch.device) -> Tensor:
         return (1 - 2.0**-53) - self.waiting.pop(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -98,22 +98,18 @@ class InnerDescent(Estimator[O]):
             losses = evaluate(loss, leaf, oracle.event_ndim)
             return losses, upstream_gradient(self.name, losses, leaf)
 
-
-class ProjectedDescent(InnerDescent[O]):
-    """``x_{t+1} = P(x_t − η γ(x_t))``, with the Euclidean projection on the marginal polytope."""
-
-    def _travel(self, loss: Loss, oracle: ProjectionOracle, start: Tensor, moving: Tensor) -> tuple[Tensor, Tensor]:
-        """The losses at the start, and ``x_0 − x_T``."""
+    def _travel(self, loss: Loss, oracle: Any, start: Tensor, moving: Tensor) -> tuple[Tensor, Tensor]:
+        """The losses at the start, and ``x_0 − x_T`` of ``x_{t+1} = P(x_t − η γ(x_t))``, P the projection on the marginal polytope."""
         values, point = [], start
         for _ in range(self.inner_steps):
-            losses, gamma = self._value_and_gamma(loss, oracle, point)  # type: ignore[arg-type]
+            losses, gamma = self._value_and_gamma(loss, oracle, point)
             values.append(losses)
             point = nearest_point(oracle, point - self.step_size * gamma, moving)
         return values[0], torch.where(moving, start - point, 0)
 
 
 @dataclass(frozen=True)
-class SPIGOTSteps(ProjectedDescent[ProjectionOracle], name="spigot_steps", references=("mihaylova2020understanding",)):
+class SPIGOTSteps(InnerDescent[ProjectionOracle], name="spigot_steps", references=("mihaylova2020understanding",)):
     """SPIGOT with several steps: ``z_0 = argmax θ``, ``z_{t+1} = P(z_t − η γ(z_t))``, ``ĝ = z_0 − z_T``. Biased; deterministic.
 
     With one step it is `SPIGOT`. A small step at a vertex follows the cone of feasible directions, and so does each one after it: in the
@@ -131,8 +127,7 @@ class SPIGOTSteps(ProjectedDescent[ProjectionOracle], name="spigot_steps", refer
     inner_steps: Count = 5
 
     def evaluations(self) -> Evaluations:
-        steps = self.inner_steps
-        return Evaluations(losses=steps, loss_gradients=steps, argmax=1, projections=steps)
+        return Evaluations(losses=self.inner_steps, loss_gradients=self.inner_steps, argmax=1, projections=self.inner_steps)
 
     def surrogate(self, loss: Loss, oracle: ProjectionOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         best = oracle.argmax(scores)
@@ -141,7 +136,7 @@ class SPIGOTSteps(ProjectedDescent[ProjectionOracle], name="spigot_steps", refer
 
 
 @dataclass(frozen=True)
-class SPIGOTCE(ProjectedDescent[_MarginalsAndProjections], name="spigot_ce", references=("mihaylova2020understanding",)):
+class SPIGOTCE(InnerDescent[_MarginalsAndProjections], name="spigot_ce", references=("mihaylova2020understanding",)):
     """SPIGOT for the cross-entropy: forward ``z = argmax θ``, backward ``ĝ = μ(θ) − P(μ(θ) − η γ(μ))``. Biased; deterministic.
 
     The descent starts at the marginals, where the cross-entropy to a target distribution has the gradient ``μ − target``; with several
@@ -158,8 +153,9 @@ class SPIGOTCE(ProjectedDescent[_MarginalsAndProjections], name="spigot_ce", ref
     needs = (MarginalOracle, ProjectionOracle)
 
     def evaluations(self) -> Evaluations:
-        steps = self.inner_steps
-        return Evaluations(losses=steps + 1, loss_gradients=steps, argmax=1, marginals=1, projections=steps)
+        return Evaluations(
+            losses=self.inner_steps + 1, loss_gradients=self.inner_steps, argmax=1, marginals=1, projections=self.inner_steps
+        )
 
     def surrogate(self, loss: Loss, oracle: _MarginalsAndProjections, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         best = oracle.argmax(scores)
@@ -190,8 +186,7 @@ class SPIGOTEG(InnerDescent[MarginalOracle], name="spigot_eg", references=("miha
     """
 
     def evaluations(self) -> Evaluations:
-        steps = self.inner_steps
-        return Evaluations(losses=steps + 1, loss_gradients=steps, argmax=1, marginals=steps + 1)
+        return Evaluations(losses=self.inner_steps + 1, loss_gradients=self.inner_steps, argmax=1, marginals=self.inner_steps + 1)
 
     def surrogate(self, loss: Loss, oracle: MarginalOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         best = oracle.argmax(scores)

@@ -6,8 +6,6 @@ learns nothing. None of them is in the registry of estimators, whose entries see
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
@@ -17,18 +15,11 @@ from torch import Tensor
 
 from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle, RelaxedOracle
 from ..oracles.options import Count, Positive
+from . import supervised
 from .base import Estimator, Evaluations
 from .noise import AnyNoise, Gumbel
 from .relaxations import smoothed_maximum
-from .supervised import (
-    PerturbedFenchelYoung,
-    crf_loss,
-    fenchel_young,
-    margin_perceptron,
-    margin_sparsemap_loss,
-    sparsemap_loss,
-    structured_perceptron,
-)
+from .supervised import crf_loss, margin_perceptron, margin_sparsemap_loss, sparsemap_loss, structured_perceptron
 from .surrogates import Loss, evaluate, with_gradient
 
 
@@ -51,13 +42,7 @@ class Supervised(Estimator[Any]):
 
     def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
         """``[*batch]``: how far scores are from a structure; the options are those of the loss."""
-        options = {name: value for name, value in vars(self).items() if name in _parameters(self.measured)}
-        return self.measured(oracle, scores, gold, **options)
-
-
-@functools.cache
-def _parameters(loss: Callable[..., Tensor]) -> frozenset[str]:
-    return frozenset(inspect.signature(loss).parameters)
+        return self.measured(oracle, scores, gold, **vars(self))
 
 
 @dataclass(frozen=True)
@@ -133,7 +118,7 @@ class PerturbedFenchelYoungTraining(Supervised, name="perturbed_fenchel_young", 
         return Evaluations(losses=1, argmax=self.num_samples, perturbations=self.num_samples)
 
     def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
-        return PerturbedFenchelYoung(self.num_samples, self.noise)(oracle, scores, gold, generator=generator)
+        return supervised.PerturbedFenchelYoung(self.num_samples, self.noise)(oracle, scores, gold, generator=generator)
 
 
 @dataclass(frozen=True)
@@ -155,7 +140,7 @@ class DifferentiableDPLoss(Supervised, name="differentiable_dp_loss", references
         if self.omega == "entropy":
             return crf_loss(oracle, scores, gold)
         wide = scores.double()  # A small difference of large numbers.
-        return fenchel_young(smoothed_maximum(oracle, wide, self.omega), 0.0, oracle.score(gold, wide)).to(scores.dtype)
+        return supervised.fenchel_young(smoothed_maximum(oracle, wide, self.omega), 0.0, oracle.score(gold, wide)).to(scores.dtype)
 
 
 @dataclass(frozen=True)
@@ -172,11 +157,6 @@ class Frozen(Estimator[Any], name="frozen"):
         return with_gradient(losses, scores, torch.zeros_like(scores))
 
 
-SUPERVISED: dict[str, type[Estimator[Any]]] = {
-    kind.name: kind
-    for kind in (
-        *(ConditionalRandomField, Perceptron, MarginPerceptron, SparseMAPLoss, MarginSparseMAP, PerturbedFenchelYoungTraining),
-        *(DifferentiableDPLoss, Frozen),
-    )
-}
+_KINDS: list[type[Estimator[Any]]] = [*Supervised.__subclasses__(), Frozen]
+SUPERVISED = {kind.name: kind for kind in _KINDS}
 """What `make_estimator` builds besides the estimators: ways of training that know the true structures, or nothing of them."""

@@ -56,14 +56,7 @@ class of_indices:  # noqa: N801 - is called like a function
 
 
 class OfStructures:
-    """A loss of indices as one of structures, which hands on their indices; whatever else it has is its own.
-
-    Estimators get every loss that takes indices like this: the loss of whatever form of sample is at hand.
-
-    Args:
-        loss: of indices.
-        oracle: of the structures.
-    """
+    """A loss of indices as one of structures, with its other attributes. Estimators get every loss of indices like this."""
 
     takes_indices: ClassVar[bool] = False
 
@@ -78,12 +71,7 @@ class OfStructures:
 
 
 class LossInHalf:
-    """A loss of structures in half precision as one of float32: it gets what it asks for, and its values are averaged in float32.
-
-    Args:
-        loss: of structures, or of indices.
-        dtype: of the structures that it gets.
-    """
+    """A loss of structures in half precision as one of float32: it gets structures of its dtype, and its values are averaged in float32."""
 
     def __init__(self, loss: Any, dtype: torch.dtype) -> None:
         self.loss, self.dtype = loss, dtype

@@ -19,8 +19,7 @@ from .base import Evaluations, UnbiasedEstimator
 from .exact import ListedOracle
 from .surrogates import Loss, carry, evaluate
 
-CHUNK = 4096
-"""Structures that race at a time. A constant: the random numbers follow it."""
+CHUNK = 4096  # structures that race at a time; a constant, because the random numbers follow it
 
 MOST_STRUCTURES = 2**16
 """Structures that race, unless the option ``limit`` says otherwise: memory holds all of them. Of more, oracles draw the winners alone."""
@@ -47,20 +46,21 @@ class SetEstimator(UnbiasedEstimator[ListedOracle]):
         return not isinstance(oracle, DistinctSamplingOracle) or bool(oracle.count(event_shape) <= self.limit)
 
     def surrogate(self, loss: Loss, oracle: ListedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return self.from_set(loss, oracle, scores, self._drawn(oracle, scores, generator))
-
-    def _drawn(self, oracle: ListedOracle, scores: Tensor, generator: torch.Generator) -> DrawnSet:
-        if not self.lists(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :])) and isinstance(oracle, DistinctSamplingOracle):
-            return oracle.sample_distinct(scores, self.num_samples, generator=generator)
-        return draw_set(oracle, scores, self.num_samples, generator=generator)
+        listed = self.lists(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
+        return self.from_set(loss, oracle, scores, draw_set(oracle, scores, self.num_samples, listed=listed, generator=generator))
 
     @abc.abstractmethod
     def from_set(self, loss: Loss, oracle: ListedOracle, scores: Tensor, drawn: DrawnSet) -> Tensor:
         """The surrogate of a set that was drawn already."""
 
 
-def draw_set(oracle: ListedOracle, scores: Tensor, k: int, *, generator: torch.Generator) -> DrawnSet:
-    """k structures (all, where there are fewer), as those of the k largest ``log p(z) + Gumbel`` (Kool et al. 2019, section 2)."""
+def draw_set(oracle: ListedOracle, scores: Tensor, k: int, *, listed: bool = True, generator: torch.Generator) -> DrawnSet:
+    """k structures (all, where there are fewer), as those of the k largest ``log p(z) + Gumbel`` (Kool et al. 2019, section 2).
+
+    If not all structures are to be listed, an oracle that can draw without replacement does.
+    """
+    if not listed and isinstance(oracle, DistinctSamplingOracle):
+        return oracle.sample_distinct(scores, k, generator=generator)
     batch_dims = scores.ndim - oracle.event_ndim
     batch, event = tuple(scores.shape[:batch_dims]), tuple(scores.shape[batch_dims:])
     space = oracle.enumerate(event, dtype=scores.dtype, device=scores.device)
@@ -173,7 +173,9 @@ class SumAndSample(UnbiasedEstimator[_Ranked], name="sum_and_sample", references
         # 1 − q. Where the best were not drawn, they are no larger than the rest that they are taken off: no digits cancel.
         weight = (mass - (probabilities * missed).sum(0)).clamp(min=0).to(probabilities.dtype)
         weights = torch.cat([probabilities, weight.unsqueeze(0)])
-        baseline = self._baseline(losses[:-1], probabilities)
+        total = probabilities.sum(0)
+        centre = (probabilities * losses[:-1]).sum(0) / torch.where(total > 0, total, 1)
+        baseline = centre if self.centred else torch.zeros_like(total)
         excess = losses - baseline
         return carry(baseline + (weights * excess).sum(0), (weights * excess.detach() * log_probs).sum(0))
 
@@ -183,10 +185,7 @@ class SumAndSample(UnbiasedEstimator[_Ranked], name="sum_and_sample", references
         The mass ``[*batch]`` is 0 where nothing is outside; ``[k, *batch]`` are the best that were not drawn.
         """
         event = oracle.event_ndim
-        if isinstance(oracle, DistinctSamplingOracle):
-            drawn = oracle.sample_distinct(scores, self.k + 1, generator=generator)
-        else:
-            drawn = draw_set(oracle, scores, self.k + 1, generator=generator)
+        drawn = draw_set(oracle, scores, self.k + 1, listed=False, generator=generator)
         structures, log_probs = drawn.structures, drawn.log_probs.movedim(-1, 0)
         same = (structures.unsqueeze(1) == best).flatten(structures.ndim + 1 - event).all(-1)
         outside = ~same.any(1) & (log_probs > -math.inf)
@@ -195,18 +194,9 @@ class SumAndSample(UnbiasedEstimator[_Ranked], name="sum_and_sample", references
         mass = torch.where(outside.any(0), drawn.log_rest.exp() + (log_probs.exp() * outside).sum(0), 0)
         return torch.take_along_dim(structures, unsqueeze_event(first, event), 0), mass, missed
 
-    def _baseline(self, losses: Tensor, probabilities: Tensor) -> Tensor:
-        total = probabilities.sum(0)
-        if not self.centred:
-            return torch.zeros_like(total)
-        return (probabilities * losses).sum(0) / torch.where(total > 0, total, 1)
 
-
-RECURSION = 8
-"""The largest set whose 2^k subsets are gone through; beyond, the integral is cheaper."""
-
-ROWS = 1024
-"""Integrals of this many rows are computed at a time."""
+RECURSION = 8  # the largest set whose 2^k subsets are gone through; beyond, the integral is cheaper
+ROWS = 1024  # integrals of this many rows are computed at a time
 
 
 @dataclass(frozen=True)
