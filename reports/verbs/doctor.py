@@ -19,7 +19,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ...oracles.magnitudes import gibibytes
 from ...suites.text import number
 from .outcome import OK, REGRESSED, SOME_FAILED, sentences
 
@@ -184,6 +183,7 @@ def _gpu() -> Iterator[MachineCheck]:
     import torch
 
     from ...oracles.kernels import gpu
+    from ...oracles.magnitudes import gibibytes
 
     if not torch.cuda.is_available():
         unused = shutil.which("nvidia-smi") is not None
@@ -197,6 +197,7 @@ def _gpu() -> Iterator[MachineCheck]:
 
 
 def _processors() -> Iterator[MachineCheck]:
+    from ...oracles.magnitudes import gibibytes
     from ...suites.running.planning.plan import CORES
     from .run.launch import WORKER_BYTES
 
@@ -218,6 +219,8 @@ def _available_memory() -> int | None:
 
 
 def _disk() -> Iterator[MachineCheck]:
+    from ...oracles.magnitudes import gibibytes
+
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     advice = "free some space, or run with --out on another disk" if free < MIN_DISK else ""
