@@ -77,8 +77,7 @@ class _Verbs(TyperGroup):
                 fail(f"got the path {name!r}, whose name is not UTF-8; rename it, or use a symbolic link")
         if args[:1] == ["--version"] and args[1:]:
             fail(f"--version got {args[1]!r}; expected nothing after it")
-        found: list[str] = super().parse_args(ctx, args)
-        return found
+        return list(super().parse_args(ctx, args))
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)  # typer puts a verb with verbs of its own last

@@ -33,8 +33,7 @@ _METADATA_MANIFEST = b"structgrad_manifest"
 _PACKAGES = ("structgrad", "torch", "numpy", "scipy", "pandas")
 _SETTLED_ELSEWHERE = ("batch_size", "threads")
 
-Manifest = dict[str, Any]
-"""What a run was: plan, command, times, environment. JSON values only."""
+Manifest = dict[str, Any]  # plan, command, times and environment of a run, as JSON values
 
 
 def write(rows: pd.DataFrame | Iterable[Row], directory: Path, manifest: Mapping[str, Any]) -> Path:

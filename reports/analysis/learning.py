@@ -7,18 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...suites.learning import finding
 from ...suites.learning.arrays import Study
-from ...suites.learning.finding import (
-    Association,
-    PredictorResult,
-    Survival,
-    association,
-    chosen,
-    interquartile_mean,
-    measured,
-    predictor_result,
-    survival,
-)
 from ...suites.metrics import signed_label
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import best
@@ -57,7 +47,7 @@ def winner(study: Study, tasks: Sequence[str]) -> Winner | None:
     by_seed = scores.mean(0)
     found = best(by_seed)
     position = found.winner
-    score = mean(by_seed[position]) if len(tasks) == 1 else interquartile_mean(scores[:, position])
+    score = mean(by_seed[position]) if len(tasks) == 1 else finding.interquartile_mean(scores[:, position])
     others = sorted(set(range(len(names))) - {position}, key=lambda place: (place in found.tied, -by_seed[place].mean()))
     lead = (names[others[0]], mean(by_seed[position] - by_seed[others[0]])) if others else ()
     return Winner(names[position], score, tuple(names[rival] for rival in found.tied), len(others), by_seed.shape[1], *lead)
@@ -84,7 +74,7 @@ def _best(study: Study, tasks: Sequence[str], where: str) -> str:
     if exact is not None:
         values = some.outcome("accuracy" if len(tasks) == 1 else SCORE)[:, some.names.index(exact)]
         if np.isfinite(values).any(1).all():
-            score += f" (the exact gradient: {estimate(mean(values[0]) if len(tasks) == 1 else interquartile_mean(values))})"
+            score += f" (the exact gradient: {estimate(mean(values[0]) if len(tasks) == 1 else finding.interquartile_mean(values))})"
     lead = "" if found.lead.low is None else f" Its lead over {found.next} is {change(found.lead, 'difference')}."
     if not found.rivals:
         text = f"{found.name} is the only trained estimator: {score}."
@@ -104,20 +94,20 @@ def _best(study: Study, tasks: Sequence[str], where: str) -> str:
     return f"{where.replace('{}', plural(found.seeds, 'seed'))}{text} {time}"
 
 
-def times(study: Study, name: str, metric: str) -> Survival | None:
+def times(study: Study, name: str, metric: str) -> finding.Survival | None:
     """The times to the target of an estimator, over all tasks and seeds; None where there are none."""
     position = study.names.index(name)
     values, stopped = study.outcome(metric)[:, position].ravel(), study.censored.get(metric)
     censored = np.zeros(values.shape, bool) if stopped is None else stopped[:, position].ravel()
-    return survival(values, censored) if np.isfinite(values).any() else None
+    return finding.survival(values, censored) if np.isfinite(values).any() else None
 
 
 def prediction(study: Study, outcome: str = "accuracy") -> str:
     """Whether metrics of the gradient predict an outcome, as a sentence."""
-    named, candidates = signed_label(outcome), list(measured(study))
+    named, candidates = signed_label(outcome), list(finding.measured(study))
     if not candidates:
         return "Gradients were not measured (--gradients measures them)."
-    found = chosen([predictor_result(study, *candidate, outcome, "all") for candidate in candidates], outcome)
+    found = finding.chosen([finding.predictor_result(study, *candidate, outcome, "all") for candidate in candidates], outcome)
     if found is not None and found.confirmed:
         halves = f"Spearman {correlation(found.choice)} on the half that chose it, {correlation(found.confirmation)} on the other"
         return f"{_capital(predictor_name(found))} predicts {named}: {halves}."
@@ -125,7 +115,7 @@ def prediction(study: Study, outcome: str = "accuracy") -> str:
     if RECOMMENDING not in candidates:
         return none
     asked = _capital(f"{signed_label(RECOMMENDING[0])} at {RECOMMENDING[1]}, by which reports rank estimators,")
-    whole = association(study, *RECOMMENDING, outcome)
+    whole = finding.association(study, *RECOMMENDING, outcome)
     if whole.significant:
         return f"{asked} goes with {named}: Spearman {correlation(whole)}."
     return f"{none} {asked} is not: {correlation(whole)}."
@@ -135,12 +125,12 @@ def _capital(text: str) -> str:
     return text if text.startswith("ρ") else text[:1].upper() + text[1:]
 
 
-def predictor_name(found: PredictorResult) -> str:
+def predictor_name(found: finding.PredictorResult) -> str:
     """The name of a predictor with its entropy level."""
     return f"{signed_label(found.predictor)} at {found.stage}"
 
 
-def correlation(found: Association) -> str:
+def correlation(found: finding.Association) -> str:
     """A correlation with its interval, or why there is none."""
     shown = "" if found.pooled.value is None else coefficient(found.pooled)
     return ", ".join(filter(None, (shown, found.note)))

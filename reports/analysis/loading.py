@@ -36,8 +36,7 @@ class Loaded:
     @property
     def machine(self) -> dict[str, Any]:
         """The environment of its run."""
-        found: dict[str, Any] = self.manifest.get("environment", {})
-        return found
+        return dict(self.manifest.get("environment", {}))
 
     @property
     def is_published(self) -> bool:

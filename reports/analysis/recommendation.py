@@ -227,9 +227,8 @@ class _Search:
             return rows[scores == chosen]
         sized, event = sized_structure(self.wish.oracle)
         wanted = math.log(sized.count(event))
-        chosen = _nearest(rows, scores, wanted)
-        if chosen != self.wish.oracle:
-            asked = self.wish.oracle
+        chosen, asked = _nearest(rows, scores, wanted), self.wish.oracle
+        if chosen != asked:
             notes.append(
                 f"{asked} has {exponential(wanted)} structures; the nearest that was measured is {chosen}; "
                 f"{self._command(rows, asked)} measures it."

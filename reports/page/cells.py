@@ -74,7 +74,10 @@ def tabulate(
     compete. A table of many rows has filters of its columns that have several words, unless the keywords are other fields of `Table`.
     """
     titles = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[cell if isinstance(cell := row.get(name, EMPTY), TableCell) else plain(cell) for name in titles] for row in rows]
+    cells = [
+        [cell if isinstance(cell := row.get(name, EMPTY), TableCell) else TableCell(str(cell), str(cell)) for name in titles]
+        for row in rows
+    ]
     for name, cost in (costs or {}).items() if rows else ():
         place, least = titles.index(name), dict[Hashable, float]()
         paid = [cost(float(row[place].key)) if row[place].is_number else math.inf for row in cells]
@@ -86,11 +89,6 @@ def tabulate(
     several = [name for place, name in enumerate(titles) if name in _CHOSEN and len({row[place].text for row in cells}) > 1]
     filters = tuple((name, "") for name in _CHOSEN if name in several and len(rows) > _MANY)
     return Table(title, tuple((name, hints.get(name, "")) for name in titles), cells, **{"filters": filters, **keywords})
-
-
-def plain(value: object) -> TableCell:
-    """A word, sorted as it reads."""
-    return TableCell(str(value), str(value))
 
 
 def estimate_cell(found: Interval) -> TableCell:

@@ -105,10 +105,8 @@ def _error() -> Any:
     """The error of an average against its cost: a band between quartiles, and a large mark at one estimate."""
     log = alt.Scale(type="log", nice=False)
     shown = (("shown", "@error"), ("cost_shown", "@cost"), ("estimates", "estimates averaged"))
-    base, size = (
-        _chart(*shown, x=alt.X("cost:Q", scale=log, title="@cost")),
-        alt.condition("datum.estimates == 1", alt.value(90), alt.value(16)),
-    )
+    base = _chart(*shown, x=alt.X("cost:Q", scale=log, title="@cost"))
+    size = alt.condition("datum.estimates == 1", alt.value(90), alt.value(16))
     return _banded(base, log, "@error", ("low", "error", "high"), 380, size=size)
 
 

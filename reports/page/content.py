@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,7 @@ from ..analysis import answers, tables
 from ..bibliography import Entry
 from ..results import Manifest
 from . import sections
-from .cells import Table, plain_table
+from .cells import plain_table
 from .learning import LearningSection, learning_of, of_gradients
 
 PURPOSE = (
@@ -41,46 +40,8 @@ VERDICT_MEANING = {
 METRIC_MEANING = {name: sections.described(name) for name in METRICS}  # the meaning of all metrics
 
 
-class FailureLine(NamedTuple):
-    """The cells that failed for one reason, with the traceback."""
-
-    where: tuple[str, ...]
-    status: str
-    reason: str
-    traceback: str
-
-
-@dataclass(frozen=True)
-class Report:
-    """The content of a report, in its order."""
-
-    title: str
-    purpose: str
-    headline: str
-    counts: dict[str, int]
-    quick: bool
-    contradictions: list[str]
-    claims: str
-    minute: list[tuple[str, str]]  # questions and answers
-    price: str  # their budget
-    answers: Table
-    comparison: Table  # of the user's own estimators with `rloo`
-    overview: list[Table]  # claims by entropy level
-    cost: Table
-    problems: dict[str, Table]
-    further: list[Table]
-    learning: LearningSection
-    skipped: Table
-    failures: list[FailureLine]
-    estimators: list[tuple[str, str, list[Entry]]]  # with explanation and papers
-    setup: list[tuple[str, str]]
-    environment: list[tuple[str, str]]
-    command: str
-    references: dict[Entry, list[str]]
-
-
-def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
-    """The content of the report of a run."""
+def report(frame: pd.DataFrame, manifest: Manifest) -> SimpleNamespace:
+    """The content of the report of a run, in its order."""
     every = tables.by_loss(frame)
     known, learning, frame = manifest.get("catalogue", {}), learning_of(every), of_gradients(every)
     claims, found = tables.claims(frame), answers.answers(frame, known.get("values_only"))
@@ -89,7 +50,7 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
         where = f"{row.estimator} on {', '.join(filter(None, (row.problem, row.stage, row.instance)))} ({row.suite})"
         failures[row.status, str(row.reason), str(row.traceback or "")].append(where)
     extent = headline(frame, manifest) if len(tables.measured(frame)) or not learning else ""
-    return Report(
+    return SimpleNamespace(
         title=_title(frame, learning),
         purpose=LEARNING_PURPOSE if learning and not len(claims) else PURPOSE,
         headline=" ".join(filter(None, (learning.headline, extent))),
@@ -97,18 +58,18 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
         quick=manifest.get("preset") == "quick",
         contradictions=contradictions(claims),
         claims=_claims_sentence(claims) if not learning or (claims["verdict"] != "").any() else "",
-        minute=sections.minute(found),
-        price=sections.price(found),
+        minute=sections.minute(found),  # questions and answers
+        price=sections.price(found),  # their budget
         answers=sections.answer_table(found),
-        comparison=sections.comparison_table(frame),
-        overview=sections.claim_tables(claims),
+        comparison=sections.comparison_table(frame),  # of the user's own estimators with `rloo`
+        overview=sections.claim_tables(claims),  # by entropy level
         cost=sections.cost_table(frame),
         problems=sections.problem_tables(frame, claims),
         further=sections.further_tables(frame),
         learning=learning,
         skipped=plain_table("Skipped pairs", tables.skipped(every), filters=(("estimator", ""), ("oracle", ""))),
-        failures=[FailureLine(tuple(where), *reason) for reason, where in failures.items()],
-        estimators=_estimator_lines(every, known),
+        failures=[{"where": where, **dict(zip(("status", "reason", "traceback"), key, strict=True))} for key, where in failures.items()],
+        estimators=_estimator_lines(every, known),  # with explanation and papers
         **_settings(manifest),
         command=str(manifest.get("command", "")),
         references=bibliography.used(every, known.get("references")),

@@ -155,5 +155,4 @@ def load(folder: Path = FOLDER) -> tuple[pd.DataFrame, results.Manifest]:
 
 def predictors(folder: Path = FOLDER) -> dict[str, Any]:
     """Correlations between metrics of gradients and the accuracy of trained models: figures of ``docs/results/learning.md``."""
-    found: dict[str, Any] = json.loads((folder / PREDICTORS).read_text(encoding="utf-8"))
-    return found
+    return dict(json.loads((folder / PREDICTORS).read_text(encoding="utf-8")))

@@ -14,8 +14,7 @@ import typer
 from .outcome import REGRESSED, fail, sentences
 
 app = typer.Typer(
-    no_args_is_help=True,
-    help="Save and show baselines (stored runs to compare with). Each is one file, which you may rename or delete.",
+    no_args_is_help=True, help="Save and show baselines (stored runs to compare with). Each is one file, which you may rename or delete."
 )
 
 _Folder = Annotated[Path, typer.Option("--dir", help="Folder with the baselines.", metavar="DIR")]

@@ -132,8 +132,7 @@ def gate(options: GateOptions) -> None:
         if options.github:
             for line in comparison.github_lines(result):
                 typer.echo(line)
-            summary = os.environ.get("GITHUB_STEP_SUMMARY")
-            if summary:
+            if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
                 with Path(summary).open("a", encoding="utf-8") as file:
                     file.write(comparison.gate_markdown(result))
     raise typer.Exit(code)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from .options import option
 from .outcome import sentences
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FORMATS = ("csv", "parquet", "jsonl", "json")  # the formats of a table; ``json`` is ``jsonl``
 
@@ -42,7 +38,18 @@ def export(options: ExportOptions) -> None:
             raise ValueError(unknown(to, FORMATS, "format"))
         results.check_output("export", output, run)
         with reading(run) as found:
-            content = exported(results.read(found)[0], to)
+            frame = results.read(found)[0]
+        if to == "csv":  # `frames.from_csv` restores the table: batches are separated by semicolons
+            batches = frame["batches"].map(lambda values: ";".join(repr(float(value)) for value in values))
+            content = frame.assign(batches=batches).to_csv(index=False).encode()
+        elif to == "parquet":
+            words = dict.fromkeys(frame.select_dtypes("category"), "string")
+            content = frame.assign(batches=frame["batches"].map(list)).astype(words).to_parquet(index=False)
+        else:
+            from ..comparison import json_text
+
+            records = frame.astype(object).where(frame.notna(), None).to_dict("records")
+            content = "".join(json_text(record, indent=None) for record in records).encode()
         if str(output) == "-":
             typer.get_binary_stream("stdout").write(content)
             return
@@ -50,18 +57,3 @@ def export(options: ExportOptions) -> None:
         path = output or folder / f"export.{to}"
         results.write_output("export", path, content)
     typer.echo(f"export: {path.resolve()}")
-
-
-def exported(frame: pd.DataFrame, to: str) -> bytes:
-    """A table in a format of other programs; `frames.from_csv` restores it from CSV, which separates batches by semicolons."""
-    if to == "csv":
-        batches = frame["batches"].map(lambda values: ";".join(repr(float(value)) for value in values))
-        return frame.assign(batches=batches).to_csv(index=False).encode()
-    if to == "parquet":
-        names = frame.select_dtypes("category")
-        return frame.assign(batches=frame["batches"].map(list)).astype(dict.fromkeys(names, "string")).to_parquet(index=False)
-
-    from ..comparison import json_text
-
-    records = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return "".join(json_text(record, indent=None) for record in records).encode()

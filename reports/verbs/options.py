@@ -21,7 +21,6 @@ from .outcome import sentences
 PLAN, SCORES, PRECISION, MACHINE, OUTPUT = PANELS = ("Plan", "Your own scores", "Precision", "Machine", "Output")  # headings of the help
 RUNS = Path("structgrad-results")  # parent folder of runs without `--out`
 NOT_REPEATED = {"config", "dry_run", "fresh", "rerun", "json", "quiet"}  # options that the command that repeats a run leaves out
-
 PRESETS = "the preset's"
 
 

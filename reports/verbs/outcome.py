@@ -13,9 +13,8 @@ OK, REGRESSED, BAD_INPUT, SOME_FAILED, UNDECIDED, NOTHING_TO_COMPARE, INTERRUPTE
 """Exit codes: all well; a proven regression or a broken claim; unknown names and bad input; some cells failed; inconclusive where that is
 not allowed; no comparable baseline; Ctrl-C."""
 
-
+# Words in torch's errors for sizes that are too large.
 _TOO_LARGE = ("allocate memory", "not enough memory", "out of memory", "overflow", "invalid for input of size")
-"""Words in torch's errors for sizes that are too large."""
 
 
 def fail(message: object, code: int = BAD_INPUT) -> NoReturn:

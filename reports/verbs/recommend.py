@@ -6,7 +6,7 @@ import dataclasses
 import math
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -59,15 +59,9 @@ def recommend(options: RecommendOptions) -> None:
         from ..comparison import json_text
         from ..published import NAME
 
-        found = recommendation.recommend(
-            options.oracle,
-            loss_gradients=options.loss_gradients == "yes",
-            unbiased=options.unbiased,
-            batch=options.batch,
-            loss_cost=options.loss_cost,
-            stage=options.stage,
-            run=recommendation.newest_run(options.oracle) if options.run is None else None if options.run == NAME else options.run,
-        )
+        run = recommendation.newest_run(options.oracle) if options.run is None else None if options.run == NAME else options.run
+        wish: dict[str, Any] = {name: getattr(options, name) for name in ("unbiased", "batch", "loss_cost", "stage")}
+        found = recommendation.recommend(options.oracle, loss_gradients=options.loss_gradients == "yes", run=run, **wish)
         if options.json:
             typer.echo(json_text(dataclasses.asdict(found)), nl=False)
         else:

@@ -39,11 +39,8 @@ def status(
                 if not folders:
                     raise ValueError(f"`status` found no run in {place}; expected a run folder, or a folder that contains runs")
                 found += [state(folder, given if is_url(given) else str(folder)) for folder in folders]
-    if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
-        return
-    for line in (line for one in found for line in _lines(one)):
-        typer.echo(line)
+    text = "\n".join(line for one in found for line in _lines(one))
+    typer.echo(json.dumps(found, indent=2, ensure_ascii=False) if as_json else text)
 
 
 def state(folder: Path, place: str) -> dict[str, Any]:

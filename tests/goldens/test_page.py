@@ -53,7 +53,7 @@ def content(frame: Any, manifest: dict[str, Any]) -> dict[str, Any]:
         "setup": [*found.setup, *found.environment],
         "tables": {
             table.title: [" | ".join(title for title, _ in table.columns), *(" | ".join(map(shown, row)) for row in table.rows)]
-            for table in tables_in(found)
+            for table in tables_in(vars(found))
             if table.rows
         },
         "answers": [

@@ -68,14 +68,8 @@ def learn(options: LearnOptions) -> None:
         from . import launch
 
         options.check_exclusive(("quick", "study"))
-        plan = learning_plan(
-            options.task,
-            estimators=options.estimator,
-            seeds=options.seeds,
-            quick=options.quick,
-            study=options.study,
-            plugins=tuple(map(str, options.plugin)),
-        )
+        extent: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "quick", "study")}
+        plan = learning_plan(options.task, estimators=options.estimator, plugins=tuple(map(str, options.plugin)), **extent)
         if options.gradients or (options.gradients is None and not options.quick):
             learnt = tuple(f"{LEARNT}{name.removeprefix(TASK)}" for name in plan.problems)
             plan = dataclasses.replace(plan, suites=(*plan.suites, "bias", "parameter_bias"), problems=(*plan.problems, *learnt))

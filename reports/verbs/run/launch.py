@@ -30,7 +30,7 @@ from ....suites.running.planning.grid import grid, load_problem, sample
 from ....suites.running.planning.plan import Machine, Plan, Scope, Shard
 from ....suites.running.planning.presets import DEFAULT
 from ....suites.running.remote import Mirror, writing
-from ....suites.running.work import Grid
+from ....suites.running.work import Grid, Progress
 from ... import bibliography, page, results, terminal
 from ...analysis import answers, tables
 from ...results import PAGE, TABLE
@@ -38,12 +38,9 @@ from ...terminal import Verbosity
 from ..options import RUNS, Options, command
 from ..outcome import INTERRUPTED, SOME_FAILED, fail
 
-ERRORS_SHOWN = 5
-
+ERRORS_SHOWN, SKIPS_SHOWN = 5, 20
 WORKER_BYTES = 0.45 * 2**30  # memory of a worker after its imports and its first compiled kernels, as measured
 COPIES = 40  # tensors of a launch that live at one time, as measured on the preset quick: samples, losses, gradients, in float64
-
-SKIPS_SHOWN = 20
 
 Outline = dict[str, Any]  # names, counts and estimates of a plan as JSON values
 
@@ -72,8 +69,7 @@ def launched(  # noqa: PLR0913
         typer.echo(json.dumps(found, ensure_ascii=False))
     elif options.dry_run:
         verbosity.say("\n".join(lines(found, plan, machine, skips=True)), important=True)
-    beyond = beyond_memory(found["bytes"]) if machine.engine == "local" else ""
-    if beyond:
+    if machine.engine == "local" and (beyond := beyond_memory(found["bytes"])):
         raise ValueError(
             f"the plan takes about {beyond}; choose fewer rows by --batch-size (it is {plan.batch_size}, and numbers do not depend on "
             f"it), fewer --jobs (they are {machine.jobs}), or smaller problems"
@@ -103,15 +99,8 @@ def launched(  # noqa: PLR0913
             if behind := _left_behind(work, folder, place):
                 verbosity.say(behind, "yellow", important=True)
             results.write_manifest(folder, {**manifest, "status": "running"})
-            runner.measure(
-                plan,
-                folder,
-                work,
-                machine,
-                progress=(lambda _: None) if options.quiet else terminal.plain_progress(),
-                scope=scope,
-                mirror=mirror,
-            )
+            progress: Progress = (lambda _: None) if options.quiet else terminal.plain_progress()
+            runner.measure(plan, folder, work, machine, progress=progress, scope=scope, mirror=mirror)
             left = _left(work, folder)
             frame, whole = publish(plan, folder, place, manifest, left)
             counts = {**tables.counts(frame), "left": left}

@@ -17,9 +17,7 @@ def merge(
     shards: Annotated[list[str], typer.Argument(help="Folders or URLs written by `run --shard`.", metavar="SHARD", show_default=False)],
     out: Annotated[
         str | None,
-        typer.Option(
-            "--out", "-o", help="Folder or URL for the whole run.", metavar="DIR", show_default="structgrad-results/<hash of the plan>"
-        ),
+        typer.Option("--out", "-o", help="Folder or URL for the whole run.", metavar="DIR", show_default=f"{RUNS}/<hash of the plan>"),
     ] = None,
 ) -> None:
     """Join the shards of one plan into one run with a table and a page. Missing shards can be added later.
