@@ -40,6 +40,9 @@ NEAR = 2**14
 FULL, SHORT = 1.1, 2.0
 """Factors: so many times as many vector instructions nodes side by side may take before items do in that cache, and without it."""
 
+FEW = 8
+"""Vector instructions of a level of nodes up to which its start costs more than a cache that is too small, where parts are few too."""
+
 ENTRIES, STEPS, WAITING, UNITS, PLACES, ITEMS, ALIKE = range(7)
 """Places in `Packed.sizes`."""
 
@@ -196,7 +199,7 @@ def _packed(derivations: Any, levels: list[_Level], reached: Array) -> Packed:
     blocks = entries.reshape(-1, WIDTH)
     straight = (np.arange(width).reshape(-1, WIDTH)[:, -1] < len(used)) & (np.diff(blocks, axis=1) == 1).all(1)
     direct = _in_place(segments, columns, blocks, straight, np.bincount(edges.parts, minlength=width)[:width])
-    near = shift + len(counts) + width <= NEAR
+    near = shift + len(counts) + width <= NEAR or (edges_alone <= FEW * len(levels) and width < len(counts))
     together = edges_alone > (FULL if near else SHORT) * edges_together
     padding = np.zeros(width - len(used) + WIDTH)
     of_sizes = derivations.sizes is not None
