@@ -84,13 +84,9 @@ def _print_served(only: str, *, as_json: bool) -> int:
     from ...suites.audit.oracles import small_events
 
     table = {name: served(oracle, small_events(oracle)[-1]) for name, oracle in _chosen(only).items()}
-    if as_json:
-        typer.echo(json.dumps(table, indent=2))
-        return OK
-    width = max(map(len, table))
-    typer.echo("  ".join([f"{'':<{width}}", *(f"{name:<13}" for name in OPERATIONS)]).rstrip())
-    for name, ways in table.items():
-        typer.echo("  ".join([f"{name:<{width}}", *(f"{ways.get(operation, '-'):<13}" for operation in OPERATIONS)]).rstrip())
+    width, rows = max(map(len, table)), {"": {name: name for name in OPERATIONS}, **table}
+    cells = ([f"{name:<{width}}", *(f"{ways.get(one, '-'):<13}" for one in OPERATIONS)] for name, ways in rows.items())
+    typer.echo(json.dumps(table, indent=2) if as_json else "\n".join("  ".join(row).rstrip() for row in cells))
     return OK
 
 
