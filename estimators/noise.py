@@ -136,6 +136,8 @@ class SumOfGamma(Noise):
 
 
 NOISES: dict[str, type[Noise]] = {"gumbel": Gumbel, "normal": Normal, "sum_of_gamma": SumOfGamma}
+"""The classes of noise by their names."""
+
 AnyNoise = Annotated[Noise, "a noise: gumbel, normal or sum_of_gamma"]
 AnySmoothNoise = Annotated[SmoothNoise, "a noise of known density: gumbel or normal"]
 
