@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-import structgrad
 from structgrad import estimators, oracles, reports, suites
 from structgrad.estimators import ESTIMATORS
-from structgrad.oracles import ORACLES, Oracle
+from structgrad.oracles import ORACLES, Oracle, distributions
 from structgrad.suites import audit, tasks
 from structgrad.suites.audit import oracles as audits_of_oracles
 
 ROOT = Path(__file__).parents[1]
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-MODULES = sorted(module.name for module in pkgutil.walk_packages(structgrad.__path__, "structgrad."))
+LAYERS = (oracles, estimators, suites, reports)
+MODULES = sorted(module.name for layer in LAYERS for module in pkgutil.walk_packages(layer.__path__, f"{layer.__name__}."))
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 OPTIONS = {"subset": "subset[k=2]"}
 
@@ -132,7 +132,7 @@ def test_a_missing_docstring_is_found(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found == [("sparsely_documented", False), ("Silent", False), ("Silent.speak", False)]
 
 
-ROOMS = (oracles, estimators, suites, audit, audits_of_oracles, tasks, reports)
+ROOMS = (oracles, distributions, estimators, suites, audit, audits_of_oracles, tasks, reports)
 """Those whose public names are on the site; how it reads their docstrings is in `.ci/documentation.py`."""
 
 
@@ -154,7 +154,7 @@ def test_public_constants_are_documented(room: ModuleType) -> None:
 def documented_constants() -> set[str]:
     """The names of all modules that are followed by a string."""
     found = set()
-    for path in Path(structgrad.__path__[0]).rglob("*.py"):
+    for path in (path for layer in LAYERS for path in Path(layer.__path__[0]).rglob("*.py")):
         for node, after in pairwise(ast.parse(path.read_text()).body):
             if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(node, ast.Assign | ast.AnnAssign):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]

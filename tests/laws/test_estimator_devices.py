@@ -15,7 +15,7 @@ from tests.estimator_cases import NAMES, pairs_of
 from tests.helpers import OracleCase
 from tests.waiting import PRETENDED, Unset, WaitsError, watched
 
-PACKAGE = str(Path(structgrad.__file__).parent)
+PACKAGE = tuple(str(Path(structgrad.oracles.__file__).parents[1] / room) for room in ("oracles", "estimators"))
 
 ORACLES_WAIT = ("best_tree.py", "solver.py")
 """What waits in plain torch; see `test_oracle_devices`."""

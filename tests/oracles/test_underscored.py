@@ -11,7 +11,7 @@ import structgrad
 from structgrad.oracles import AVAILABLE_ORACLES, make_oracle
 from structgrad.oracles.capabilities.calls import Calls
 
-PACKAGE = Path(structgrad.__file__).parent
+PACKAGE = Path(structgrad.oracles.__file__).parents[1]
 EXAMPLES = {"subset": "subset[k=1]"}
 STAND_IN = "suites/truth/replay.py"
 """An oracle itself, which hands each of its hooks on to the one that it stands for."""

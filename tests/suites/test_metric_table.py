@@ -20,7 +20,7 @@ from structgrad.suites.measures.parameter_bias import METRIC
 from structgrad.suites.metrics import METRICS, rule_of, unit_of
 from structgrad.suites.statistics.metrics import SAMPLES
 
-PACKAGE = Path(structgrad.__file__).parent
+PACKAGE = Path(structgrad.suites.__file__).parents[1]
 TABLE = PACKAGE / "suites" / "metrics.py"
 MEASURING = ("suites/measures", "suites/statistics", "suites/running", "suites/tasks", "suites/learning")
 
