@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 import sys
 import tomllib
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import typer
 
@@ -38,6 +43,8 @@ def init(  # noqa: PLR0913 - one parameter per option
             first, second = [*alone, *others][:2]
             raise ValueError(f"`init` got both {first} and {second}; give one of them")
         files = TASK if task else ORACLE if oracle else {**FIRST, **(ASV if asv else {}), **(WORKFLOW if gha else {})}
+        if others and not (folder / "pyproject.toml").exists():  # both install the project
+            files = {**files, "pyproject.toml": "pyproject.toml"}
         try:
             for name, template in files.items():
                 path = folder / name
@@ -48,6 +55,8 @@ def init(  # noqa: PLR0913 - one parameter per option
 
                 write_whole(path, text_of(template, folder).encode())
                 typer.echo(f"written: {path}")
+            if (asv or gha) and "@" not in (needed := requirement()):
+                typer.echo(f"note: pip must find {needed} where these files run, or name another source of structgrad there")
         except OSError as error:
             raise ValueError(f"`init` cannot write {error.filename or folder} ({error.strerror}); name another folder") from error
     command = "learn ./my_task.py:task --quick" if task else "run --config structgrad.toml"
@@ -62,6 +71,25 @@ def text_of(template: str, folder: Path) -> str:
     try:
         project = str(tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"])
     except (OSError, KeyError, TypeError, tomllib.TOMLDecodeError):
-        project = folder.resolve().name
+        project = re.sub(r"[^\w.-]+", "-", folder.resolve().name, flags=re.ASCII).strip("-._") or "project"
     text = resources.files("structgrad.reports.verbs").joinpath("templates", template).read_text(encoding="utf-8")
+    text = text.replace("STRUCTGRAD", requirement()) if "STRUCTGRAD" in text else text
     return text.replace("PROJECT", project).replace('"PYTHON"', f'"{sys.version_info.major}.{sys.version_info.minor}"')
+
+
+def requirement() -> str:
+    """What pip installs this package by on another machine: the commit of the repository that it came from, else the version."""
+    here = metadata.distribution("structgrad")
+    origin = json.loads(here.read_text("direct_url.json") or "{}")  # written by pip where the package comes from no index (PEP 610)
+    url, commit = str(origin.get("url", "")), origin.get("vcs_info", {}).get("commit_id")
+    if "dir_info" in origin:
+        git = ["git", "-C", url2pathname(urlsplit(url).path)]
+        try:
+            url, commit = (
+                subprocess.run([*git, *words], capture_output=True, encoding="utf-8", timeout=10, check=True).stdout.strip()
+                for words in (("remote", "get-url", "origin"), ("rev-parse", "HEAD"))
+            )
+        except (OSError, subprocess.SubprocessError):
+            commit = None
+    url = re.sub(r"^git@([^:/]+):", r"https://\1/", url)  # a key is not on the other machine
+    return f"structgrad@git+{url}@{commit}" if commit and "://" in url else f"structgrad=={here.version}"

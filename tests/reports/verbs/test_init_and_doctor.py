@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from structgrad.oracles import Constituency, Subset, kernels, make_oracle, plugins
-from structgrad.reports.verbs import doctor
+from structgrad.reports.verbs import doctor, init
 from structgrad.reports.verbs.describe import facts
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.problems import load
@@ -76,6 +77,42 @@ def test_a_structure_is_written_that_runs_as_written(project: Path) -> None:
     text = Path("my_structure.py").read_text().replace('("length",)', '("items",)')
     Path("renamed.py").write_text(text)
     assert load("./renamed.py:Spread[items=5,k=1]", "h=0.7", instances=1, data=None).instances[0].scores.shape == (5,)
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        ({"url": "https://host/owner/structgrad.git", "vcs_info": {"commit_id": "abc"}}, "@git+https://host/owner/structgrad.git@abc"),
+        ({"url": "FOLDER", "dir_info": {"editable": True}}, "@git+https://host/owner/structgrad.git@COMMIT"),
+        ({"url": "file:///nowhere", "dir_info": {}}, "==VERSION"),
+        (None, "==VERSION"),
+    ],
+)
+def test_other_machines_install_what_is_installed_here(
+    origin: dict[str, object] | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "clone"
+    for words in (("init", "-q", str(clone)), ("-C", str(clone), "remote", "add", "origin", "git@host:owner/structgrad.git")):
+        subprocess.run(["git", *words], check=True)
+    commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "first"]
+    subprocess.run(["git", "-C", str(clone), *commit], check=True)
+    head = subprocess.run(["git", "-C", str(clone), "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    text = None if origin is None else json.dumps(origin).replace("FOLDER", clone.as_uri())
+    monkeypatch.setattr(
+        init.metadata.PathDistribution, "read_text", lambda _self, name: text if name == "direct_url.json" else "Version: 0.1.0"
+    )
+    assert init.requirement() == "structgrad" + expected.replace("COMMIT", head).replace("VERSION", "0.1.0")
+
+
+def test_files_that_install_the_project_make_one_of_a_bare_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "My project!"
+    shown = call("init", str(folder), "--gha").stdout
+    assert 'name = "My-project"' in (folder / "pyproject.toml").read_text()
+    assert f'pip install "{init.requirement()}" .' in (folder / ".github/workflows/structgrad.yml").read_text()
+    assert ("note: pip must find structgrad==" in shown) == ("==" in init.requirement())
+    (folder / "pyproject.toml").write_text("mine")
+    call("init", str(folder), "--gha", "--asv", "--force")
+    assert (folder / "pyproject.toml").read_text() == "mine"
 
 
 def test_asv_measures_the_project_by_its_name_with_numbers_that_it_can_compare(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
