@@ -17,8 +17,7 @@ from typer.core import TyperGroup
 
 from .verbs import audit, baseline, catalogue, compare, describe, doctor, export, init, options, recommend, report, status
 from .verbs.outcome import BAD_INPUT, OK, fail
-from .verbs.run import command as run
-from .verbs.run import merge
+from .verbs.run import command as run, merge
 
 VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
     "list": catalogue.list_,

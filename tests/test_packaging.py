@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.metadata
 import json
 import re
@@ -108,6 +110,19 @@ def test_the_version_is_that_of_the_distribution() -> None:
 def test_the_package_has_nothing_else_of_its_own() -> None:
     with pytest.raises(AttributeError, match="module 'structgrad' has no attribute 'versoin'"):
         _ = structgrad.versoin  # type: ignore[attr-defined]
+
+
+def test_the_names_at_the_top_are_typed_and_those_of_their_modules() -> None:
+    typed = {
+        (node.module.removeprefix("structgrad."), alias.name)
+        for node in ast.walk(ast.parse(Path(structgrad.__file__).read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("structgrad.")
+        for alias in node.names
+    }
+    assert typed == {(place, name) for place, names in structgrad.PLACES.items() for name in names.split()}
+    for place, name in typed:
+        assert getattr(structgrad, name) is getattr(importlib.import_module(f"structgrad.{place}"), name)
+        assert name in dir(structgrad)
 
 
 def test_the_package_loads_nothing_before_the_version_is_asked_for() -> None:

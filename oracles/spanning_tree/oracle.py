@@ -14,8 +14,7 @@ from ..capabilities.base import FORBIDDEN
 from ..capabilities.marginals import ExactLaw
 from ..dependency_tree import DependencyTree
 from ..partition import best_choices
-from . import elimination, marginals, without_replacement
-from . import ranks as tree_ranks
+from . import elimination, marginals, ranks as tree_ranks, without_replacement
 from .best_tree import best_heads
 from .law import TreeLaw
 

@@ -11,8 +11,7 @@ from ...suites.learning import finding
 from ...suites.learning.arrays import Study
 from ...suites.metrics import signed_label
 from ...suites.statistics.interval import Interval
-from ...suites.statistics.selection import best
-from ...suites.statistics.selection import student_mean as mean
+from ...suites.statistics.selection import best, student_mean as mean
 from ...suites.text import change, coefficient, estimate, listed, number, plural
 
 SCORE = "normalised_accuracy"  # the score of estimators over several tasks: 0 is the floor, 1 the ceiling

@@ -18,10 +18,8 @@ import numpy as np
 import pandas as pd
 
 from ...suites.base import FAILED, timed_nearest
-from ...suites.comparison.pairs import identities as identities
-from ...suites.comparison.pairs import items_of as items_of
-from ...suites.text import ZERO as ZERO
-from ...suites.text import interval
+from ...suites.comparison.pairs import identities as identities, items_of as items_of
+from ...suites.text import ZERO as ZERO, interval
 from ..published import REFERENCE_FAMILIES as REFERENCE_FAMILIES
 
 P = ParamSpec("P")

@@ -1,6 +1,7 @@
 """Benchmarks and exact analysis of gradient estimators through discrete, structured latent variables.
 
-This is `structgrad` itself: it holds the rooms and the version, which is looked up where it is asked for.
+The names that a model or a study needs most are here too, and loaded where they are used: ``structgrad.Subset``,
+``structgrad.StructuredLayer``, ``structgrad.measure``.
 """
 
 from __future__ import annotations
@@ -8,11 +9,65 @@ from __future__ import annotations
 TYPE_CHECKING = False  # as of `typing`, whose import takes longer than this one
 __version__: str
 
-if not TYPE_CHECKING:
+PLACES = {
+    "oracles": "Alignment Assignment CTC Categorical Constituency DerivedOracle EditAlignment IndependentCategoricals LabelledConstituency "
+    "LinearChain Oracle ProjectiveTree SecondOrderChain SemiMarkov ShiftReduce SpanningTree Subset TiedChain TiedSemiMarkov make_oracle",
+    "estimators": "Estimator PathwiseEstimator StructuredLayer Supervised crf_loss make_estimator make_noise train_step",
+    "suites": "learn measure run",
+    "suites.audit": "audit",
+    "suites.tasks": "make_task",
+    "reports": "recommend",
+}
+"""The names of each module that are names of the package too."""
 
-    def __getattr__(name: str) -> str:
-        if name != "__version__":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib.metadata import version
+if TYPE_CHECKING:
+    from structgrad.estimators import (
+        Estimator as Estimator,
+        PathwiseEstimator as PathwiseEstimator,
+        StructuredLayer as StructuredLayer,
+        Supervised as Supervised,
+        crf_loss as crf_loss,
+        make_estimator as make_estimator,
+        make_noise as make_noise,
+        train_step as train_step,
+    )
+    from structgrad.oracles import (
+        CTC as CTC,
+        Alignment as Alignment,
+        Assignment as Assignment,
+        Categorical as Categorical,
+        Constituency as Constituency,
+        DerivedOracle as DerivedOracle,
+        EditAlignment as EditAlignment,
+        IndependentCategoricals as IndependentCategoricals,
+        LabelledConstituency as LabelledConstituency,
+        LinearChain as LinearChain,
+        Oracle as Oracle,
+        ProjectiveTree as ProjectiveTree,
+        SecondOrderChain as SecondOrderChain,
+        SemiMarkov as SemiMarkov,
+        ShiftReduce as ShiftReduce,
+        SpanningTree as SpanningTree,
+        Subset as Subset,
+        TiedChain as TiedChain,
+        TiedSemiMarkov as TiedSemiMarkov,
+        make_oracle as make_oracle,
+    )
+    from structgrad.reports import recommend as recommend
+    from structgrad.suites import learn as learn, measure as measure, run as run
+    from structgrad.suites.audit import audit as audit
+    from structgrad.suites.tasks import make_task as make_task
+else:
 
-        return version("structgrad")
+    def __getattr__(name: str) -> object:
+        from importlib import import_module, metadata
+
+        if name == "__version__":
+            return metadata.version("structgrad")
+        for place, names in PLACES.items():
+            if name in names.split():
+                return getattr(import_module(f"structgrad.{place}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted([*globals(), "__version__", *(name for names in PLACES.values() for name in names.split())])

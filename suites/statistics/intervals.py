@@ -19,9 +19,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from .interval import BATCHES, EVENTS, NO_MEAN, RARE, RARE_ORTHOGONAL
-from .interval import LEVEL as LEVEL
-from .interval import Interval as Interval
+from .interval import BATCHES, EVENTS, LEVEL as LEVEL, NO_MEAN, RARE, RARE_ORTHOGONAL, Interval as Interval
 from .moments import Moments
 
 COMMON = 8  # with few replicates one event in this many is enough: then the events are not rare

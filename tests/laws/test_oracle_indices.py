@@ -12,8 +12,7 @@ from torch import Tensor
 from structgrad.oracles import Alignment, Constituency, LinearChain, SeedBlocks, SpanningTree, Subset, TiedChain, TiedSemiMarkov, kernels
 from structgrad.oracles.capabilities import SamplingOracle
 from tests.helpers import GENERIC_CASES, ORACLE_CASES, REGIMES, OracleCase, make_scores, seeded, structures
-from tests.laws.test_oracle_lengths import CASES as RAGGED
-from tests.laws.test_oracle_lengths import lengths_of, padded_scores
+from tests.laws.test_oracle_lengths import CASES as RAGGED, lengths_of, padded_scores
 
 cases = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
 generic = pytest.mark.parametrize("case", GENERIC_CASES, ids=str)

@@ -31,8 +31,7 @@ from tests.helpers import (
     structure_indices,
     structures,
 )
-from tests.laws.test_oracle_lengths import CASES as RAGGED_CASES
-from tests.laws.test_oracle_lengths import lengths_of, padded_scores
+from tests.laws.test_oracle_lengths import CASES as RAGGED_CASES, lengths_of, padded_scores
 
 CASES = tuple(case for case in ORACLE_CASES if isinstance(case.oracle, ProjectionOracle))
 cases = pytest.mark.parametrize("case", CASES, ids=str)

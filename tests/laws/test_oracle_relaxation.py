@@ -26,8 +26,7 @@ from tests.helpers import (
     structure_indices,
     structures,
 )
-from tests.laws.test_oracle_lengths import CASES as RAGGED_CASES
-from tests.laws.test_oracle_lengths import inside, item_event, lengths_of, outside, padded_scores
+from tests.laws.test_oracle_lengths import CASES as RAGGED_CASES, inside, item_event, lengths_of, outside, padded_scores
 from tests.oracle_operations import assert_derivatives
 
 CASES = [case for case in ORACLE_CASES if isinstance(case.oracle, RelaxedOracle)]

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, func
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
-from torch.autograd.functional import jacobian as autograd_jacobian
-from torch.autograd.functional import jvp
+from torch.autograd.functional import jacobian as autograd_jacobian, jvp
 
 from structgrad.oracles import Categorical, LinearChain, SeedBlocks
 from structgrad.oracles.capabilities import RelaxedOracle

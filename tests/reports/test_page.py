@@ -11,8 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from structgrad.reports import page as report_page
-from structgrad.reports import results
+from structgrad.reports import page as report_page, results
 from structgrad.reports.analysis import answers, tables
 from structgrad.reports.page import page as page_module
 from tests.reports import browser, examples

@@ -16,11 +16,9 @@ import pandas as pd
 import pytest
 
 from structgrad.estimators import ESTIMATORS
-from structgrad.reports import page as report_page
-from structgrad.reports import results
+from structgrad.reports import page as report_page, results
 from structgrad.reports.analysis import answers, tables
-from structgrad.reports.page import charts, dataset, sections
-from structgrad.reports.page import page as page_module
+from structgrad.reports.page import charts, dataset, page as page_module, sections
 from structgrad.suites.metrics import METRICS
 from tests.reports import examples
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.reports.calling import FEW, call, refused
-from tests.reports.calling import SMALL as RUN
+from tests.reports.calling import FEW, SMALL as RUN, call, refused
 
 SMALL = "clusters[steps=12,train=256,heldout=128]"
 

@@ -17,9 +17,7 @@ from structgrad.oracles import ORACLES, make_oracle
 from structgrad.suites.audit import Audit, audit
 from structgrad.suites.audit.cases import COUNTED, OPERATIONS
 from structgrad.suites.audit.oracles import audit_oracle
-from tests.suites.audit import outside_faults as outside
-from tests.suites.audit import planted_faults as planted
-from tests.suites.audit import published_mistakes as mistakes
+from tests.suites.audit import outside_faults as outside, planted_faults as planted, published_mistakes as mistakes
 from tests.suites.audit.planted_oracle_faults import FAULTS, LAWS, Apart, Raising
 
 

@@ -15,8 +15,7 @@ from structgrad.suites.running.runner import run
 from structgrad.suites.tasks.training import Job, train_all
 from tests.suites import broken_estimators
 from tests.suites.cases import target_of
-from tests.suites.running_cases import FEW, HERE, broken
-from tests.suites.running_cases import SMALL as SMALL_RUN
+from tests.suites.running_cases import FEW, HERE, SMALL as SMALL_RUN, broken
 from tests.suites.tasks.test_tasks import SMALL
 
 BROKEN = ("Nan", "Infinite", "RarelyNan", "FixedNan")
