@@ -36,9 +36,12 @@ TASK, LEARNT = "task:", "learnt:"  # prefixes of the names of tasks, and of the 
 
 
 def split_loss(name: str) -> tuple[str, str | None]:
-    """The name of the scores, and of the loss if it is not their own: ``subset_regimes@f1`` is `subset_regimes` with `F1`."""
+    """The name of the scores, and of the loss if it is not their own: ``subset_regimes@f1`` is `subset_regimes` with `F1`.
+
+    The loss may be code: ``subset_regimes@./mine.py:loss``.
+    """
     scores, mark, loss = name.rpartition("@")
-    return (scores, loss) if mark and loss.isidentifier() and not name.startswith((TASK, LEARNT)) else (name, None)
+    return (scores, loss) if mark and (loss.isidentifier() or ":" in loss) and not name.startswith((TASK, LEARNT)) else (name, None)
 
 
 def timed_nearest(problem: str, stage: str) -> list[tuple[str, ...]]:

@@ -134,8 +134,8 @@ class RunOptions(Options):
     stage: tuple[str, ...] = option((), PLAN, "NAME", shown=PRESETS, kind="stages")
     """Entropy level such as h=0.4, or a stage of training (init, early, final). Globs are allowed. Repeatable."""
     loss: tuple[str, ...] = option((), PLAN, "NAME", shown=PRESETS, kind="losses")
-    """Loss for all problems; 'own' means the default loss of each problem. For one problem only, use --problem subset_regimes@f1.
-    Repeatable."""
+    """Loss for all problems; 'own' means the default loss of each problem. Or your own: module:loss, ./my.py:loss (measured again when the
+    file changes). For one problem only, use --problem subset_regimes@f1. Repeatable."""
     offset: float = option(0.0, PLAN, "NUMBER")
     """Constant added to every loss."""
     data: Path | None = option(None, PLAN, "DIR", shown="a folder that is found, else --builtin")

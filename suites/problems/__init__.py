@@ -8,11 +8,12 @@ from .named import (  # isort: skip
     BUILT_IN_PROBLEMS, LOSS_NAMES, OWN_LOSS, PROBLEMS, REAL_PROBLEMS, TaskProblem, available, comes_from_task, from_file, is_task,
     kinds_of, learner_of, load, stages_of, task_names, with_loss,
 )  # fmt: skip
+from .own_losses import is_code
 from .regimes import ENTROPY_STAGES, STAGES
 from .sized import is_sized, refuse_unsized, sized_name
 
 __all__ = [
     "BUILT_IN_PROBLEMS", "ENTROPY_STAGES", "LOSSES", "LOSS_NAMES", "OWN_LOSS", "PROBLEMS", "REAL_PROBLEMS", "STAGES", "Offset",
-    "TaskProblem", "available", "comes_from_task", "default_data", "from_file", "is_sized", "is_task", "kinds_of", "learner_of", "load",
-    "make_loss", "refuse_unsized", "sized_name", "split_loss", "stages_of", "task_names", "with_loss",
+    "TaskProblem", "available", "comes_from_task", "default_data", "from_file", "is_code", "is_sized", "is_task", "kinds_of",
+    "learner_of", "load", "make_loss", "refuse_unsized", "sized_name", "split_loss", "stages_of", "task_names", "with_loss",
 ]  # fmt: skip

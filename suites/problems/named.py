@@ -21,12 +21,13 @@ from ...estimators.base import Estimator
 from ...oracles.capabilities import Oracle
 from ...oracles.capabilities.ragged import Inside
 from ...oracles.registry import unknown
-from ..base import LEARNT, TASK, Instance, Problem, split_loss
+from ..base import LEARNT, TASK, Instance, Problem, ProblemLoss, split_loss
 from ..tasks import TASKS, make_task
 from ..tasks.references import LEARNT_STAGES, learnt_model, reference_name
 from ..tasks.task import Batch, LatentModel, Split, Task, TaskLoss
 from ..trust import DATA_VARIABLE
 from .losses import LOSSES, Downstream, Offset, make_loss
+from .own_losses import is_code, own_loss
 from .real import REAL
 from .regimes import ENTROPY_STAGES, REGIMES, STAGES, Items, RegimeItems, number_of
 from .score_files import ScoreFile, ScoreTables, read_arrays
@@ -48,8 +49,8 @@ LOSS_NAMES = (OWN_LOSS, *LOSSES)  # the losses that a plan may name
 
 
 def with_loss(name: str, loss: str) -> str:
-    """The problem of the same scores with a loss of `LOSS_NAMES`; a problem that names one already, and a task, stay the same."""
-    if loss not in LOSS_NAMES:
+    """The problem of the same scores with a loss of `LOSS_NAMES`, or one's own; one with a loss, and a task, stay the same."""
+    if loss not in LOSS_NAMES and not is_code(loss):
         raise ValueError(unknown(loss, LOSS_NAMES, "loss"))
     return name if loss == OWN_LOSS or comes_from_task(name) or split_loss(name)[1] else f"{name}@{loss}"
 
@@ -79,10 +80,10 @@ def load(  # noqa: PLR0913
     """A named problem: float64 scores on the CPU, and one loss per instance.
 
     Names are keys of `PROBLEMS`, structures with their sizes, such as ``subset[n=10,k=5]``, and tasks with their sizes. A suffix ``@loss``
-    takes another loss, a key of `LOSSES`; scores and gold structures stay the same. The stage is one of `stages_of`, or has another number.
-    In a real set of the folder ``data``, instances are spread evenly over its items by length; built-in ones are numbered from 0. The
-    offset is added to every loss. Everything random follows from the seed: built-in scores, drawn gold structures and random losses. For
-    ``trained`` see `load_task`.
+    takes another loss, a key of `LOSSES` or one's own (see `own_loss`); scores and gold structures stay the same. The stage is one of
+    `stages_of`, or has another number. In a real set of the folder ``data``, instances are spread evenly over its items by length;
+    built-in ones are numbered from 0. The offset is added to every loss. Everything random follows from the seed: built-in scores, drawn
+    gold structures and random losses. For ``trained`` see `load_task`.
     """
     if comes_from_task(name):
         return load_task(name, stage, instances=instances, offset=offset, seed=seed, trained=trained)
@@ -132,13 +133,16 @@ def _problem(items: Items, where: tuple[str, str], instances: int, loss: str | N
     items.prepare(stage, indices)
     for index in indices:
         name, scores = items.item_name(index), items.scores(index, stage)
-        made = items.downstream(index, stage) if loss == Downstream.name else None
+        named = items.default_loss if is_code(loss) else loss
+        made: ProblemLoss | None = items.downstream(index, stage) if named == Downstream.name else None
         if made is None:
-            if loss not in LOSSES:
-                raise ValueError(unknown(loss, LOSSES, "loss"))
+            if named not in LOSSES:
+                raise ValueError(unknown(named, LOSSES, "loss"))
             # The two extensions of one discrete loss share their random numbers.
-            seed = items.key("loss", LOSSES[loss].discrete or loss, name)
-            made = make_loss(loss, items.gold(index), items.oracle, seed=seed)
+            seed = items.key("loss", LOSSES[named].discrete or named, name)
+            made = make_loss(named, items.gold(index), items.oracle, seed=seed)
+        if is_code(loss):
+            made = own_loss(loss, Instance(name, scores, made), items.oracle)
         found.append(Instance(name, scores, made if offset == 0 else Offset(made, offset)))
     return Problem(*where, items.oracle, tuple(found), items.source)
 

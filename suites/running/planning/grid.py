@@ -20,7 +20,7 @@ from typing import Any
 from ....estimators import AVAILABLE_ESTIMATORS, CONTENDERS, ESTIMATORS, SUPERVISED, make_estimator
 from ....estimators.base import Estimator
 from ....oracles import plugins
-from ....oracles.registry import unknown
+from ....oracles.registry import imported, unknown
 from ....oracles.sources import digest_of, source_of, stamp
 from ... import problems
 from ...base import SCHEMA_VERSION, Problem, ProblemLoss, Row, oracle_name, pairing
@@ -181,7 +181,7 @@ def _content(plan: Plan, where: tuple[str, str]) -> dict[str, Any]:
         "schema": SCHEMA_VERSION,
         "problem": where,
         "oracle": [oracle_name(problem.oracle), problem.oracle.version, *digest_of(source_of(problem.oracle))],
-        "loss": [problem.instances[0].loss.name, plan.offset],
+        "loss": [problem.instances[0].loss.name, plan.offset, *_digest_of_loss(problem.name)],
         "scores": _fingerprint(problem, _source(plan, problem)),
         "estimators": [],
         "effort": asdict(plan.effort),
@@ -189,6 +189,12 @@ def _content(plan: Plan, where: tuple[str, str]) -> dict[str, Any]:
         # Along a run, estimators are measured with the options that validation chooses.
         **({"options": "validated"} if isinstance(problem, TaskProblem) and not is_task(problem.name) else {}),
     }
+
+
+def _digest_of_loss(problem: str) -> tuple[str, ...]:
+    """A word that changes with the code of a loss of one's own."""
+    loss = problems.split_loss(problem)[1]
+    return digest_of(source_of(imported(loss, "loss"))) if loss and problems.is_code(loss) else ()
 
 
 def _identity(name: str, estimator: Estimator[Any]) -> str:

@@ -1,0 +1,81 @@
+"""A loss of one's own, named by its code: ``./mine.py:loss`` or ``module:loss``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...oracles import Oracle, registry
+from ..base import Instance
+
+
+class OwnLoss:
+    """A function of structures, ``[..., *event] -> [...]``, as a `ProblemLoss`. Its derivative and its values in the hull are tried out."""
+
+    vertex_degree: int | None = None
+    offset: float = 0.0
+
+    def __init__(self, name: str, function: Callable[[Tensor], Tensor], oracle: Oracle, scores: Tensor) -> None:
+        self.name, self.function = name, function
+        self.differentiable, self.inside_hull = _tried(function, oracle, scores)
+        self.extension = "formula" if self.inside_hull else "none"
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        return self.function(structure)
+
+
+def is_code(name: str) -> bool:
+    """Whether a name means a loss of one's own.
+
+    Example:
+        >>> is_code("./mine.py:loss"), is_code("f1")
+        (True, False)
+    """
+    return ":" in name
+
+
+def own_loss(name: str, instance: Instance, oracle: Oracle) -> OwnLoss:
+    """The loss that a name means for an instance, whose own loss is that of the problem.
+
+    A function with the one parameter ``instance`` is a factory: it is called with the instance, and returns the loss.
+
+    Raises:
+        ValueError: what the name means cannot be imported, or is no function, or the factory raises.
+    """
+    found = registry.imported(name, "loss")
+    if not callable(found):
+        raise ValueError(f"got the loss {name!r}, a {type(found).__name__}; expected a function [..., *event] -> [...] of structures")
+    try:
+        factory = [*inspect.signature(found).parameters] == ["instance"]
+    except (TypeError, ValueError):  # some built-in functions tell nothing
+        factory = False
+    function = found
+    if factory:
+        try:
+            function = found(instance)
+        except Exception as error:  # it may be anybody's
+            raise ValueError(f"the loss {name!r} raised {type(error).__name__} for the instance {instance.name}: {error}") from error
+        if not callable(function):
+            raise ValueError(f"the loss {name!r} made a {type(function).__name__} of an instance; expected a function of structures")
+    return OwnLoss(name, function, oracle, instance.scores)
+
+
+def _tried(function: Callable[[Tensor], Any], oracle: Oracle, scores: Tensor) -> tuple[bool, bool]:
+    """Whether a loss has a derivative at a structure, and finite values and derivatives between two of them."""
+    best, worst = (oracle.argmax(theta.double().unsqueeze(0)) for theta in (scores, -scores))
+
+    def has_gradient(point: Tensor) -> bool:
+        point = point.clone().requires_grad_()
+        try:
+            with torch.enable_grad():
+                losses = function(point)
+                (gradient,) = torch.autograd.grad(losses.sum(), point, allow_unused=True)
+        except Exception:  # what is wrong with it at a structure is said by `examine_loss`
+            return False
+        return gradient is not None and bool(losses.isfinite().all() and gradient.isfinite().all())
+
+    return (differentiable := has_gradient(best)), differentiable and has_gradient((best + worst) / 2)
