@@ -37,6 +37,7 @@ from .gumbel_rao import GappedStraightThrough, GumbelRao
 from .layer import StructuredLayer, train_step
 from .learned_baseline import LearnedBaseline
 from .noise import NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma, make_noise
+from .own import is_estimator, own_estimator
 from .perturbation import (
     MultiplicativePerturbation,
     PerturbAndMAP,
@@ -234,6 +235,7 @@ __all__ = [
     "margin_sparsemap_loss",
     "of_indices",
     "oscarmax",
+    "own_estimator",
     "smoothed_maximum",
     "sparsemap_loss",
     "structured_perceptron",
@@ -241,10 +243,11 @@ __all__ = [
 ]
 
 
-def make_estimator(name: str | Estimator[Any]) -> Estimator[Any]:
+def make_estimator(name: Any, **declared: Any) -> Estimator[Any]:
     """The estimator of a name such as ``imle[lambda=2.5,noise=sum_of_gamma]``, ``my_module:MyEstimator`` or ``./my_file.py:MyEstimator``.
 
-    An estimator is returned as it is. Every function that takes an estimator takes a name too, by this function.
+    An estimator is returned as it is, and your own function or layer becomes one (see `own_estimator`, which the declarations are for).
+    Every function that takes an estimator takes any of these, by this function.
 
     Noise goes by name with its defaults, or with options after a slash: ``noise=sum_of_gamma/k=5/scale=1``. The names of `SUPERVISED`, such
     as ``crf``, are known too.
@@ -253,7 +256,10 @@ def make_estimator(name: str | Estimator[Any]) -> Estimator[Any]:
         >>> make_estimator("imle[lambda=2.5, noise=sum_of_gamma/k=5]")
         ImplicitMLE(lambda_=2.5, noise=SumOfGamma(k=5.0, scale=1.0, terms=10), num_samples=1, divide_by_lambda=False)
     """
-    estimator = name if isinstance(name, Estimator) else registry.build(name, CONTENDERS, "estimator", {Noise: make_noise})
-    if not isinstance(estimator, Estimator):
-        raise ValueError(f"got {name!r}, a {type(estimator).__name__}; expected an estimator")
-    return estimator
+    if not isinstance(name, str):
+        return own_estimator(name, **declared)
+    place, given = registry.parse(name)
+    if ":" not in place:
+        return own_estimator(registry.build(name, CONTENDERS, "estimator", {Noise: make_noise}), **declared)
+    found = registry.imported(place, "estimator")
+    return own_estimator(found, given, **({} if is_estimator(found) else {"name": name.strip()} | declared))

@@ -191,6 +191,8 @@ def check_call(called: str, **given: Any) -> tuple[Any, ...]:
         fits, expected = ASKED[name]
         if isinstance(value, str) and name in ("estimator", "oracle"):
             given[name] = make_oracle(value) if name == "oracle" else estimators.make_estimator(value)
+        elif name == "estimator" and callable(value) and not isinstance(value, Oracle | Estimator):
+            given[name] = estimators.make_estimator(value)
         elif not fits(value):
             order = "; the order is loss, oracle, scores" if any(fits(value) for fits, _ in ASKED.values()) and "loss" in given else ""
             raise ValueError(f"`{called}` got {described(value)} as {name}; expected {expected}{order}")

@@ -36,7 +36,8 @@ def parse(text: str) -> tuple[str, dict[str, str]]:
     match = _PATTERN.match(text.strip()) if isinstance(text, str) else None
     if match is None and str(text).endswith(".py"):
         absent = "" if os.path.isfile(text) else ", which does not exist"
-        raise ValueError(f"got the file {text!r}{absent}; expected a class or function of a file, such as ./mine.py:MyEstimator")
+        offered = f", one of {', '.join(names)}" if (names := offered_by(text)) else ", such as ./mine.py:MyEstimator"
+        raise ValueError(f"got the file {text!r}{absent}; expected a class or function of it{offered}")
     if match is None:
         raise ValueError(f"got the name {text!r}; expected `name` or `name[option=value,...]`")
     found: dict[str, str] = {}
@@ -49,6 +50,16 @@ def parse(text: str) -> tuple[str, dict[str, str]]:
             raise ValueError(f"got the option {key!r} twice in {text!r}; expected it once")
         found[option] = value
     return match["name"], found
+
+
+def offered_by(file: str) -> list[str]:
+    """The public classes and functions that a file defines, as ``file.py:name``; none where it cannot be imported."""
+    try:
+        module = module_of(file)
+    except Exception:  # it may be anybody's
+        return []
+    own = (name for name, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == module.__name__)
+    return [f"{file}:{name}" for name in own if not name.startswith("_")]
 
 
 def build(text: str, registry: Mapping[str, Any], kind: str, readers: options.Readers | None = None) -> Any:

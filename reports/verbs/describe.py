@@ -55,6 +55,8 @@ def describe(
 
 def facts(name: str) -> list[Record]:
     """All facts of a name, with or without options, or of a class as ``module:Class`` or ``file.py:Class``: a record for each kind."""
+    from ...estimators import make_estimator
+    from ...estimators.own import is_estimator
     from ...oracles import Oracle
     from ...oracles.registry import imported, parse
     from ...suites.tasks import Task
@@ -64,7 +66,7 @@ def facts(name: str) -> list[Record]:
         given = imported(head, "class")
         base = given if isinstance(given, type) else type(given)
         kind = "oracles" if issubclass(base, Oracle) and base is given else "tasks" if issubclass(base, Task) else "estimators"
-        return [_facts(kind, name, given)]
+        return [_facts(kind, name, given if kind != "estimators" or is_estimator(given) else make_estimator(name))]
     known = {kind: registry for kind, registry in registries().items() if kind in EXAMPLES}
     found = [_facts(kind, name, registry[head]) for kind, registry in known.items() if head in registry]
     if not found:
@@ -102,7 +104,7 @@ def _facts(kind: str, name: str, entry: Any) -> Record:
     if kind == "problems":
         found |= {"stages": list(stages_of(name))}
     if kind not in ("problems", "metrics", "presets"):
-        found |= {"documentation": inspect.cleandoc(entry.__doc__ or "")}
+        found |= {"documentation": inspect.cleandoc(getattr(entry, "origin", entry).__doc__ or "")}
     example = EXAMPLES[kind].format(shlex.quote(found["at"]["problem"] if kind == "oracles" else name))
     if kind == "problems" and name.startswith("task:"):
         example = f"run learning -p {name}"

@@ -15,13 +15,14 @@ import torch
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
 from ...estimators.noise import Gumbel, SmoothNoise
+from ...estimators.own import OWN_FORMS, FunctionEstimator
 from .cases import AuditEffort, Case, Structure, structures_for
 from .causes import SIGN, Explanation, Point, corrected, explain
 from .interventions import cause_by_intervention, cause_of_noise
 from .laws import LAWS
 from .means import compare, mean_checks, same_mean_checks, twin_of
 from .result import SPOILING, Audit, Check, FlatComparison, check_limits, checked, settled
-from .subject import FunctionEstimator, Subject, numbers, subject_of, with_neutral_options, with_other_value
+from .subject import Subject, numbers, subject_of, with_neutral_options, with_other_value
 
 QUICK: dict[str, Any] = {"most_replicates": 16_384, "seconds": 1.5, "structures": 2}  # changes of ``quick``
 MANY_ZEROS = 0.5  # share of estimates of exactly 0 from which a warning is given
@@ -171,7 +172,7 @@ class _Examination:
             cause = "; ".join(filter(None, (proven, self._switch(law))))
             found = Explanation(cause) if cause else found
         if found.seen and found.factor is None and law != "mean_of":
-            meant = "--biased" if isinstance(self.subject.estimator, FunctionEstimator) else "declare `unbiased: ClassVar[bool] = False`"
+            meant = "--biased" if isinstance(self.subject.estimator, OWN_FORMS) else "declare `unbiased: ClassVar[bool] = False`"
             found = replace(found, seen=f"{found.seen}; if a bias is meant: {meant}")
         self._blame(law, found.cause)
         yield found

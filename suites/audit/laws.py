@@ -16,12 +16,13 @@ from scipy import special, stats
 from torch import Tensor
 
 from ...estimators import Estimator, ExactMarginalisation
+from ...estimators.own import FunctionEstimator
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.random_streams import SeedBlocks
 from ..base import check_finite
 from .cases import COUNTED, EXTREME, FLAT, USUAL, AuditLoss, Case, Structure, masked_scores, off_structures, random_scores, seeded
 from .result import Check, confirmed
-from .subject import FunctionEstimator, numbers, to_change
+from .subject import numbers, to_change
 
 ROWS = 6
 DISTRIBUTION_ROWS = 160  # rows whose distribution is compared, if their numbers cannot be
@@ -304,7 +305,8 @@ def parameters(case: Case) -> Iterator[Check]:
     fine = abs(got - wanted) <= 1e-5 * abs(wanted) + 1e-6 + 10 * doubt
     bad = "" if fine else f"a parameter of the loss gets {got:.4g}; the derivative is {wanted:.4g}"
     cause = "the value is detached from the loss: a decoder would not learn" if got == 0 else ""
-    yield case.check("parameters", "a parameter of the loss gets the gradient of the surrogate's value", bad, cause)
+    remedy = "return `losses.mean(0) + term - term.detach()`, where `term` is your surrogate and `losses` are not detached" if cause else ""
+    yield case.check("parameters", "a parameter of the loss gets the gradient of the surrogate's value", bad, cause, remedy)
 
 
 LAWS: tuple[tuple[str, Callable[[Case], Iterator[Check]], bool], ...] = (
@@ -318,7 +320,7 @@ LAWS: tuple[tuple[str, Callable[[Case], Iterator[Check]], bool], ...] = (
     ("jacobian", jacobian, True),
     ("sign", sign, True),
     ("evaluations", declarations, False),
-    ("parameters", parameters, False),
+    ("parameters", parameters, True),
 )
 """Name under which an exception is reported, law, and whether it applies to plain functions."""
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from ...estimators import ESTIMATORS, Estimator, Evaluations, Loss, make_estimator
 from ...estimators.base import Objective
 from ...estimators.noise import Gumbel, SmoothNoise
+from ...estimators.own import FunctionEstimator
 from ...estimators.surrogates import evaluate, expand_samples, with_gradient
 from ...oracles.capabilities import Oracle
 from ..measures.bias_tests import averaged_losses, rounding_floor, sequential_test
@@ -31,7 +32,7 @@ from .cases import FLAT, PEAKED, USUAL, AuditLoss, Case, Structure, masked_score
 from .causes import Point
 from .laws import world_state
 from .result import Check, FlatComparison, Status, confirmed
-from .subject import FunctionEstimator, numbers
+from .subject import numbers
 
 REPLAY_CAP = 20_000  # largest number of tuples of samples that are dealt
 REPLICATES = 8192  # replicates of an estimated metric of a comparison

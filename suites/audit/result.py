@@ -18,7 +18,7 @@ Status = Literal["holds", "violated", "undecided", "crashed", "skipped"]
 
 Verdict = Literal["right", "wrong", "misdeclared", "crashed", "undecided", "consistent"]
 
-DECLARATIONS = ("evaluations", "needs", "hull", "deterministic")  # laws of declarations: estimates may be right if these are violated
+DECLARATIONS = ("evaluations", "needs", "hull", "deterministic", "parameters")  # estimates of scores may be right if these are violated
 SPOILING = ("global_random", "inputs", "state", "rows", "batch", "jacobian")  # laws whose violation makes others fail too, in this order
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from structgrad.oracles import CTC, DERIVED, LinearChain, TiedChain
 from structgrad.suites.benchmarks.cases import BETWEEN, LARGE, MIDDLE, SIZED
-from structgrad.suites.benchmarks.tasks import OPERATIONS as MEASURED
-from structgrad.suites.benchmarks.tasks import Operation, left_out, structure
+from structgrad.suites.benchmarks.tasks import OPERATIONS as MEASURED, Operation, left_out, structure
 
 
 @dataclass(frozen=True)

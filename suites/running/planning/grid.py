@@ -198,7 +198,7 @@ def _digest_of_loss(problem: str) -> tuple[str, ...]:
 
 
 def _identity(name: str, estimator: Estimator[Any]) -> str:
-    return json.dumps([name, estimator.version, *digest_of(source_of(estimator))])
+    return json.dumps([name, estimator.version, *digest_of(source_of(getattr(estimator, "origin", estimator)))])
 
 
 def stages_by_problem(plan: Plan) -> dict[str, list[str]]:

@@ -1,0 +1,173 @@
+"""Estimators of one's own that are no classes of the contract: functions of a loss, and layers from scores to structures."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import Tensor, nn
+
+from ..oracles import registry
+from .base import Estimator, Evaluations, Objective, PathwiseEstimator
+from .noise import Noise, make_noise
+from .surrogates import Loss, with_gradient
+
+FORMS: Final = "a class of estimators, a function of loss, oracle, scores and generator, or a layer from scores to structures"
+
+
+@dataclass(frozen=True)
+class FunctionEstimator(Estimator[Any], name="function"):
+    """A function ``f(loss, oracle, scores, generator)`` of estimates ``[*batch, *event]``, or of a surrogate ``[*batch]`` of them.
+
+    The scores that it gets are a leaf that requires a gradient.
+    """
+
+    function: Callable[[Loss, Any, Tensor, torch.Generator], Tensor]
+    name: str = "function"  # type: ignore[misc]  # class variables of estimators that are classes
+    objective: Objective = "expected"  # type: ignore[misc]
+    unbiased: bool = True  # type: ignore[misc]
+    scale: float = 1.0
+
+    inside_hull: ClassVar[bool] = True
+    origin = property(lambda self: _origin(self.function), doc="What the user wrote.")
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations()
+
+    def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        leaf = scores.detach().requires_grad_()
+        result, shape = self.function(loss, oracle, leaf, generator), tuple(scores.shape)
+        got, batch = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__, shape[: -oracle.event_ndim]
+        if got == shape:
+            return with_gradient(scores.new_zeros(batch), scores, result.detach())
+        if got != batch:
+            hint = "; take no mean over the batch: the rows of a batch are estimates of their own" if got == () else ""
+            raise ValueError(
+                f"the function gave {got} for scores of shape {shape}; expected estimates of that shape, or a surrogate {batch}{hint}"
+            )
+        if not torch.is_grad_enabled():
+            return result
+        if not result.requires_grad:
+            raise ValueError("the function gave a surrogate without a gradient; expected one that depends on its scores")
+        (estimate,) = torch.autograd.grad(result.sum(), leaf, retain_graph=True, allow_unused=True, materialize_grads=True)
+        return result + with_gradient(scores.new_zeros(batch), scores, estimate)  # the first has the gradient in the loss's own parameters
+
+
+@dataclass(frozen=True)
+class LayerEstimator(PathwiseEstimator[Any], name="layer"):
+    """A layer ``scores -> structure``, ``[*batch, *event]`` both, whose backward makes the estimate of the gradient of the loss there.
+
+    What it draws from torch's own generator follows from the generator of the estimate.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    name: str = "layer"  # type: ignore[misc]
+    objective: Objective = "expected"  # type: ignore[misc]
+    unbiased: bool = False  # type: ignore[misc]
+    scale: float = 1.0
+
+    inside_hull: ClassVar[bool] = True
+    origin = property(lambda self: _origin(self.function), doc="What the user wrote.")
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, loss_gradients=1)
+
+    def structure(self, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        devices = [scores.device] if scores.is_cuda else []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
+            structure = self.function(scores)
+        if not isinstance(structure, Tensor) or structure.shape != scores.shape:
+            got = tuple(structure.shape) if isinstance(structure, Tensor) else type(structure).__name__
+            raise ValueError(f"the layer gave {got} for scores of shape {tuple(scores.shape)}; expected a structure of that shape")
+        return structure
+
+
+def own_estimator(given: Any, options: Mapping[str, str] | None = None, **declared: Any) -> Estimator[Any]:
+    """Your own function or layer as an estimator, which audits, runs, training and `measure` take.
+
+    Args:
+        given: one of these.
+
+            - ``f(loss, oracle, scores, generator)``, which returns estimates ``[*batch, *event]``, or a surrogate ``[*batch]``;
+            - a layer from scores to structures: a function of one argument, a module, or a ``torch.autograd.Function``, such as the solver
+              that torch-imle decorates, ``entmax15``, or a blackbox solver;
+            - a class of modules, or a function with other parameters, which is called with the options and makes one of these;
+            - an `Estimator` or a class of estimators.
+        options: texts of options by name, for what is called.
+        declared: ``name``, and of a function or layer its ``objective``, ``unbiased`` and ``scale``. A function counts as unbiased, and a
+            layer as biased, unless this says otherwise.
+
+    Raises:
+        ValueError: anything else.
+
+    Example:
+        >>> from structgrad.suites import measure
+        >>> def reinforce(loss, oracle, scores, generator):
+        ...     z = oracle.sample(scores, generator=generator)
+        ...     return loss(z).detach() * oracle.log_prob(z, scores)
+        >>> def straight_through(scores):
+        ...     soft = scores.softmax(-1)
+        ...     return torch.zeros_like(soft).scatter(-1, soft.argmax(-1, keepdim=True), 1.0) + soft - soft.detach()
+        >>> scores, loss = torch.tensor([0.5, 0.0, -0.5], dtype=torch.float64), lambda z: z.cumsum(-1).square().sum(-1)
+        >>> measure(own_estimator(reinforce), "categorical", loss, scores).verdict
+        'unbiased-exact'
+        >>> measure(own_estimator(straight_through), "categorical", loss, scores).verdict
+        'biased'
+    """
+    title, texts = str(getattr(given, "__name__", type(given).__name__)), dict(options or {})
+    if is_estimator(given):
+        text = f"{title}[{', '.join(f'{option}={value}' for option, value in texts.items())}]" if texts else title
+        built: Estimator[Any] = (
+            given if isinstance(given, Estimator) else registry.build(text, {title: given}, "estimator", {Noise: make_noise})
+        )
+        if declared and not isinstance(built, OWN_FORMS):
+            raise ValueError(f"got {', '.join(declared)} for {built.name}, which declares it itself; expected them for a function or layer")
+        return built
+    if not callable(given):
+        raise ValueError(f"got a {type(given).__name__} as estimator; expected {FORMS}")
+    declared, values, missing = {"name": title} | declared, {}, ["scores"]
+    if isinstance(given, type) and issubclass(given, torch.autograd.Function):
+        given = given.apply
+    elif not isinstance(given, nn.Module):
+        values = registry.read(title, given, texts, {Noise: make_noise})
+        missing = _missing(given, values)
+        if not missing or isinstance(given, type):
+            made = given(**values)
+            return own_estimator(made, **({} if is_estimator(made) else declared))
+    form: Any = {1: LayerEstimator, 4: FunctionEstimator}.get(len(missing))
+    if form is None:
+        raise ValueError(f"got {title}, a function of {', '.join(missing)}; expected {FORMS}")
+    made = form(functools.partial(given, **values) if values else given, **declared)
+    return made
+
+
+OWN_FORMS = (FunctionEstimator, LayerEstimator)
+"""Estimators that are made of something else; their declarations are options."""
+
+
+def is_estimator(given: Any) -> bool:
+    """Whether this is an estimator or a class of estimators."""
+    return isinstance(given, Estimator) or (isinstance(given, type) and issubclass(given, Estimator))
+
+
+def _origin(function: Any) -> Any:
+    """The class or function that is meant by a bound, partial or decorated one."""
+    bound = getattr(function, "__self__", None)  # of ``autograd.Function.apply``
+    return bound if isinstance(bound, type) else inspect.unwrap(getattr(function, "func", function))
+
+
+def _missing(function: Callable[..., Any], given: Mapping[str, Any]) -> list[str]:
+    """The parameters that a call must still be given."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a function in C tells nothing: a layer, as ``autograd.Function.apply``
+        return ["scores"]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    found = [key for key, one in parameters.items() if one.kind in kinds and one.default is one.empty and key not in given]
+    takes_any = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters.values())
+    return found or (["scores"] if takes_any else [])  # a decorator may hide what it wraps
