@@ -139,11 +139,11 @@ def own_estimator(given: Any, options: Mapping[str, str] | None = None, **declar
         if not missing or isinstance(given, type):
             made = given(**values)
             return own_estimator(made, **({} if is_estimator(made) else declared))
-    form: Any = {1: LayerEstimator, 4: FunctionEstimator}.get(len(missing))
+    forms: dict[int, type[LayerEstimator | FunctionEstimator]] = {1: LayerEstimator, 4: FunctionEstimator}
+    form = forms.get(len(missing))
     if form is None:
         raise ValueError(f"got {title}, a function of {', '.join(missing)}; expected {FORMS}")
-    made = form(functools.partial(given, **values) if values else given, **declared)
-    return made
+    return form(functools.partial(given, **values) if values else given, **declared)
 
 
 OWN_FORMS = (FunctionEstimator, LayerEstimator)

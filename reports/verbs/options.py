@@ -126,7 +126,7 @@ class RunOptions(Options):
     quick: bool = option(False, PLAN, None)
     """Same as --preset quick."""
     estimator: tuple[str, ...] = option((), PLAN, "NAME", "-e", "--estimator", shown=PRESETS, kind="estimators")
-    """Name, name with options or glob: 'imle[lambda=2.5]', 'reinforce*'. Or your own class: module:MyEstimator, ./my.py:MyEstimator
+    """Name, name with options or glob: 'imle[lambda=2.5]', 'reinforce*'. Or your own class, function or layer: module:Mine, ./my.py:mine
     (measured again when the file changes). Repeatable."""
     problem: tuple[str, ...] = option((), PLAN, "NAME", "-p", "--problem", shown=PRESETS, kind="problems")
     """Name or glob, or a structure with a size: 'subset[n=10,k=5]'. Or your own: './my.py:Mine[n=8]' (measured again when the file
