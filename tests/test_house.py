@@ -182,7 +182,7 @@ def opened_as_text(call: ast.Call) -> bool:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
     owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
     if name in ("read_text", "write_text"):
-        return True
+        return name == "write_text" or not call.args  # a name, where the file is one of a distribution's metadata
     if name in ("run", "Popen", "check_output"):
         return owner == "subprocess" and any(keyword.arg in ("text", "universal_newlines") for keyword in call.keywords)
     if name not in ("open", "TemporaryFile", "NamedTemporaryFile") or owner in ("os", "gzip", "self"):
