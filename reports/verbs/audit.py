@@ -76,8 +76,8 @@ class AuditOptions:
 def audit(options: AuditOptions) -> None:
     """Test an estimator on small structures: shapes, randomness, batching, and whether its mean equals the exact gradient.
 
-    ESTIMATOR is an estimator, its class, a function (loss, oracle, scores, generator) that returns estimates or a surrogate, or a layer from
-    scores to structures.
+    ESTIMATOR is an estimator, its class, a function (loss, oracle, scores, generator) that returns estimates or a surrogate, or a layer
+    from scores to structures.
 
     With --oracle NAME and no ESTIMATOR, test every operation of the oracle against an enumeration of all structures.
 
