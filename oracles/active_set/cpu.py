@@ -144,18 +144,20 @@ def advance(space: ActiveSetWorkspace, inside: Array, count: int) -> bool:
     gap, rounding = _gap(space, count)
     space.values[GAP] = max(gap, 0.0)
     space.counters[STEPS] += 1
+    # No structure scores better along the residual than the mean: it is the projection. Steps are bounded in case rounding makes it cycle.
     if gap <= rounding or space.counters[STEPS] > 20 * (space.counters[SLOTS] + 1):
         return False
     correlation = -space.values[REFERENCE]
     for i in range(count):
         correlation += space.scores[space.parts[i]]
     if not append(space, space.parts, count, correlation):
+        # A combination of the atoms so far, up to rounding: one of them has to go first, if the gap is worth it.
         if gap <= NOTICEABLE * rounding or space.counters[SWAPS] >= MOST_SWAPS or not _make_way(space):
             return False
         space.counters[SWAPS] += 1
         if append(space, space.parts, count, correlation):
             space.weights[space.counters[ATOMS] - 1] = space.values[FREED]
-        else:
+        else:  # still dependent: the atoms that are left share the weight that came free
             for s in range(space.counters[ATOMS]):
                 space.weights[s] /= 1.0 - space.values[FREED]
     if not _descend(space):
@@ -175,7 +177,7 @@ def _to_slots(space: ActiveSetWorkspace, inside: Array, count: int) -> int:
         if space.residual[part] == -np.inf:
             return -1
         place = slot[part]
-        if place < 0:
+        if place < 0:  # no atom had it yet, so that its mean is 0 and its residual is still its score
             place = met(space, part)
             space.scores[place] = space.residual[part]
             space.mean[place] = 0.0
@@ -208,7 +210,7 @@ def _gap(space: ActiveSetWorkspace, count: int) -> tuple[float, float]:
         marked[space.parts[i]] += 1.0
     for place in range(space.counters[SLOTS]):
         part, expected = marked[place], mean[place]
-        if part != expected:
+        if part != expected:  # a part of all atoms adds nothing, however large its score
             value = space.scores[place] - expected
             gap += (part - expected) * value
             size += (part + expected) * abs(value)
@@ -225,11 +227,13 @@ def _make_way(space: ActiveSetWorkspace) -> bool:
     """
     count, factor, weights, combination = space.counters[ATOMS], space.factor, space.weights, space.target
     greatest = 0.0
+    # λ solves a triangular system; the diagonal of the factor holds reciprocals.
     for s in range(count - 1, -1, -1):
         known = product(factor[s, s + 1 : count], combination[s + 1 : count])
         combination[s] = (factor[s, count] - known) * factor[s, s]
         greatest = max(greatest, abs(combination[s]))
     leaving, most = -1, 1.0
+    # The first weight to reach 0 while the new atom takes over, as in the ratio test of the simplex method.
     for s in range(count if greatest > MAGNIFIED else 0):
         if combination[s] > 1e-6 * greatest and weights[s] < most * combination[s]:
             leaving, most = s, weights[s] / combination[s]
@@ -250,7 +254,7 @@ def _descend(space: ActiveSetWorkspace) -> bool:
     while True:
         affine_optimum(space, 1.0)
         count = space.counters[ATOMS]
-        if newest and target[count - 1] <= 0:
+        if newest and target[count - 1] <= 0:  # the new atom does not help: its gap was rounding
             space.counters[ATOMS] -= 1
             return False
         newest = False
@@ -258,6 +262,7 @@ def _descend(space: ActiveSetWorkspace) -> bool:
         for s in range(count):
             if target[s] <= 0:
                 length, blocked = min(length, weights[s] / max(weights[s] - target[s], 1e-300)), True
+        # Go towards the optimum of the affine hull until the first weight is 0, and look again in the smaller face.
         if not blocked:
             for s in range(count):
                 weights[s] = target[s]

@@ -46,7 +46,7 @@ def argmax(rows: np.ndarray, structures: np.ndarray) -> None:
 @compiled
 def kbest_parts(rows: np.ndarray, numbers: np.ndarray) -> None:
     """1 + the places of the k largest of rows [b, n], the first of equal ones first, [b, k, 1]; none of -inf, where 0 stays."""
-    work = np.empty(numbers.shape[1])
+    work = np.empty(numbers.shape[1])  # the k largest so far: insertion beats a heap while k is small
     for item in range(len(rows)):
         row, listed = rows[item], numbers[item]
         work[:] = -math.inf
@@ -102,7 +102,7 @@ def _weigh(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -
     """
     lines, chances = _lines(rows), _lines(marginals)
     size, each = lines.shape[1], len(lines) // max(1, len(rows))
-    together = max(1, TOGETHER // size)
+    together = max(1, TOGETHER // size)  # short lines share one call of the vectorised exponential
     room, tops = np.empty(min(together, len(lines)) * size), np.empty(together)
     item, inside, logarithm, product = 0, 0, 0.0, 1.0
     for first in range(0, len(lines), together):
@@ -117,6 +117,7 @@ def _weigh(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -
             inside += 1
             logarithm += tops[k]
             product *= total
+            # A logarithm costs as much as many products: one is taken before the product leaves the range of a float64.
             if product > LARGE or inside == each:
                 logarithm, product = logarithm + (math.log(product) if product > 0 else -math.inf), 1.0
             if inside == each:
@@ -133,6 +134,7 @@ def _lower(lines: np.ndarray, weights: np.ndarray, tops: np.ndarray) -> None:
     for k in range(len(lines)):
         line, lowered = lines[k], weights[k * size : (k + 1) * size]
         tops[k] = top(line)
+        # Of -inf alone nothing is taken off: the difference would be NaN.
         shift = tops[k] if tops[k] > -math.inf else 0.0
         for i in range(size):
             lowered[i] = line[i] - shift
@@ -154,7 +156,7 @@ def _draw(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, number
     dense = structures.reshape(-1, max(1, lines * size))
     for item in range(len(rows) if size else 0):
         _lower(_lines(rows[item]), sums, tops)
-        if not tops.min() > -math.inf:
+        if not tops.min() > -math.inf:  # no structure, or NaN
             continue
         exponentials(sums, 0.0, sums)
         for line in range(lines):
