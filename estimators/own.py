@@ -130,7 +130,7 @@ def own_estimator(given: Any, options: Mapping[str, str] | None = None, **declar
         return built
     if not callable(given):
         raise ValueError(f"got a {type(given).__name__} as estimator; expected {FORMS}")
-    declared, values, missing = {"name": title} | declared, {}, ["scores"]
+    declared, values, missing = ({"name": title} if title.isidentifier() else {}) | declared, {}, ["scores"]
     if isinstance(given, type) and issubclass(given, torch.autograd.Function):
         given = given.apply
     elif not isinstance(given, nn.Module):
