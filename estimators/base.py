@@ -20,6 +20,7 @@ import functools
 import inspect
 import math
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, final, get_args
@@ -63,8 +64,8 @@ TYPICAL_RATE = 2e4
 
 SIZES = ("num_samples", "num_conditionals", "pilots", "k")  # options that count structures which are in memory together
 
-LAST_CALL: list[tuple[Any, Any, Any]] = [(None, None, None)]
-"""Estimator, oracle and kind of scores of the last call that was checked: another one like it is not checked again."""
+LAST_CALL: list[tuple[Callable[[], Any], Callable[[], Any], Any]] = [(lambda: None, lambda: None, None)]
+"""References to estimator and oracle, and the kind of scores, of the last checked call: another one like it is not checked again."""
 
 O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle type
 
@@ -337,8 +338,8 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         """The arguments of an estimate, checked: the oracle of a name, scores of half precision in float32, and a loss of structures."""
         prepared, oracle, scores, last = given, given["oracle"], given["scores"], LAST_CALL[0]
         kind = (scores.shape, scores.dtype, scores.layout) if isinstance(scores, Tensor) and not scores.is_nested else None
-        repeated = self is last[0] and oracle is last[1] and kind == last[2]
-        if not (repeated and callable(given.get("loss", len)) and isinstance(given["generator"], torch.Generator)):
+        repeated = self is last[0]() and oracle is last[1]() and kind == last[2]
+        if not (repeated and callable(given.get("loss", len)) and isinstance(given.get("generator"), torch.Generator)):
             asked = {name: value for name, value in given.items() if name in ASKED}
             prepared = given | dict(zip(asked, check_call(self.name, **asked), strict=True))
             oracle = prepared["oracle"]
@@ -346,7 +347,8 @@ class Estimator(Configured, abc.ABC, Generic[O]):
             reason = self.incompatibility(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
             if reason is not None:
                 raise ValueError(f"{reason}; choose another pair")
-            LAST_CALL[0] = (self, oracle, kind)
+            if getattr(self, "__dataclass_params__", None) and self.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+                LAST_CALL[0] = (weakref.ref(self), weakref.ref(oracle), kind)
         if scores.dtype in HALF:
             prepared = prepared | {"scores": in_single(scores, oracle.event_ndim)}
         if "loss" not in given:
@@ -364,10 +366,10 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
         """Why scores of this shape are out of reach, as one sentence that begins with the estimator's name; None where they are not.
 
-        By default: that an estimator would go through more structures than its option ``limit``.
+        By default: that an estimator would go through more structures than its option ``limit``, an integer.
         """
         limit = getattr(self, "limit", None)
-        if limit is None or EnumerableOracle not in self.needs or not self.lists(oracle, event_shape):
+        if type(limit) is not int or EnumerableOracle not in self.needs or not self.lists(oracle, event_shape):
             return None
         total = oracle.count(event_shape)
         if total <= min(limit, MAX_RANK):

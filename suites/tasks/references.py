@@ -108,7 +108,7 @@ def cached(names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
         with contextlib.suppress(OSError, NotImplementedError):  # without a lock, two processes may compute the same
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(FileLock(path.with_suffix(".lock")))
-        with contextlib.suppress(OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError):
+        with contextlib.suppress(OSError, RuntimeError, ValueError, EOFError, IndexError, pickle.UnpicklingError):
             found: _T = torch.load(path, weights_only=True)
             return found
         threads = torch.get_num_threads()
