@@ -151,7 +151,6 @@ ANYTHING = OptionKind(Any)
 """An option of unknown type, in a class of yours: a Python literal, or text if it is none."""
 
 
-@functools.lru_cache(maxsize=1024)
 def kind_of(annotation: Any) -> OptionKind:
     """The values that an annotation declares.
 

@@ -50,6 +50,9 @@ class EnumerableOracle(Oracle):
             tensor([[0, 1, 0, 1],
                     [1, 1, 0, 0]], dtype=torch.int32)
         """
+        total = self._check_enumerable("unrank", tuple(event_shape))
+        if ranks.is_cpu and ranks.numel() and not (0 <= int(ranks.min()) <= int(ranks.max()) < total):
+            raise ValueError(f"`unrank` got ranks from {int(ranks.min())} to {int(ranks.max())}; expected 0 <= rank < {total}")
         return self._listed(ranks, event_shape)
 
     @final

@@ -264,7 +264,7 @@ class MarginalOracle(Oracle):
     def _compute_covariance_product(self, parameters: Tensor, direction: Tensor) -> Tensor:
         """``Cov(z) v`` for directions v like the parameters."""
         output = parameters.shape[parameters.ndim - self.event_ndim :], None
-        along = direction.detach().to(parameters.dtype)
+        along = direction.detach().resolve_neg().to(parameters.dtype)  # NumPy does not know torch's negative views
         return self._run("covariance_product", parameters, (output,), lambda *given: (self._reference_covariance_product(*given),), along)[
             0
         ]

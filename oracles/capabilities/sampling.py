@@ -172,7 +172,8 @@ class DistinctSamplingOracle(SamplingOracle):
         if self.reach(rows) == 2:  # Walks add up log-weights, which lose digits.
             cleaned = self._cleaned(rows)
             large = ((cleaned.abs() > LARGEST) & (cleaned > -math.inf)).flatten(1).any(1)[items].reshape(batch)
-            exact = self.log_prob(drawn.structures.reshape(k, *batch, *event), parameters.double()).movedim(0, -1)
+            raw = self._parameters("sample_distinct", scores, lengths, raw=True)[0]  # a policy in float32 is rounded already
+            exact = self.log_prob(drawn.structures.reshape(k, *batch, *event), raw.double()).movedim(0, -1)
             log_probs = torch.where(large.unsqueeze(-1) & (log_probs > -math.inf), exact, log_probs)
             rest = 1 - log_probs.exp().sum(-1)
             rest = torch.where(rest > 1e-9, rest.log(), log_rest.clamp(max=math.log(1e-9)))
