@@ -49,7 +49,7 @@ OF_DIGITS = re.compile(r"[,%eEfFgGn]$|\.\d+$")
 """How a specification of a format ends that chooses digits; one that only aligns does not."""
 
 
-CEILINGS = {"oracles": 19_370, "estimators": 7_580, "suites": 17_660, "reports": 6_500, "tests": 37_100}
+CEILINGS = {"oracles": 17_910, "estimators": 7_500, "suites": 17_000, "reports": 6_500, "tests": 32_000}
 """Lines of Python in each room. Lower a ceiling in the commit that makes room; never raise one."""
 
 
