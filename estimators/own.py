@@ -129,7 +129,8 @@ def own_estimator(given: Any, options: Mapping[str, str] | None = None, **declar
             raise ValueError(f"got {', '.join(declared)} for {built.name}, which declares it itself; expected them for a function or layer")
         return built
     if not callable(given):
-        raise ValueError(f"got a {type(given).__name__} as estimator; expected {FORMS}")
+        named = f"{declared['name']!r}, " if "name" in declared else ""
+        raise ValueError(f"got {named}a {type(given).__name__}; expected {FORMS}")
     declared, values, missing = ({"name": title} if title.isidentifier() else {}) | declared, {}, ["scores"]
     if isinstance(given, type) and issubclass(given, torch.autograd.Function):
         given = given.apply

@@ -6,6 +6,7 @@ learns nothing. None of them is in the registry of estimators, whose entries see
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
@@ -42,7 +43,8 @@ class Supervised(Estimator[Any]):
 
     def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
         """``[*batch]``: how far scores are from a structure; the options are those of the loss."""
-        return self.measured(oracle, scores, gold, **vars(self))
+        taken = inspect.signature(self.measured).parameters  # a subclass may have options of its own
+        return self.measured(oracle, scores, gold, **{name: value for name, value in vars(self).items() if name in taken})
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "an oracle as an estimator": (lambda: make_estimator("subset[k=2]"), "got the unknown estimator 'subset'"),
     "an estimator as an oracle": (lambda: make_oracle("rloo"), "got the unknown oracle 'rloo'; "),
     "brackets that do not close": (lambda: make_estimator("rloo["), "expected `name` or `name.option=value,...."),
-    "a name that is no text": (lambda: make_estimator(None), "got a NoneType as estimator; expected a class"),
+    "a name that is no text": (lambda: make_estimator(None), "got a NoneType; expected a class of estimators"),
     "an option of nothing": (lambda: make_estimator("rloo[num_samples=]"), "expected `option=value`"),
     "an option twice": (lambda: make_estimator("rloo[num_samples=2,num_samples=3]"), "twice in .*; expected it once"),
     "half a sample": (lambda: make_estimator("rloo[num_samples=2.5]"), "got num_samples=2.5; expected an integer >= 2"),
@@ -82,7 +82,7 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "a root by number": (lambda: SpanningTree(1), "got single_root=1; expected true or false"),  # type: ignore[arg-type]
     "a module that is none": (lambda: make_estimator("no_such:Thing"), "could not import it: No module named 'no_such'"),
     "an attribute that is none": (lambda: make_estimator("math:Thing"), "could not import it: math defines no 'Thing'"),
-    "something else in a module": (lambda: make_estimator("math:pi"), "got a float as estimator; expected a class"),
+    "something else in a module": (lambda: make_estimator("math:pi"), "got .math:pi., a float; expected a class of estimators"),
     # arguments of an estimate
     "no generator": (lambda: without(None, "rloo"), "got None as generator; expected a torch.Generator"),
     "no generator, where nothing is drawn": (lambda: without(None, "structured_attention"), "got None as generator"),
@@ -189,7 +189,7 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     # measuring
     "a misspelt name for an estimator": (lambda: measure("rlo", TWO, loss, SCORES), "got the unknown estimator 'rlo'; did you mean rloo"),
-    "a class for an estimator": (lambda: measure(Gumbel, TWO, loss, SCORES), "got a Gumbel as estimator; expected"),  # type: ignore[arg-type]
+    "a class for an estimator": (lambda: measure(Gumbel, TWO, loss, SCORES), "got 'Gumbel', a Gumbel; expected a class of estimators"),  # type: ignore[arg-type]
     "another order": (lambda: measure(make_estimator("rloo"), loss, TWO, SCORES), "; the order is loss, oracle, scores|as loss; expected"),
     "measuring an array": (
         lambda: measure(make_estimator("rloo"), TWO, loss, SCORES.numpy()),
@@ -214,7 +214,7 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: exact_truth(loss_of_60, Subset(30), torch.zeros(60)),
         "; expected at most .*, because at .* take .* years",
     ),
-    "auditing a number": (lambda: audit(3), "got a int as estimator; expected a class of estimators, a function of"),
+    "auditing a number": (lambda: audit(3), "got a int; expected a class of estimators, a function of"),
     "auditing at no level": (lambda: audit(make_estimator("rloo"), alpha=0.0), "`audit` got alpha=0.0; expected a number between 0 and 1"),
     "auditing a claim twice": (
         lambda: audit(make_estimator("rloo"), unbiased=False),

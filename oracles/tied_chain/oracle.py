@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot, pad
 
 from ..capabilities import DrawnSet
 from ..capabilities.indices import NONE, chosen, last_axis
-from ..derivations import UNIT, Builder, Derivations, DerivedOracle
+from ..derivations import UNIT, Builder, Derivations, DerivedOracle, Examples
 from ..linear_chain import LinearChain
 from ..linear_chain.oracle import check_potentials, with_digits_turned
 from ..tensor_kinds import inside_lengths, labels_below
@@ -53,6 +53,7 @@ class TiedChain(DerivedOracle):
     event_ndim: ClassVar[int] = 2
     layout: ClassVar[str] = "Scores of n places have t rows of transitions behind them: [*batch, n + t, t]"
     references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
+    examples: ClassVar[Examples] = Examples(like="linear_chain", counted="positions")
     _indices_are_parts: ClassVar[bool] = False
 
     @classmethod

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from ...oracles import AVAILABLE_ORACLES, LinearChain, TiedChain, make_oracle
+from ...oracles import AVAILABLE_ORACLES, make_oracle
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.derivations import DerivedOracle
 from ...oracles.options import Count, RefusedError, kind_of, refusal
@@ -57,8 +57,8 @@ def sized_regime(name: str) -> Regime:
     like = next((regime for regime in REGIMES.values() if regime.oracle == oracle), None)
     like = like or next((regime for regime in REGIMES.values() if type(regime.oracle) is type(oracle)), None)
     loss = like.loss if like else Regime.loss
-    if isinstance(oracle, DerivedOracle | TiedChain):
-        like = like or peaked_like(oracle.examples.like if isinstance(oracle, DerivedOracle) else LinearChain.name)
+    if isinstance(oracle, DerivedOracle):
+        like = like or peaked_like(oracle.examples.like)
     return Regime(f"random scores of {name}", oracle, (event,), like.entropies if like else USUAL_ENTROPIES, loss)
 
 

@@ -192,8 +192,8 @@ def test_a_file_without_a_name_lists_what_it_offers(folder: Path) -> None:
     ("given", "message"),
     [
         (lambda a, b: a, "a function of a, b; expected a class of estimators"),
-        (3, "got a int as estimator; expected a class"),
-        (lambda: 3, "got a int as estimator"),
+        (3, "got a int; expected a class"),
+        (lambda: 3, "a int; expected a class"),
         (lambda loss, oracle, scores, generator: scores.sum(), "take no mean over the batch"),
         (lambda loss, oracle, scores, generator: scores.detach().sum(-1), "a surrogate without a gradient"),
         (lambda loss, oracle, scores, generator: None, "the function gave NoneType for scores of shape"),

@@ -79,8 +79,8 @@ def test_a_name_with_options(name: str, expected: Estimator[Any]) -> None:
         ("imle[noise=gumbel/size=2]", "noise 'gumbel[size=2]': "),
         ("no_such_module:Thing", "got the estimator 'no_such_module:Thing'; could not import it: "),
         ("structgrad.estimators:Thing", "got the estimator 'structgrad.estimators:Thing'; could not import it: "),
-        ("math:pi", "got 'math:pi', a float; expected an estimator"),
-        ("structgrad.oracles:Categorical", "got 'structgrad.oracles:Categorical', a Categorical; expected an estimator"),
+        ("math:pi", "got 'math:pi', a float; expected a class of estimators"),
+        ("structgrad.oracles:Categorical", "got 'structgrad.oracles:Categorical', a Categorical; expected a class of estimators"),
     ],
 )
 def test_a_name_that_is_none(name: str, message: str) -> None:
