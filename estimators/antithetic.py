@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import itertools
 import math
 from dataclasses import dataclass
@@ -57,7 +58,8 @@ class ARSM(UnbiasedEstimator[FactorisedOracle], name="arsm", references=("yin201
         winners = (log_probs.unsqueeze(-2) + noise[..., orders]).argmax(-1).movedim(-1, 0)
         losses = evaluate(loss, torch.nn.functional.one_hot(winners, parts).to(scores.dtype), oracle.event_ndim)
         values = losses.detach().double()[which]
-        excess = (values - values.mean(0)).movedim((0, 1), (-2, -1)).unsqueeze(-3)
+        # One after the other: torch's own mean adds in an order that depends on how many rows there are.
+        excess = (values - functools.reduce(torch.add, values) / parts).movedim((0, 1), (-2, -1)).unsqueeze(-3)
         deviations = 1 - parts * (-noise).softmax(-1)
         merged = (excess * deviations.reshape(*batch, math.prod(noise.shape[len(batch) : -1]), 1, parts)).mean(-1)
         return with_estimate(losses.mean(0), oracle, scores, merged.reshape(noise.shape))
