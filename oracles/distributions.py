@@ -88,7 +88,7 @@ class StructureDistribution(Distribution):
     @property
     def arg_constraints(self) -> dict[str, constraints.Constraint]:
         """Scores are numbers, or -inf."""
-        return {"scores": constraints.independent(constraints.real, self.oracle.event_ndim)}
+        return {"scores": constraints.real}
 
     @property
     def support(self) -> constraints.Constraint:
@@ -168,7 +168,7 @@ class StructureDistribution(Distribution):
         return listed.expand(-1, *self.batch_shape, *self.event_shape) if expand else listed
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> StructureDistribution:
-        """The same laws in a larger batch, as a view."""
+        """These distributions in a larger batch, as a view."""
         new = object.__new__(type(self)) if _instance is None else _instance
         batch, lengths = torch.Size(batch_shape), self.lengths
         each = () if lengths is None else lengths.shape[len(self.batch_shape) :]

@@ -50,6 +50,7 @@ def test_it_behaves_as_a_distribution_of_torch(case: OracleCase) -> None:
     assert drawn.shape == (3, 2, 2, *case.event)
     assert p.sample((0,)).shape == (0, 2, *case.event)
     assert p.support.check(drawn).all()
+    assert law(case, rows=0).log_prob(law(case, rows=0).sample((3,))).shape == (3, 0)
     wider = p.expand((3, 2))
     assert wider.sample().shape == (3, 2, *case.event)
     torch.testing.assert_close(wider.entropy(), p.entropy().expand(3, 2))
