@@ -107,7 +107,7 @@ class StructureDistribution(Distribution):
 
     @property
     def variance(self) -> Tensor:
-        """Of each 0/1 part, ``[*batch, *event]``."""
+        """Variance of each 0/1 part, ``[*batch, *event]``."""
         if not self.oracle.binary_mask(tuple(self.event_shape)).all():
             raise NotImplementedError(f"`variance` needs parts of 0/1; some parts of {self.oracle.name} are counts")
         marginals = self.marginals()

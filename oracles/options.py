@@ -116,7 +116,7 @@ class OptionKind:
         raise RefusedError
 
     def read(self, text: str, readers: Readers) -> Any:
-        """The same for the value that a text means: True, False and None may be in lower case, a tuple is ``(1,2)``."""
+        """Check the value that a text means: True, False and None may be in lower case, a tuple is ``(1,2)``."""
         form, origin, kinds = self.form, typing.get_origin(self.form), typing.get_args(self.form)
         if origin in _UNIONS:
             return self._first(lambda kind: kind.read(text, readers))
@@ -136,7 +136,7 @@ class OptionKind:
         return self.check(reader(text) if reader else None)
 
     def _first(self, attempt: Callable[[OptionKind], Any]) -> Any:
-        """Of a union, the first kind that takes a value."""
+        """The first kind of a union that takes a value."""
         for kind in typing.get_args(self.form):
             with contextlib.suppress(RefusedError):
                 return attempt(kind_of(kind))

@@ -72,7 +72,7 @@ class AtomLists:
         return atoms.unflatten(-1, self.event), self.padded_weights
 
     def move(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
-        """How the mean ``[b, r, *event]``, or the weights ``[b, r, m]``, move with scores or correlations; differentiable to any order.
+        """Derivatives of the mean ``[b, r, *event]`` or the weights ``[b, r, m]`` in scores or correlations; differentiable to any order.
 
         At fixed atoms A the weights are ``K A θ`` plus a constant, with the symmetric ``K = G⁻¹ − G⁻¹11ᵀG⁻¹/1ᵀG⁻¹1`` and G the Gram matrix.
 

@@ -21,7 +21,7 @@ def argmax(rows, structures):
 
 
 def argmax_parts(rows, numbers):
-    """The same permutations by the numbers of their parts, [b, n]: 1 + part; 0 where every one is forbidden."""
+    """Best permutations by the numbers of their parts, [b, n]: 1 + part; 0 where every one is forbidden."""
     return _argmax(rows, no_structures(rows), numbers)
 
 

@@ -20,10 +20,10 @@ from ..tensor_kinds import check_dense
 from .derivatives import unsqueeze_event
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-"""What lengths may be: a mask is none, and torch cannot compare the other ones."""
+"""Dtypes of lengths: a mask is none, and torch cannot compare the other ones."""
 
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-"""What scores may be."""
+"""Dtypes of scores."""
 
 MOST_KNOWN = 1024
 """Shapes of scores that an oracle keeps in mind."""
@@ -75,7 +75,7 @@ class Calls(Configured, abc.ABC):
         return self._inside(event_shape, lengths)
 
     def _parts_inside(self, event_shape: tuple[int, ...], inside: Tensor) -> Tensor:
-        """Of what is inside, which are parts: those of the whole event, but for structures whose parts depend on the length."""
+        """Parts among the entries inside: those of the whole event, unless parts depend on the length."""
         return inside & self.read_mask(event_shape, inside.device)
 
     def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:

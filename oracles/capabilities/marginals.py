@@ -28,7 +28,7 @@ from .derivatives import (
 from .indices import wants_indices
 
 LOG_PARTITION: Output = (), torch.float64
-"""What kernels write of a log-partition: one number for a row, of which differences are taken."""
+"""Shape and dtype of a log-partition: one float64 number for a row, because differences are taken."""
 
 
 class ExactLaw(Protocol):

@@ -43,7 +43,7 @@ def argmax(rows: np.ndarray, structures: np.ndarray, k: int) -> None:
 
 @compiled
 def argmax_parts(rows: np.ndarray, numbers: np.ndarray, k: int) -> None:
-    """The same parts by their numbers, [b, k]: 1 + part; 0 where fewer are allowed."""
+    """Best parts by their numbers, [b, k]: 1 + part; 0 where fewer are allowed."""
     work = np.empty(rows.shape[1])
     for item in range(len(rows)):
         row, listed = rows[item], numbers[item]
@@ -66,7 +66,7 @@ def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, certi
 
 
 def sample_parts(rows: np.ndarray, uniforms: np.ndarray, numbers: np.ndarray, certified: np.ndarray, k: int) -> None:
-    """The same samples by the numbers of their parts, [b, s, k]: 1 + part; 0 where fewer are allowed."""
+    """Samples by the numbers of their parts, [b, s, k]: 1 + part; 0 where fewer are allowed."""
     _sample(rows, uniforms, no_structures(rows, 1), numbers, certified, k)
 
 

@@ -78,7 +78,7 @@ def text_of(template: str, folder: Path) -> str:
 
 
 def requirement() -> str:
-    """What pip installs this package by on another machine: the commit of the repository that it came from, else the version."""
+    """The requirement by which pip installs this package elsewhere: the commit of its repository, else the version."""
     here = metadata.distribution("structgrad")
     origin = json.loads(here.read_text("direct_url.json") or "{}")  # written by pip where the package comes from no index (PEP 610)
     url, commit = str(origin.get("url", "")), origin.get("vcs_info", {}).get("commit_id")
