@@ -114,6 +114,11 @@ def in_single(scores: Tensor, event_ndim: int) -> Tensor:
     return scaled(scores, 1, event_ndim, torch.float32) if scores.dtype in HALF else scores
 
 
+def in_double(values: Tensor) -> Tensor:
+    """Values in float64, but as they are on Apple's GPUs, which have no float64; differentiable."""
+    return values if values.device.type == "mps" else values.double()
+
+
 def cut(values: Tensor, inside: Tensor | None) -> Tensor:
     """The values inside, 0 elsewhere; everything where there is no mask."""
     return values if inside is None else torch.where(inside, values, 0)

@@ -74,11 +74,11 @@ def imported(file: str) -> set[str]:
     return found
 
 
-def kind_of_kernel(file: str) -> str:
-    """``cpu`` or ``gpu`` for the kernels of a structure, else nothing."""
+def has_kernels(file: str) -> bool:
+    """Whether a file holds kernels of a structure."""
     parts = Path(file).with_suffix("").parts
     name = parts[2] if parts[0] == "oracles" and len(parts) > 2 and parts[1] not in ("kernels", "derivations") else ""
-    return name[:3] if name in ("cpu", "gpu") or name.startswith(("cpu_", "gpu_")) else ""
+    return name == "cpu" or name.startswith("cpu_")
 
 
 @pytest.mark.parametrize("room", CEILINGS)
@@ -93,7 +93,7 @@ def test_the_files_of_a_structure_lie_in_its_folder() -> None:
     for structure in STRUCTURES:
         assert (ROOT / "oracles" / structure / "oracle.py").is_file(), structure
     strays = [
-        file for file in sources() if kind_of_kernel(file) and Path(file).parts[1] not in (*STRUCTURES, "active_set", "simplex", "softmax")
+        file for file in sources() if has_kernels(file) and Path(file).parts[1] not in (*STRUCTURES, "active_set", "simplex", "softmax")
     ]
     assert not strays
 
@@ -102,17 +102,9 @@ def test_kernels_come_by_the_dispatch_alone() -> None:
     """R1. The executor of derivations is compiled as kernels are, and may be made of their steps."""
     found = defaultdict(set)
     for file in sources():
-        if not kind_of_kernel(file) and not file.startswith("oracles/derivations/cpu"):
-            found[file] |= {name for name in imported(file) if kind_of_kernel(name)}
+        if not has_kernels(file) and not file.startswith("oracles/derivations/cpu"):
+            found[file] |= {name for name in imported(file) if has_kernels(name)}
     assert {file: names for file, names in found.items() if names} == KERNELS_IMPORTED
-
-
-def test_kernels_of_the_gpu_import_none_of_the_cpu() -> None:
-    """R1."""
-    wrong = {
-        (file, name) for file in sources() if kind_of_kernel(file) == "gpu" for name in imported(file) if kind_of_kernel(name) == "cpu"
-    }
-    assert not wrong
 
 
 def test_an_oracle_states_its_derivations_or_its_operations() -> None:

@@ -103,13 +103,11 @@ def test_a_place_that_is_gone_is_not_guessed(mutants: SimpleNamespace) -> None:
 TREE = {
     "oracles/subset/oracle.py": "from ..numerics import mask\n",
     "oracles/numerics.py": "",
-    "oracles/simplex/gpu.py": "",
     "estimators/__init__.py": "from .blackbox import Blackbox\n",
     "estimators/blackbox.py": 'from .base import Estimator\n\nclass Blackbox(Estimator, name="blackbox"): ...\n',
     "estimators/base.py": "",
     "suites/bias.py": "",
     "tests/oracles/test_subset.py": "",
-    "tests/oracles/gpu/test_simplex.py": "",
     "tests/estimators/test_registry.py": "from structgrad.estimators import Blackbox\n",
     "tests/suites/test_bias_suite.py": "",
     "tests/suites/test_truth.py": "from structgrad.suites.bias import measure\n",
@@ -121,7 +119,6 @@ TREE = {
     [
         ("oracles/subset/oracle.py", ("oracles/test_subset.py", "laws/test_oracle_*.py"), "test_subset or Subset"),
         ("oracles/numerics.py", ("oracles/test_subset.py", "laws/test_oracle_*.py"), "test_subset or Subset"),
-        ("oracles/simplex/gpu.py", ("oracles/gpu/test_simplex.py",), ""),
         ("estimators/blackbox.py", ("estimators/test_registry.py", "laws/test_estimator_*.py"), "test_registry or blackbox"),
         ("estimators/base.py", ("estimators/test_registry.py", "laws/test_estimator_*.py"), "test_registry or blackbox"),
         ("suites/bias.py", ("suites/test_bias_suite.py", "suites/test_truth.py"), ""),

@@ -69,7 +69,7 @@ def _source(root: Path, module: str, name: str) -> str:
 @cache
 def importers(root: Path, module: str) -> set[str]:
     """The modules that import one, directly; kernels are found by their names."""
-    found = re.fullmatch(r"structgrad\.oracles\.(?:kernels\.(?:gpu\.)?(\w+)|(\w+)\.[cg]pu(?:_(\w+))?)", module)
+    found = re.fullmatch(r"structgrad\.oracles\.(?:kernels\.(\w+)|(\w+)\.cpu(?:_(\w+))?)", module)
     quoted = None if found is None else f'"{found[1] or found[3] or found[2]}"'
     named = [] if quoted is None else [path for path in (root / "oracles").rglob("*.py") if quoted in path.read_text(encoding="utf-8")]
     return {name for name, path in modules(root).items() if name != module and (module in imported(root, path) or path in named)}

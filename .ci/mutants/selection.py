@@ -65,8 +65,6 @@ def tests_of(root: Path, file: str, scope: str) -> tuple[tuple[str, ...], str]:
     module = ".".join(("structgrad", *Path(file).with_suffix("").parts)).removesuffix(".__init__")
     draw = random.Random(f"tests of {file}")
     own = _own_files(root, module)
-    if re.match(r"oracles/\w+/gpu", file):
-        return own, ""
     if file.startswith("oracles/"):
         chosen, laws = _structures(root, module, scope, draw), "tests/laws/test_oracle_*.py"
     elif file.startswith("estimators/"):
@@ -81,8 +79,7 @@ def tests_of(root: Path, file: str, scope: str) -> tuple[tuple[str, ...], str]:
 
 def _own_files(root: Path, module: str) -> tuple[str, ...]:
     """The test files of a module, or of those nearest to it among the modules that use it."""
-    folder = root / ("tests/oracles/gpu" if ".gpu" in module else f"tests/{module.split('.')[1]}")
-    files = [path for path in sorted(folder.rglob("test_*.py")) if ".gpu" in module or path.parent.name != "gpu"]
+    files = sorted((root / f"tests/{module.split('.')[1]}").rglob("test_*.py"))
     depth, found = 0, list[Path]()
     while not found and depth < 5:
         near = {name for name in users(root, module, depth) if name.split(".")[1] == module.split(".")[1]}
@@ -97,8 +94,8 @@ def _is_named_after(root: Path, path: Path, module: str) -> bool:
     """Whether a test file has the name of a module, in a folder of tests that it may have."""
     _, room, *folders, stem = module.split(".") if module.count(".") > 1 else (*module.split("."), "")
     name = path.stem.removeprefix("test_")
-    placed = set(path.parent.relative_to(root / "tests" / room).parts) - {"gpu"} <= set(folders)
-    if folders and re.fullmatch(r"oracle|[cg]pu\w*", stem):  # the files of a structure are tested under its name
+    placed = set(path.parent.relative_to(root / "tests" / room).parts) <= set(folders)
+    if folders and re.fullmatch(r"oracle|cpu\w*", stem):  # the files of a structure are tested under its name
         stem = folders[-1]
     return placed and (stem in name.split("_and_") or name.startswith(f"{stem}_"))
 

@@ -51,7 +51,7 @@ def project(rows: Tensor, argmax: Callable[[Tensor, Tensor], Tensor], inside: Te
     )
 
 
-def _decompose(kernel: kernels.AnyKernel, means: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
+def _decompose(kernel: kernels.Kernel, means: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
     """Atoms [b, m, n, n] and weights [b, m]."""
     points = torch.where(padding, 1, means)
     size = points.shape[1]
@@ -69,7 +69,7 @@ class _Tangent(torch.autograd.Function):
     """The orthogonal projection of directions [*batch, n, n] on the faces of points, which is its own transpose."""
 
     @staticmethod
-    def forward(ctx: Any, direction: Tensor, points: Tensor, kernel: kernels.AnyKernel) -> Tensor:
+    def forward(ctx: Any, direction: Tensor, points: Tensor, kernel: kernels.Kernel) -> Tensor:
         ctx.points, ctx.kernel = points, kernel
         along = direction.double().reshape(-1, *points.shape[-2:]).contiguous()
         moved = torch.zeros_like(along)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..kernels.gpu.first_use import Output, Reference
+from ..kernels import Output, Reference
 from ..kernels.switch import SERVING
 from ..numerics import HALF, in_single, share_rows, zero_ignored
 from ..options import Configured
@@ -210,12 +210,10 @@ class Calls(Configured, abc.ABC):
         return [each.reshape((*distinct, *each.shape[1:])).expand((*batch, *each.shape[1:])) for each in results]
 
     @final
-    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
+    def _kernel(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
         """The compiled kernel of an operation on rows [b, *event], or None where the torch reference is to run."""
-        if not SERVING.get() or rows.dtype not in kernels.FLOATING:
+        if not rows.is_cpu or not SERVING.get() or rows.dtype not in kernels.FLOATING:
             return None
-        if not rows.is_cpu or kernels.gpu.interpreting():
-            return self._device_kernel(operation, rows)
         key = operation, rows.shape
         if key not in self._kernels:
             if len(self._kernels) == MOST_KNOWN:
@@ -224,12 +222,8 @@ class Calls(Configured, abc.ABC):
         return self._kernels[key]
 
     def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
-        """The kernel of an operation on the CPU for rows of this shape."""
+        """The kernel of an operation for rows of this shape."""
         return kernels.find(self.kernel, operation, rows, self.kernel_options())
-
-    def _device_kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
-        """The kernel of an operation on a GPU."""
-        return None
 
     @cached_property
     def _fitting(self) -> set[tuple[Any, ...]]:
@@ -238,7 +232,7 @@ class Calls(Configured, abc.ABC):
 
     @cached_property
     def _kernels(self) -> dict[tuple[str, torch.Size], kernels.Kernel | None]:
-        """The kernels on the CPU that were selected before, by operation and shape of rows."""
+        """The kernels that were selected before, by operation and shape of rows."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:

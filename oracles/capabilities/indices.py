@@ -15,7 +15,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from ..kernels.gpu.first_use import Output
+from ..kernels import Output
 from ..numerics import Total, share_rows
 from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..kernels.gpu.first_use import Output
+from ..kernels import Output
 from ..numerics import Total, share_rows
 from ..transforms import operation
 from .base import LARGEST, Oracle, at_least_single, inner

@@ -16,9 +16,9 @@ from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, K
 from ..capabilities.marginals import ExactLaw
 from ..capabilities.relaxation import Maximum
 from ..kernels.switch import SERVING
+from ..numerics import in_double
 from ..transforms import uncompiled
 from . import algorithms, executor, without_replacement
-from .device import kernel as device_kernel
 from .examples import Examples
 from .hypergraph import Derivations
 from .law import EdgeLaw
@@ -155,9 +155,6 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
         completion = torch.zeros_like(scores).masked_fill(~self._completion(event, lengths), -math.inf)
         return torch.where(self._inside(event, lengths), scores, completion)
 
-    def _device_kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
-        return device_kernel(self, operation, rows)
-
     # The operations of the base classes, on rows [b, parts].
 
     @uncompiled
@@ -176,13 +173,18 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
     def _law(self, rows: Tensor) -> ExactLaw | None:
         return EdgeLaw(self._tables_for(rows), rows.flatten(1).unsqueeze(0), lambda parts: parts.reshape(rows.shape))
 
+    # Sums are float64 whatever the dtype of the rows: sums of many log-weights would leave four digits in float32.
+
+    def _log_partition(self, rows: Tensor) -> Tensor:
+        return super()._log_partition(in_double(rows))
+
     def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        marginals, log_partition = algorithms.marginals(self._tables_for(rows), self._cleaned(rows.detach()).flatten(1))
+        marginals, log_partition = algorithms.marginals(self._tables_for(rows), in_double(self._cleaned(rows.detach())).flatten(1))
         return marginals.reshape(rows.shape), log_partition
 
     def _reference_covariance_product(self, rows: Tensor, along: Tensor) -> Tensor:
-        product = algorithms.covariance_product(self._tables_for(rows), self._cleaned(rows.detach()).flatten(1), along.flatten(1))
-        return product.reshape(rows.shape)
+        cleaned, direction = (in_double(each).flatten(1) for each in (self._cleaned(rows.detach()), along))
+        return algorithms.covariance_product(self._tables_for(rows), cleaned, direction).reshape(rows.shape)
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return self._tables(event_shape).steps

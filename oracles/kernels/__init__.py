@@ -1,9 +1,9 @@
 """Compiled kernels: the hot loops, apart from the mathematics.
 
-The folder of a structure holds functions over contiguous arrays whose first dimension is the batch: in ``cpu.py``; here is
-what they share. `find` selects the kernel of an operation on the CPU, at the size and in the dtype of the rows. Everything else runs the
-torch references, in which the oracles are written. On a GPU, `gpu` runs oracles with derivations. Kernels are compiled on first use and
-cached on disk. Importing this package compiles nothing and does not load the compilers.
+The folder of a structure holds functions over contiguous arrays whose first dimension is the batch, in ``cpu.py``; here is what they
+share. `find` selects the kernel of an operation on the CPU. Everything else runs the torch references, in which the oracles are written,
+on a GPU too. Kernels are compiled on first use and cached on disk. Importing this package compiles nothing and does not load the
+compilers.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import gpu, switch
-from .gpu.first_use import Output, Reference
+from . import switch
 
 GRAIN = 400_000
 """Inner-loop steps of a sum that a thread must get for its start to pay: some 200 microseconds, where to wake it takes 100."""
@@ -50,6 +49,12 @@ FLOATING = (torch.float32, torch.float64)
 
 CERTIFYING = ("log_partition", "marginals", "covariance_product", "sample", "sample_parts")
 """Operations whose kernels may refuse rows outside their range: their last array, bool ``[b]``, is True for the rows that they computed."""
+
+Output = tuple[tuple[int, ...], torch.dtype | None]
+"""One result of an operation: its shape after the batch, and its dtype, that of the scores where it is None."""
+
+Reference = Callable[..., Sequence[Tensor]]
+"""The results of a kernel's inputs in plain torch."""
 
 _Function = Callable[..., None]
 
@@ -158,10 +163,6 @@ class Kernel(NamedTuple):
         return results
 
 
-AnyKernel = Kernel | gpu.DeviceKernel
-"""Both compute their results in the same way."""
-
-
 def enabled(rows: Tensor) -> bool:
     """Whether kernels serve these rows: float32 or float64 on the CPU."""
     return rows.device.type == "cpu" and rows.dtype in FLOATING and switch.SERVING.get()
@@ -169,14 +170,14 @@ def enabled(rows: Tensor) -> bool:
 
 def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> Kernel | None:
     """The kernel of an operation for rows [b, *event] on the CPU, or None where the torch reference is to run."""
-    if structure is None or not switch.SERVING.get() or rows.dtype not in FLOATING or not rows.is_cpu or gpu.interpreting():
+    if structure is None or not switch.SERVING.get() or rows.dtype not in FLOATING or not rows.is_cpu:
         return None
     return _planned(structure, operation, rows.shape[1:], options)
 
 
 def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...], options: tuple[Any, ...]) -> Kernel | None:
     """The kernel that lists structures of an event by ranks [c] on the CPU, or None where the torch reference is to run."""
-    if structure is None or not switch.SERVING.get() or not ranks.is_cpu or gpu.interpreting():
+    if structure is None or not switch.SERVING.get() or not ranks.is_cpu:
         return None
     return _planned("unranking", structure, torch.Size(event), options)
 

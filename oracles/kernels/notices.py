@@ -1,4 +1,4 @@
-"""Notices on kernels: one is being compiled, here or by another process that this one waits for; one does not serve.
+"""Notices of compilation: a kernel is being compiled, here or by another process that this one waits for.
 
 Nothing of the compilers is loaded.
 """
@@ -6,7 +6,6 @@ Nothing of the compilers is loaded.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -35,17 +34,3 @@ def step(change: int) -> None:
         if before != (_depth > 0):
             for listener in _listeners:
                 listener(_depth > 0)
-
-
-class KernelWarning(RuntimeWarning):
-    """A kernel of a GPU does not serve where it should: the same comes from plain torch, more slowly."""
-
-
-_said: set[str] = set()
-
-
-def say(sentence: str, cause: str) -> None:
-    """Warn of a kernel that does not serve; once in this process for all that do not for the same cause."""
-    if cause not in _said:
-        _said.add(cause)
-        warnings.warn(sentence, KernelWarning, stacklevel=2)

@@ -9,18 +9,14 @@ VARIABLE = "STRUCTGRAD_KERNELS"
 
 
 def chosen() -> str:
-    """What the environment asks for.
-
-    Returns:
-        ``on``; ``off``, plain torch everywhere, on the CPU too; ``check``, as ``on``, but a kernel of a GPU that fails, or differs from
-        plain torch, is an error.
+    """What the environment asks for: ``on``, or ``off`` for plain torch everywhere.
 
     Raises:
         ValueError: it asks for something else.
     """
     value = os.environ.get(VARIABLE) or "on"
-    if value not in ("on", "off", "check"):
-        raise ValueError(f"the environment variable {VARIABLE} got {value!r}; expected on, off or check; unset it for on")
+    if value not in ("on", "off"):
+        raise ValueError(f"the environment variable {VARIABLE} got {value!r}; expected on or off; unset it for on")
     return value
 
 

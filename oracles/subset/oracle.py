@@ -98,27 +98,11 @@ class Subset(SubsetOracle, DerivedOracle):
             return None
         return Oracle._select(self, operation, rows) if draws or operation in OWN else super()._select(operation, rows)
 
-    def _device_kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
-        # A sample of the executor takes one uniform for each part.
-        own = operation in OWN or (operation.startswith("sample") and rows.shape[1] > ONE_EACH)
-        return None if own else super()._device_kernel(operation, rows)
-
     def _argmax(self, rows: Tensor) -> Tensor:
         # The order of ties in `topk` is not defined, so only its last value is used: ties with it are taken from the left.
         last = rows.topk(self.k, dim=-1).values[..., -1:]
         above, equal = rows > last, rows == last
         return above | (equal & (equal.cumsum(-1) <= self.k - above.sum(-1, keepdim=True)))
-
-    # Without kernels in float64 too: of sums of many products, float32 would leave four digits.
-
-    def _log_partition(self, rows: Tensor) -> Tensor:
-        return super()._log_partition(rows.double())
-
-    def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return super()._reference_marginals(rows.double())
-
-    def _reference_covariance_product(self, rows: Tensor, along: Tensor) -> Tensor:
-        return super()._reference_covariance_product(rows.double(), along.double())
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0] if event_shape[0] <= ONE_EACH else self.k

@@ -44,8 +44,8 @@ def doctor(
     """Check versions, cores, GPU, memory, disk, compiled kernels, plugins and score files, and suggest fixes.
 
     With --device, test every operation of every oracle on that device against an enumeration of all structures, as `structgrad audit
-    --oracle` does on the CPU. With --served, print whether an operation is computed by the executor of derivations, by a kernel of the
-    structure, or by torch.
+    --oracle` does on the CPU. With --served, print whether the CPU computes an operation by the executor of derivations, by a kernel of
+    the structure, or by torch. On other devices, torch computes all operations.
 
     Exit codes: 0 runs work; 1 an operation on the device is wrong; 2 no such device; 3 a problem that would make runs fail.
     """
@@ -178,7 +178,6 @@ def _dependencies() -> list[str]:
 def _gpu() -> Iterator[MachineCheck]:
     import torch
 
-    from ...oracles.kernels import gpu
     from ...oracles.magnitudes import gibibytes
 
     if not torch.cuda.is_available():
@@ -187,9 +186,7 @@ def _gpu() -> Iterator[MachineCheck]:
         yield MachineCheck("gpu", "not used by torch" if unused else "none", advice if unused else "")
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         free, total = torch.cuda.mem_get_info(index)
-        why = gpu.unserved(index)
-        name = torch.cuda.get_device_name(index) + (f" without kernels ({why})" if why else "")
-        yield MachineCheck(f"cuda:{index}", f"{name}, {gibibytes(free)} of {gibibytes(total)} free")
+        yield MachineCheck(f"cuda:{index}", f"{torch.cuda.get_device_name(index)}, {gibibytes(free)} of {gibibytes(total)} free")
 
 
 def _processors() -> Iterator[MachineCheck]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import DERIVED
+from structgrad.oracles import DERIVED, kernels, make_oracle
 from structgrad.oracles.random_streams import SeedBlocks
 from structgrad.oracles.tensor_kinds import UnusualTensorError
 from tests.far import Far, far_device, held
@@ -129,6 +129,50 @@ def test_plain_torch_on_a_device_finds_what_the_cpu_finds(case: OracleCase, ragg
         again = case.oracle.sample_distinct(scores[:2], 2, generator=SeedBlocks((7,), 2))
         assert torch.equal(held(drawn.structures), again.structures)
         torch.testing.assert_close(held(drawn.log_rest), again.log_rest)
+
+
+@pytest.mark.parametrize("name", ["linear_chain", "constituency", "assignment", "subset[k=2]"])
+def test_plain_torch_sums_scores_of_float32_in_float64(name: str) -> None:
+    """Marginals of scores far apart, with their gradient."""
+    oracle: Any = make_oracle(name)
+    event = {"linear_chain": (64, 4, 4), "subset[k=2]": (40,)}.get(name, (9, 9))
+    scores = 100 * torch.randn(3, *event)
+
+    def found(scores: Tensor) -> list[Tensor]:
+        leaf = scores.clone().requires_grad_()
+        marginals = oracle.marginals(leaf)
+        return [marginals.detach(), *torch.autograd.grad(marginals.square().sum(), leaf)]
+
+    with kernels.disabled():
+        for single, double in zip(found(scores), found(scores.double()), strict=True):
+            torch.testing.assert_close(single, double.float(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("operation", ["argmax", "log_partition", "marginals", "sample"])
+@pytest.mark.parametrize(("name", "event"), [("linear_chain", (32, 8, 8)), ("constituency", (12, 12)), ("subset[k=2]", (9,))])
+def test_a_cuda_graph_replays_an_operation_on_other_numbers(name: str, event: tuple[int, ...], operation: str) -> None:
+    """With its gradient, to the same bits."""
+    oracle: Any = make_oracle(name)
+    scores, other = (torch.randn(64, *event, device="cuda") for _ in range(2))
+    stream = SeedBlocks((7,), 64, device=torch.device("cuda"))
+
+    def call(scores: Tensor) -> list[Tensor]:
+        stream.draws = 0
+        leaf = scores.detach().requires_grad_(operation in DIFFERENTIABLE)
+        result = getattr(oracle, operation)(leaf, **({"generator": stream} if operation == "sample" else {}))
+        return [result.detach(), *(torch.autograd.grad(result.square().sum(), leaf) if leaf.requires_grad else ())]
+
+    expected = call(other)  # makes tables
+    with watched(torch.device("cuda")):
+        call(scores)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = call(scores)
+    scores.copy_(other)
+    graph.replay()
+    assert all(map(torch.equal, results, expected))
 
 
 def test_what_mixes_devices_is_seen() -> None:
