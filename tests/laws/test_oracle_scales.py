@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from fractions import Fraction
+from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from structgrad.estimators import crf_loss, make_estimator
+from structgrad.oracles import Alignment, Assignment, Constituency, LinearChain, ProjectiveTree, ShiftReduce, Subset, TiedChain, kernels
 from structgrad.oracles.capabilities import DistinctSamplingOracle, RelaxedOracle
+from structgrad.oracles.derivations import UNIT, Derivations
+from structgrad.suites.truth.laws import derivations_of
 from tests.covering import sampled
+from tests.derived_cases import DERIVED_CASES
 from tests.helpers import GENERIC_CASES, OracleCase, make_scores, natural_parameters, pulled_back, seeded, structures
 
-SCALES = (1.0, 1e2, 1e4, 1e6, 1e30)
+SCALES = (1.0, 1e2, 700.0, 1e4, 1e6, 1e30)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-KINDS = ("scaled", "scaled ties", "offset", "offset by place")
+KINDS = ("scaled", "scaled ties", "offset", "offset by place", "two parts")
 
 cases = pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
 FITTING = [(kind, scale, dtype) for kind in KINDS for scale in SCALES for dtype in DTYPES if dtype != torch.float16 or scale < 1e4]
@@ -25,14 +32,17 @@ FITTING = [(kind, scale, dtype) for kind in KINDS for scale in SCALES for dtype 
 
 
 def large_scores(case: OracleCase, kind: str, scale: float, dtype: torch.dtype, seed: int = 0) -> Tensor:
-    """[4, *event]: multiples of a scale, or moderate scores with an offset; rounded to the dtype, which is then exact."""
+    """[4, *event]: multiples of a scale, moderate scores with an offset, or two large scores; rounded to the dtype, which is then exact."""
     moderate = make_scores(case, 2.0, rows=4, seed=seed)
+    order = moderate.flatten(1).argsort(1)
+    large = torch.zeros_like(moderate).flatten(1).scatter(1, order[:, -1:], scale).scatter(1, order[:, :1], -scale)
     shift = torch.randn(case.event[:1], generator=seeded(1), dtype=torch.float64).reshape(-1, *[1] * (len(case.event) - 1))
     return {
         "scaled": scale * moderate,
         "scaled ties": scale * (moderate / 2).round(),
         "offset": moderate.round() + scale,
         "offset by place": moderate.round() + scale * shift,
+        "two parts": large.reshape(moderate.shape),
     }[kind].to(dtype)
 
 
@@ -121,3 +131,62 @@ def test_the_loss_of_a_smoothed_recursion_keeps_its_digits(case: OracleCase, ome
         for given in (scores, scores.double())
     )
     torch.testing.assert_close(single, double, rtol=1e-6, atol=1e-6)
+
+
+# Larger events.
+
+LARGER: tuple[tuple[Any, tuple[int, ...]], ...] = (
+    *((Subset(7), (30,)), (Subset(39), (40,)), (LinearChain(), (12, 5, 5)), (TiedChain(), (13, 5)), (Alignment(), (12, 9))),
+    *((Constituency(), (20, 20)), (ShiftReduce(), (16, 16, 2)), (Assignment(), (8, 8))),
+    *((ProjectiveTree(single_root=one), (14, 14)) for one in (True, False)),
+    *((row.oracle, row.ragged) for row in DERIVED_CASES),
+)
+
+
+def law_in_many_digits(derivations: Derivations, scores: Any) -> tuple[Any, Any]:
+    """The log-partition, and marginals as an array, by weights of nodes and of their surroundings: nothing over- or underflows."""
+    weights, marginals = [*map(mpmath.exp, scores), mpmath.mpf(1)], [mpmath.mpf(0)] * (derivations.parts + 1)
+    inside, outside, edges = {UNIT: mpmath.mpf(1)}, dict[int, Any](), []
+    for level in derivations.levels:
+        second = torch.full_like(level.first, UNIT) if level.second is None else level.second
+        rows = (level.first.tolist(), second.tolist(), level.parts.expand_as(level.first).tolist())
+        for head, lists in enumerate(zip(*rows, strict=True), level.start):
+            found = [edge for edge in zip(*lists, strict=True) if inside.get(edge[0]) and inside.get(edge[1])]
+            inside[head] = mpmath.fsum(weights[part] * inside[one] * inside[other] for one, other, part in found)
+            edges.append((head, found))
+    outside[derivations.root] = 1 / inside[derivations.root]
+    for head, found in reversed(edges):
+        for one, other, part in found if head in outside else ():
+            along = outside[head] * weights[part]
+            marginals[part] += along * inside[one] * inside[other]
+            for node, beside in ((one, other), (other, one)):
+                outside[node] = outside.get(node, 0) + along * inside[beside]
+    return mpmath.log(inside[derivations.root]), np.array(marginals[:-1], dtype=object)
+
+
+@pytest.mark.parametrize(("oracle", "event"), LARGER, ids=str)
+def test_larger_events_in_many_digits(oracle: Any, event: tuple[int, ...]) -> None:
+    """Small marginals are right to their own size, and so are derivatives along a direction."""
+    derivations, direction = derivations_of(oracle, event), torch.randn(event, generator=seeded(1), dtype=torch.float64)
+    assert derivations is not None
+    for place, scale in enumerate((0.05, 1.0, 50.0, 1000.0, 3.0)):
+        scores = scale * torch.randn(event, generator=seeded(place), dtype=torch.float64)
+        if place == 4:
+            forbidden = torch.rand(event, generator=seeded(9)) < 0.3
+            scores = scores.masked_fill(forbidden & (oracle.argmax(scores) == 0), -math.inf)
+        theta, along = (np.array(values.flatten().tolist(), dtype=object) for values in (scores, direction))
+        with mpmath.workdps(80):
+            step = mpmath.mpf(10) ** -25
+            total, marginals = law_in_many_digits(derivations, theta)
+            above, below = (law_in_many_digits(derivations, theta + sign * step * along)[1] for sign in (1, -1))
+            slope = torch.tensor([float(value) for value in (above - below) / (2 * step)], dtype=torch.float64)
+        expected = torch.tensor([float(value) for value in marginals], dtype=torch.float64)
+        for compiled in (True, False):
+            with nullcontext() if compiled else kernels.disabled():
+                leaf = scores.clone().requires_grad_()
+                assert oracle.log_partition(leaf).item() == pytest.approx(float(total), rel=1e-13, abs=1e-12)
+                found = oracle.marginals(leaf)
+                (product,) = torch.autograd.grad(found, leaf, direction)
+            atol = 1e-250 if compiled else 1e-13
+            torch.testing.assert_close(found.flatten(), expected, rtol=1e-9, atol=atol)
+            torch.testing.assert_close(product.flatten(), slope, rtol=1e-8, atol=1e-12)
