@@ -11,20 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, kl_divergence, register_kl
 
-from . import (
-    alignment,
-    assignment,
-    categorical,
-    constituency,
-    derived,
-    independent,
-    linear_chain,
-    projective_tree,
-    shift_reduce,
-    spanning_tree,
-    subset,
-    tied_chain,
-)
+from . import ORACLES
 from .capabilities import EnumerableOracle, KBestOracle, MarginalOracle, Oracle, SamplingOracle
 from .registry import make_oracle
 
@@ -199,110 +186,81 @@ class OracleDistribution(StructureDistribution):
 
     structure: ClassVar[type[Oracle]]
 
+    def __init_subclass__(cls, *, oracle: str | None = None) -> None:
+        super().__init_subclass__()
+        if oracle is not None:
+            cls.structure = ORACLES[oracle]
+
     def __init__(self, scores: Tensor, *, lengths: Tensor | None = None, validate_args: bool | None = None, **options: Any) -> None:
         super().__init__(self.structure(**options), scores, lengths=lengths, validate_args=validate_args)
 
 
-class Alignment(OracleDistribution):
+class Alignment(OracleDistribution, oracle="alignment"):
     """Monotone alignments of two sequences."""
 
-    structure = alignment.Alignment
 
-
-class Assignment(OracleDistribution):
+class Assignment(OracleDistribution, oracle="assignment"):
     """Permutations."""
 
-    structure = assignment.Assignment
 
-
-class CTC(OracleDistribution):
+class CTC(OracleDistribution, oracle="ctc"):
     """Alignments of connectionist temporal classification."""
 
-    structure = derived.ctc.CTC
 
-
-class Categorical(OracleDistribution):
+class Categorical(OracleDistribution, oracle="categorical"):
     """One of n categories."""
 
-    structure = categorical.Categorical
 
-
-class Constituency(OracleDistribution):
+class Constituency(OracleDistribution, oracle="constituency"):
     """Binary constituency trees."""
 
-    structure = constituency.Constituency
 
-
-class EditAlignment(OracleDistribution):
+class EditAlignment(OracleDistribution, oracle="edit_alignment"):
     """Alignments with insertions and deletions."""
 
-    structure = derived.edit_alignment.EditAlignment
 
-
-class IndependentCategoricals(OracleDistribution):
+class IndependentCategoricals(OracleDistribution, oracle="categories"):
     """One category in each of several rows."""
 
-    structure = independent.IndependentCategoricals
 
-
-class LabelledConstituency(OracleDistribution):
+class LabelledConstituency(OracleDistribution, oracle="labelled_constituency"):
     """Binary constituency trees with labels."""
 
-    structure = derived.labelled_constituency.LabelledConstituency
 
-
-class LinearChain(OracleDistribution):
+class LinearChain(OracleDistribution, oracle="linear_chain"):
     """Sequences of tags, scored by pairs of neighbours at each place."""
 
-    structure = linear_chain.LinearChain
 
-
-class ProjectiveTree(OracleDistribution):
+class ProjectiveTree(OracleDistribution, oracle="projective_tree"):
     """Projective dependency trees."""
 
-    structure = projective_tree.ProjectiveTree
 
-
-class SecondOrderChain(OracleDistribution):
+class SecondOrderChain(OracleDistribution, oracle="second_order_chain"):
     """Sequences of tags, scored by triples."""
 
-    structure = derived.second_order_chain.SecondOrderChain
 
-
-class SemiMarkov(OracleDistribution):
+class SemiMarkov(OracleDistribution, oracle="semi_markov"):
     """Segmentations with labels."""
 
-    structure = derived.semi_markov.SemiMarkov
 
-
-class ShiftReduce(OracleDistribution):
+class ShiftReduce(OracleDistribution, oracle="shift_reduce"):
     """Sequences of decisions of a shift-reduce parser."""
 
-    structure = shift_reduce.ShiftReduce
 
-
-class SpanningTree(OracleDistribution):
+class SpanningTree(OracleDistribution, oracle="spanning_tree"):
     """Dependency trees, projective or not."""
 
-    structure = spanning_tree.SpanningTree
 
-
-class Subset(OracleDistribution):
+class Subset(OracleDistribution, oracle="subset"):
     """Subsets of k parts."""
 
-    structure = subset.Subset
 
-
-class TiedChain(OracleDistribution):
+class TiedChain(OracleDistribution, oracle="tied_chain"):
     """Sequences of tags, with one score for a pair of neighbours at every place."""
 
-    structure = tied_chain.TiedChain
 
-
-class TiedSemiMarkov(OracleDistribution):
+class TiedSemiMarkov(OracleDistribution, oracle="tied_semi_markov"):
     """Segmentations with labels, with one score for a pair of labels at every place."""
-
-    structure = derived.tied_semi_markov.TiedSemiMarkov
 
 
 class _Structures(constraints.Constraint):
