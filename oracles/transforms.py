@@ -48,10 +48,6 @@ def refuse_duals(call: str, *values: Any) -> None:
         )
 
 
-PROXY = _TorchDispatchModeKey.PROXY
-"""Under which `make_fx` writes down what it sees."""
-
-
 def refuse_exports(call: str) -> None:
     """ValueError under torch.export, whose graphs have no breaks."""
     if torch.compiler._is_exporting_flag:  # `is_exporting`, of which the compiler of torch 2.8 says what `is_compiling` does
@@ -86,7 +82,7 @@ def operation(leading: str | None = None, **event_ndims: int) -> Callable[[Calla
             plain = maybe_current_level() is None  # `transforming`, and the first of `refuse_duals`, without their calls
             if plain and forward_ad._current_level >= 0:  # `linearize` traces too, at one point, where constants are right
                 refuse_duals(method.__name__, *args, *named.values())
-            elif _is_tracing() or (_len_torch_dispatch_stack() and _get_dispatch_mode(PROXY) is not None):
+            elif _is_tracing() or (_len_torch_dispatch_stack() and _get_dispatch_mode(_TorchDispatchModeKey.PROXY) is not None):
                 raise untraceable(method.__name__)
             if plain:
                 try:
@@ -97,7 +93,8 @@ def operation(leading: str | None = None, **event_ndims: int) -> Callable[[Calla
             result: R = _transformed(method, given, given.get(leading or "") is not None, event_ndims)
             return result
 
-        left_out = _left_out(called)
+        # `torch.compiler.disable` would import the compiler here and now.
+        left_out: Callable[P, R] = _disable_dynamo(called)
         return called
 
     return decorate
@@ -125,15 +122,8 @@ def uncompiled(method: Callable[P, R], *, calls_losses: bool = False) -> Callabl
         except Exception as error:
             explain(getattr(args[0], "name", method.__name__) if calls_losses else method.__name__, method, args, named, error)
 
-    left_out = _left_out(called)
+    left_out: Callable[P, R] = _disable_dynamo(called)
     return called
-
-
-def _left_out(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, run without the compiler."""
-    # `torch.compiler.disable` would import the compiler here and now.
-    disabled: Callable[P, R] = _disable_dynamo(function)
-    return disabled
 
 
 def _transformed(method: Callable[..., Any], given: Mapping[str, Any], leads: bool, event_ndims: Mapping[str, int]) -> Any:
@@ -152,10 +142,8 @@ def _transformed(method: Callable[..., Any], given: Mapping[str, Any], leads: bo
         return result if isinstance(result, tuple) else (result,)
 
     name, generator = method.__qualname__.removesuffix(".__call__").rpartition(".")[2], fixed.get("generator")
-    if generator is None or getattr(given.get("self"), "deterministic", False):
-        results = apply(_Operation(name, run, int(leads)), *tensors.values())
-    else:
-        results = apply(_Operation(name, _Replayed(run, generator), int(leads), random=True), *tensors.values())
+    random = generator is not None and not getattr(given.get("self"), "deterministic", False)
+    results = apply(_Operation(name, _Replayed(run, generator) if random else run, int(leads), random), *tensors.values())
     return results if len(results) > 1 else results[0]
 
 
@@ -203,28 +191,20 @@ class _Replayed:
         self.state: tuple[Tensor, dict[str, Any]] | None = None
 
     def __call__(self, *values: Tensor) -> tuple[Tensor, ...]:
-        if self.state is None:
-            self.state = self._current()
-            return self.run(*values)
-        with self._rewound(self.state):
-            return self.run(*values)
-
-    def _current(self) -> tuple[Tensor, dict[str, Any]]:
         # The state of a `RowGenerator` is in its attributes.
-        return self.generator.get_state(), dict(getattr(self.generator, "__dict__", {}))
-
-    @contextmanager
-    def _rewound(self, state: tuple[Tensor, dict[str, Any]]) -> Iterator[None]:
-        now = self._current()
-        self._set(state)
+        now = self.generator.get_state(), dict(getattr(self.generator, "__dict__", {}))
+        if self.state is None:
+            self.state = now
+            return self.run(*values)
+        self._set(*self.state)
         try:
-            yield
+            return self.run(*values)
         finally:
-            self._set(now)
+            self._set(*now)
 
-    def _set(self, state: tuple[Tensor, dict[str, Any]]) -> None:
-        self.generator.set_state(state[0])
-        for name, value in state[1].items():
+    def _set(self, state: Tensor, attributes: dict[str, Any]) -> None:
+        self.generator.set_state(state)
+        for name, value in attributes.items():
             setattr(self.generator, name, value)
 
 
@@ -253,15 +233,14 @@ class _Whole(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         wanted = [place for place, needed in enumerate(ctx.needs_input_grad[1:]) if needed]
         given = [grad for grad, floating in zip(grads, ctx.floating, strict=True) if floating]
-        found = dict(
-            zip(wanted, apply(_pulled_back(ctx.operation, len(ctx.saved_tensors), wanted), *ctx.saved_tensors, *given), strict=True)
-        )
+        derivative = _derivative(ctx.operation, len(ctx.saved_tensors), wanted, False)
+        found = dict(zip(wanted, apply(derivative, *ctx.saved_tensors, *given), strict=True))
         return None, *(found.get(place) for place in range(len(ctx.saved_tensors)))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
         moved = {place: tangent for place, tangent in enumerate(tangents[1:]) if tangent is not None}
-        found = iter(apply(_pushed_forward(ctx.operation, len(ctx.saved_tensors), [*moved]), *ctx.saved_tensors, *moved.values()))
+        found = iter(apply(_derivative(ctx.operation, len(ctx.saved_tensors), [*moved], True), *ctx.saved_tensors, *moved.values()))
         return tuple(next(found) if floating else None for floating in ctx.floating)
 
     @staticmethod
@@ -287,53 +266,27 @@ class _Whole(torch.autograd.Function):
         return results, (operation.leading,) * len(results)
 
 
-def _pulled_back(operation: _Operation, count: int, wanted: Sequence[int]) -> _Operation:
-    """From the ``count`` tensors and the gradients of the floating results to the gradients of the wanted tensors."""
+def _derivative(operation: _Operation, count: int, wanted: Sequence[int], forward: bool) -> _Operation:
+    """The product of the Jacobian of the floating results in the wanted tensors with directions of these, or its transpose with gradients.
+
+    Args:
+        operation: a function of ``count`` tensors; the directions or gradients come behind them.
+        count: how many.
+        wanted: places of the tensors.
+        forward: whether directions are pushed forward; else gradients are pulled back.
+    """
+    product = torch.autograd.functional.jvp if forward else torch.autograd.functional.vjp
 
     def run(*values: Tensor) -> tuple[Tensor, ...]:
-        with _differentiating(operation, values[:count], wanted) as (leaves, results, higher):
-            pairs = [(result, grad) for result, grad in zip(results, values[count:], strict=True) if result.requires_grad]
-            return _gradients(pairs, leaves, higher)
+        def of_wanted(*leaves: Tensor) -> tuple[Tensor, ...]:
+            moved = dict(zip(wanted, leaves, strict=True))
+            results = operation.run(*(moved.get(place, value) for place, value in enumerate(values[:count])))
+            return tuple(result for result in results if result.is_floating_point())
 
-    return _Operation(operation.name, run, random=operation.random, primals=operation.primals or count)
+        higher = torch.is_grad_enabled()
+        with torch.inference_mode(False):
+            leaves = tuple(values[place].clone() if values[place].is_inference() else values[place] for place in wanted)
+            found: tuple[Tensor, ...] = product(of_wanted, leaves, values[count:], create_graph=higher)[1]
+            return found
 
-
-def _pushed_forward(operation: _Operation, count: int, wanted: Sequence[int]) -> _Operation:
-    """From the ``count`` tensors and directions of the wanted ones to the directions of the floating results."""
-
-    def run(*values: Tensor) -> tuple[Tensor, ...]:
-        with _differentiating(operation, values[:count], wanted) as (leaves, results, higher):
-            # A gradient is linear in what it is pulled back from, so that its own gradient there is the push forward.
-            weights = [torch.zeros_like(result, requires_grad=True) for result in results]
-            pulled = _gradients([pair for pair in zip(results, weights, strict=True) if pair[0].requires_grad], leaves, True)
-            pairs = [(gradient, along) for gradient, along in zip(pulled, values[count:], strict=True) if gradient.requires_grad]
-            return _gradients(pairs, weights, higher)
-
-    return _Operation(operation.name, run, operation.leading, operation.random, operation.primals or count)
-
-
-@contextmanager
-def _differentiating(
-    operation: _Operation, values: Sequence[Tensor], wanted: Sequence[int]
-) -> Iterator[tuple[list[Tensor], list[Tensor], bool]]:
-    """The wanted values as leaves, the floating results for them, and whether what is computed of these is differentiated in turn."""
-    higher = torch.is_grad_enabled()
-    with torch.inference_mode(False), torch.enable_grad():
-        # Views of their own: other values may depend on these, and only the partial derivatives are wanted.
-        leaves = {place: _leaf(values[place], higher) for place in wanted}
-        results = operation.run(*(leaves.get(place, value) for place, value in enumerate(values)))
-        yield [*leaves.values()], [result for result in results if result.is_floating_point()], higher
-
-
-def _leaf(value: Tensor, higher: bool) -> Tensor:
-    if higher and value.requires_grad:
-        return value.view_as(value)
-    return (value.clone() if value.is_inference() else value.detach()).requires_grad_()
-
-
-def _gradients(pairs: Sequence[tuple[Tensor, Tensor]], leaves: Sequence[Tensor], higher: bool) -> tuple[Tensor, ...]:
-    """Gradients in the leaves of ``Σ ⟨result, weight⟩``."""
-    if not pairs:
-        return tuple(torch.zeros_like(leaf) for leaf in leaves)
-    results, weights = zip(*pairs, strict=True)
-    return torch.autograd.grad(results, leaves, weights, create_graph=higher, allow_unused=True, materialize_grads=True)
+    return _Operation(operation.name, run, operation.leading * forward, operation.random, operation.primals or count)
