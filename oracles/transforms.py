@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -142,8 +141,10 @@ def _transformed(method: Callable[..., Any], given: Mapping[str, Any], leads: bo
         return result if isinstance(result, tuple) else (result,)
 
     name, generator = method.__qualname__.removesuffix(".__call__").rpartition(".")[2], fixed.get("generator")
-    random = generator is not None and not getattr(given.get("self"), "deterministic", False)
-    results = apply(_Operation(name, _Replayed(run, generator) if random else run, int(leads), random), *tensors.values())
+    call: Function = run
+    if generator is not None and not getattr(given.get("self"), "deterministic", False):
+        call = _Replayed(run, generator)
+    results = apply(_Operation(name, call, int(leads), random=call is not run), *tensors.values())
     return results if len(results) > 1 else results[0]
 
 
@@ -275,7 +276,7 @@ def _derivative(operation: _Operation, count: int, wanted: Sequence[int], forwar
         wanted: places of the tensors.
         forward: whether directions are pushed forward; else gradients are pulled back.
     """
-    product = torch.autograd.functional.jvp if forward else torch.autograd.functional.vjp
+    product: Any = torch.autograd.functional.jvp if forward else torch.autograd.functional.vjp
 
     def run(*values: Tensor) -> tuple[Tensor, ...]:
         def of_wanted(*leaves: Tensor) -> tuple[Tensor, ...]:

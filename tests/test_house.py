@@ -16,18 +16,8 @@ from structgrad.oracles import ORACLES
 ROOT = Path(__file__).parents[1]
 ROOMS = ("oracles", "estimators", "suites", "reports")
 
-STRUCTURES = (
-    "linear_chain",
-    "tied_chain",
-    "alignment",
-    "constituency",
-    "projective_tree",
-    "subset",
-    "shift_reduce",
-    "assignment",
-    "spanning_tree",
-)
-"""Those with a folder: an oracle and kernels."""
+STRUCTURES = ("subset", "shift_reduce", "assignment", "spanning_tree")
+"""Those with a folder, because they have kernels besides the oracle."""
 
 KERNELS_IMPORTED = {
     "oracles/active_set/atoms.py": {"oracles/active_set/cpu_factor.py"},

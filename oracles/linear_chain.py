@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..capabilities.indices import NONE, chosen, last_axis
-from ..derivations import UNIT, Builder, Derivations, DerivedOracle
-from ..tensor_kinds import inside_lengths, labels_below
+from .capabilities.indices import NONE, chosen, last_axis
+from .derivations import UNIT, Builder, Derivations, DerivedOracle
+from .tensor_kinds import inside_lengths, labels_below
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
+from .derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import torch
 
-from ..dependency_tree import DependencyTree
-from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
+from .dependency_tree import DependencyTree
+from .derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from ..capabilities import DrawnSet
-from ..capabilities.indices import NONE, chosen, last_axis
-from ..derivations import UNIT, Builder, Derivations, DerivedOracle, Examples
-from ..linear_chain import LinearChain
-from ..linear_chain.oracle import check_potentials, with_digits_turned
-from ..tensor_kinds import inside_lengths, labels_below
+from .capabilities import DrawnSet
+from .capabilities.indices import NONE, chosen, last_axis
+from .derivations import UNIT, Builder, Derivations, DerivedOracle, Examples
+from .linear_chain import LinearChain, check_potentials, with_digits_turned
+from .tensor_kinds import inside_lengths, labels_below
 
 EDGES = LinearChain()
 """The same chain with a score for every tag pair at every place: draws without replacement are those of it."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
+from .derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
 
 
 @dataclass(frozen=True)
