@@ -27,8 +27,8 @@ KERNELS_IMPORTED = {
 OPERATIONS = {"_argmax", "_log_partition", "_sample", "_value", "_kbest", "_rank", "_unrank"}
 
 STATED_TWICE = {"subset"}
-"""Oracles that state derivations and also their own operations: the best subset has the largest scores, and samples of many parts
-take one uniform for each part that is taken. To be shortened, never to be made longer."""
+"""Oracles that state derivations and also their own operations: the best subset has the largest scores. To be
+shortened, never to be made longer."""
 
 FORMATTER = "suites/text.py"
 

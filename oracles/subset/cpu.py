@@ -61,7 +61,7 @@ def argmax_parts(rows: np.ndarray, numbers: np.ndarray, k: int) -> None:
 
 
 def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, certified: np.ndarray, k: int) -> None:
-    """Exact samples [b, s, n] by uniforms [b, s, n], one for each part, or [b, s, k], one for each part that is taken."""
+    """Exact samples [b, s, n] by uniforms [b, s, n], one for each part."""
     _sample(rows, uniforms, structures, no_numbers(1), certified, k)
 
 
@@ -114,28 +114,17 @@ def _multiply(before: np.ndarray, after: np.ndarray, skip: float, take: float) -
 
 @uncounted
 def _walk(uniform: np.ndarray, suffixes: np.ndarray, takes: np.ndarray, skips: np.ndarray, columns: int, parts: np.ndarray) -> int:
-    """The parts of one sample, and their number, from flat suffixes. Their places are unsigned, since negative ones would be looked for.
-
-    With one uniform for each part that is taken, the next of these is found by the inverse of its distribution: what the uniform leaves of
-    the sum is less by each part that is passed over, and is counted against what these leave out.
-    """
+    """The parts of one sample, and their number, from flat suffixes. Their places are unsigned, since negative ones would be looked for."""
     count, wanted, at, step = 0, len(parts), uint64(WIDTH + len(parts)), uint64(columns)
-    each, left = len(uniform) == len(takes), uniform[0] * suffixes[at]
     for part in range(len(takes)):
-        if each:
-            left = uniform[uint64(part)] * suffixes[at]
+        left = uniform[uint64(part)] * suffixes[at]
         at += step
-        take, skip = takes[uint64(part)] * suffixes[at - uint64(1)], skips[uint64(part)]
+        take = takes[uint64(part)] * suffixes[at - uint64(1)]
         # Where nothing can be without this part, rounding must not pass over it.
-        if left < take or (suffixes[at] * skip == 0 and take > 0):
+        if left < take or (suffixes[at] * skips[uint64(part)] == 0 and take > 0):
             at -= uint64(1)
             parts[count] = part
             count += 1
             if count == wanted:
                 break
-            left = uniform[uint64(0 if each else count)] * suffixes[at]
-        else:
-            left -= take
-            if skip < 1:
-                left /= skip
     return count

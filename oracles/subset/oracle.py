@@ -12,17 +12,14 @@ from torch.nn.functional import pad
 
 from .. import kernels
 from ..active_set.solution import Projection, Start
-from ..capabilities import Oracle, SubsetOracle
+from ..capabilities import SubsetOracle
 from ..capabilities.projection import RowArgmax
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
 from ..options import Count
 from ..simplex import projection
 
-OWN = ("argmax", "argmax_parts", "kbest", "kbest_parts", "project")
-"""Operations without sums over structures: the largest scores, derivations of few parts, and a closed form."""
-
-ONE_EACH = 256
-"""Parts up to which a sample takes a uniform for each. To draw more takes longer than all else, and one for each that is taken will do."""
+OWN = ("kbest", "kbest_parts", "project")
+"""Operations without kernels: by derivations of few parts, and a closed form."""
 
 REPRESENTABLE = 900
 """Bits that the number of subsets may have where kernels draw samples: a float64 has 1,023."""
@@ -33,8 +30,8 @@ class Subset(SubsetOracle, DerivedOracle):
     """Exactly ``k`` of ``n``: event ``[n]``, structures hold k ones; indices ``[k]`` are the parts that are taken, in ascending order.
 
     The Gibbs law is the conditional Poisson law (not Plackett-Luce, which Gumbel top-k draws): of n independent parts, given that k are
-    taken. Sums go part by part, by how many are still to be taken: O(nk). A sample takes one uniform for each part, or of more than 256 one
-    for each that is taken. The projection is that on the capped simplex, and its atoms come from systematic sampling.
+    taken. Sums go part by part, by how many are still to be taken: O(nk). A sample takes one uniform for each part. The projection is that
+    on the capped simplex, and its atoms come from systematic sampling.
 
     Args:
         k: size of the subset, at least 1.
@@ -93,44 +90,15 @@ class Subset(SubsetOracle, DerivedOracle):
         return (self.k,)
 
     def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
-        size, draws = rows.shape[1], operation.startswith("sample")
-        if draws and math.comb(size, min(self.k + 8, size // 2)).bit_length() > REPRESENTABLE:
-            return None
-        return Oracle._select(self, operation, rows) if draws or operation in OWN else super()._select(operation, rows)
+        size = rows.shape[1]
+        uncountable = operation.startswith("sample") and math.comb(size, min(self.k + 8, size // 2)).bit_length() > REPRESENTABLE
+        return None if uncountable or operation in OWN else super()._select(operation, rows)
 
     def _argmax(self, rows: Tensor) -> Tensor:
         # The order of ties in `topk` is not defined, so only its last value is used: ties with it are taken from the left.
         last = rows.topk(self.k, dim=-1).values[..., -1:]
         above, equal = rows > last, rows == last
         return above | (equal & (equal.cumsum(-1) <= self.k - above.sum(-1, keepdim=True)))
-
-    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
-        return event_shape[0] if event_shape[0] <= ONE_EACH else self.k
-
-    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        # Where the kernel draws none: of more subsets than a float64 can count, and on other devices.
-        if rows.shape[1] <= ONE_EACH:
-            return super()._sample(rows, uniforms)
-        scores = rows.double()
-        # [n + 1][b, k + 1]: log-partitions of subsets of j of the parts i, ..., n − 1.
-        suffixes = [torch.eye(1, self.k + 1, dtype=scores.dtype, device=rows.device).log().expand(len(rows), -1)]
-        for part in reversed(range(rows.shape[1])):
-            with_part = pad(scores[:, part : part + 1] + suffixes[-1][:, :-1], (1, 0), value=-math.inf)
-            suffixes.append(torch.logaddexp(suffixes[-1], with_part))
-        suffixes.reverse()
-        remaining, uniform, chosen = torch.full(uniforms.shape[:-1], self.k, device=rows.device), uniforms[..., 0], []
-
-        def worth(part: int, remaining: Tensor) -> Tensor:
-            return suffixes[part].expand(*remaining.shape, -1).gather(-1, remaining.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-
-        for part in range(rows.shape[1]):
-            chance = (scores[:, part] + worth(part + 1, remaining - 1) - worth(part, remaining)).exp()
-            chosen.append((uniform < chance) & (remaining > 0))
-            following = uniforms.gather(-1, (self.k - remaining + 1).clamp(max=self.k - 1).unsqueeze(-1)).squeeze(-1)
-            # A part that is passed over leaves of the uniform what is uniform again.
-            uniform = torch.where(chosen[-1], following, ((uniform - chance) / (1 - chance)).clamp(max=1 - 2**-53))
-            remaining = remaining - chosen[-1].long()
-        return torch.stack(chosen, -1)
 
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
         return projection.closed(rows, self.k, lambda mean: systematic_atoms(mean, self.k))

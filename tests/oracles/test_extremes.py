@@ -164,7 +164,7 @@ def test_subsets_of_many_parts(compiled: bool) -> None:
     scores[1, :549] = 1000.0
     rows = torch.randn(4, 257, dtype=torch.float64, generator=generator)
     rows[1], rows[2, 7], rows[3, 4:] = 1e5 * rows[1].round(), -INF, -INF
-    uniforms = torch.rand(4, 6, 5, dtype=torch.float64, generator=generator)
+    uniforms = torch.rand(4, 6, 257, dtype=torch.float64, generator=generator)
     uniforms[:, 1], uniforms[:, 2] = 0.0, 1 - 2**-53
     with nullcontext() if compiled else kernels.disabled():
         found = Subset(550).log_partition(scores)
