@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from .capabilities import DrawnSet
 from .capabilities.indices import NONE, chosen, last_axis
 from .derivations import UNIT, Builder, Derivations, DerivedOracle, Examples
-from .linear_chain import LinearChain, check_potentials, with_digits_turned
+from .linear_chain import check_potentials, with_digits_turned
 from .tensor_kinds import inside_lengths, labels_below
-
-EDGES = LinearChain()
-"""The same chain with a score for every tag pair at every place: draws without replacement are those of it."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +65,9 @@ class TiedChain(DerivedOracle):
         end: Tensor | None = None,
         lengths: Tensor | None = None,
     ) -> Tensor:
-        """Scores ``[*batch, n + t, t]`` from the potentials of a tagger; differentiable in all of them.
+        """Scores ``[*batch, n + t, t]`` from the potentials of a tagger, as those of `LinearChain.from_potentials`.
 
-        ``score(y) = start[y₀] + Σ unary[i, y_i] + Σ transition[y_{i−1}, y_i] + end[y_{n−1}]``.
-
-        Args:
-            unary: [*batch, n, t].
-            transition: [*batch?, t, t], axis 0 the previous tag, axis 1 the next one; 0 when None.
-            start: [*batch?, t].
-            end: [*batch?, t].
-            lengths: int [*batch], where ``end`` is added at the last place of shorter items.
+        The matrix of transitions may be shared by all items.
         """
         check_potentials(unary, transition, start, end)
         length, tags = unary.shape[-2:]
@@ -194,14 +183,6 @@ class TiedChain(DerivedOracle):
     def _draw(self, rows: Tensor, uniforms: Tensor, as_indices: bool = False) -> Tensor:
         return super()._draw(rows, uniforms.flip(-1).repeat_interleave(2, -1), as_indices)
 
-    def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
-        lines, tags = event_shape
-        return EDGES._distinct_noise_size((lines - tags, tags, tags), k)
-
-    def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
-        drawn = EDGES._sample_distinct(_untied(rows), items, k, uniforms)
-        return replace(drawn, structures=self._tied(drawn.structures.to(rows.dtype)))
-
     # The first tag is the most significant digit of a rank.
 
     def _rank(self, structures: Tensor) -> Tensor:
@@ -212,11 +193,6 @@ class TiedChain(DerivedOracle):
         lines, tags = event_shape
         return super()._unrank(with_digits_turned(ranks, lines - tags, tags), event_shape)
 
-    @staticmethod
-    def _tied(edges: Tensor) -> Tensor:
-        """Numbers ``[..., n, t, t]`` of edges to those of places and transitions, ``[..., n + t, t]``."""
-        return torch.cat([edges.sum(-2), edges[..., 1:, :, :].sum(-3)], -2)
-
 
 def _places(values: Tensor) -> Tensor:
     """The lines of tags, ``[..., n, t]``."""
@@ -226,8 +202,3 @@ def _places(values: Tensor) -> Tensor:
 def _transitions(values: Tensor) -> Tensor:
     """The lines of transitions, ``[..., t, t]``."""
     return values[..., values.shape[-2] - values.shape[-1] :, :]
-
-
-def _untied(rows: Tensor) -> Tensor:
-    """Scores of edges ``[..., n, t, t]``, as sums of those of places and transitions."""
-    return LinearChain.from_potentials(_places(rows), _transitions(rows))
