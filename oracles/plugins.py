@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 GROUP = "structgrad."
 """Entry points are looked for in ``structgrad.estimators`` and ``structgrad.oracles``."""
@@ -45,8 +44,7 @@ class Catalogue(Mapping[str, Any]):
 
     def __init__(self, builtin: Mapping[str, Any], kind: str, base: type, reserved: Iterable[str] = ()) -> None:
         self.builtin, self.kind, self.base = builtin, kind, base
-        self.reserved = frozenset(reserved)
-        self._known: WeakKeyDictionary[ModuleType, dict[str, type]] = WeakKeyDictionary()
+        self.taken = frozenset((*builtin, *reserved))
         _catalogues.append(self)
 
     def __getitem__(self, name: str) -> Any:
@@ -72,21 +70,17 @@ class Catalogue(Mapping[str, Any]):
 
     def points(self) -> tuple[importlib.metadata.EntryPoint, ...]:
         """The entry points whose names are free, not loaded."""
-        return tuple(
-            point for point in entry_points(f"{GROUP}{self.kind}s") if point.name not in self.builtin and point.name not in self.reserved
-        )
+        return tuple(point for point in entry_points(f"{GROUP}{self.kind}s") if point.name not in self.taken)
 
     def _classes(self, path: str) -> dict[str, type]:
         module = file_module(path)
-        if module not in self._known:
-            own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
-            named = [kind for kind in own if issubclass(kind, self.base) and not inspect.isabstract(kind) and "name" in vars(kind)]
-            found = {vars(kind)["name"]: kind for kind in named}
-            for name, kind in found.items():
-                if name in self.builtin or name in self.reserved:
-                    raise ValueError(f"{path}: {kind.__name__} calls itself {name!r}, which is taken; give it a name of its own")
-            self._known[module] = found
-        return self._known[module]
+        own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+        found = {vars(kind)["name"]: kind for kind in own if issubclass(kind, self.base) and "name" in vars(kind)}
+        found = {name: kind for name, kind in found.items() if not inspect.isabstract(kind)}
+        for name, kind in found.items():
+            if name in self.taken:
+                raise ValueError(f"{path}: {kind.__name__} calls itself {name!r}, which is taken; give it a name of its own")
+        return found
 
 
 def catalogue(kind: str) -> Catalogue:
@@ -147,7 +141,7 @@ def plugins() -> list[Plugin]:
 
 
 def _problem(catalogue: Catalogue, point: importlib.metadata.EntryPoint) -> str:
-    if point.name in catalogue.builtin or point.name in catalogue.reserved:
+    if point.name in catalogue.taken:
         return f"the plugin {point.name!r} is not used: a built-in {catalogue.kind} has this name"
     try:
         found = load(point, point.name)

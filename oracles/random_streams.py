@@ -118,14 +118,10 @@ def philox_uniforms(keys: Tensor, places: Tensor, width: int, draw: int) -> Tens
     """
     out = torch.empty((len(keys), width), dtype=torch.float64, device=keys.device)
     kernel = kernels.find("philox", "uniforms", out)
-    if kernel is None:
-        return _reference_uniforms(keys, places, width, draw)
-    # Not an option by which it is found: no two draws have the same.
-    kernel._replace(options=(draw,))(keys, places, out)
-    return out
-
-
-def _reference_uniforms(keys: Tensor, places: Tensor, width: int, draw: int) -> Tensor:
+    if kernel is not None:
+        # Not an option by which it is found: no two draws have the same.
+        kernel._replace(options=(draw,))(keys, places, out)
+        return out
     pairs = torch.arange((width + 1) // 2, device=keys.device)
     rows = (places.unsqueeze(-1), torch.full_like(pairs, draw), torch.zeros_like(pairs))
     a, b, c, d = philox((pairs, *rows), (keys.unsqueeze(-1) & _WORD, keys.unsqueeze(-1) >> 32 & _WORD))
