@@ -27,6 +27,7 @@ from .derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, Exampl
 from .derived import DERIVED
 from .derived.ctc import CTC
 from .derived.edit_alignment import EditAlignment
+from .derived.grammar import Grammar
 from .derived.labelled_constituency import LabelledConstituency
 from .derived.second_order_chain import SecondOrderChain
 from .derived.semi_markov import SemiMarkov
@@ -84,6 +85,7 @@ __all__ = [
     "EnumerableOracle",
     "Examples",
     "FactorisedOracle",
+    "Grammar",
     "IndependentCategoricals",
     "KBestOracle",
     "LabelledConstituency",

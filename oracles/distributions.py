@@ -22,6 +22,7 @@ __all__ = [
     "Categorical",
     "Constituency",
     "EditAlignment",
+    "Grammar",
     "IndependentCategoricals",
     "LabelledConstituency",
     "LinearChain",
@@ -217,6 +218,10 @@ class Constituency(OracleDistribution, oracle="constituency"):
 
 class EditAlignment(OracleDistribution, oracle="edit_alignment"):
     """Alignments with insertions and deletions."""
+
+
+class Grammar(OracleDistribution, oracle="grammar"):
+    """Derivation trees of a grammar in Chomsky normal form."""
 
 
 class IndependentCategoricals(OracleDistribution, oracle="categories"):

@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from structgrad.oracles import CTC, DerivedOracle, EditAlignment, LabelledConstituency, SecondOrderChain, SemiMarkov, TiedSemiMarkov
+from structgrad.oracles import (
+    CTC,
+    DerivedOracle,
+    EditAlignment,
+    Grammar,
+    LabelledConstituency,
+    SecondOrderChain,
+    SemiMarkov,
+    TiedSemiMarkov,
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,29 @@ def labelled_trees(oracle: LabelledConstituency, event: tuple[int, ...]) -> Iter
         structure = np.zeros(event)
         structure[tuple(zip(*chosen, strict=True))] = 1
         yield structure
+
+
+def grammatical_trees(oracle: Grammar, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """Structures by the symbol of the widest span, then by its rule, its cut, its left part and its right part."""
+    lines, symbols = event
+    length = next(n for n in range(1, lines) if n * (n + 1) // 2 + symbols**2 == lines)
+    pairs = sorted(itertools.product(range(symbols), repeat=2), key=lambda pair: (max(pair), pair))
+
+    def trees(first: int, last: int, symbol: int) -> Iterator[list[tuple[int, int]]]:
+        span = last * (last + 1) // 2 + first, symbol
+        if first == last:
+            yield [span]
+        for left, right in itertools.product(range(symbols), repeat=2):
+            rule = lines - symbols**2 + pairs.index((left, right)), symbol
+            for middle in range(first, last):
+                for one, other in itertools.product(list(trees(first, middle, left)), list(trees(middle + 1, last, right))):
+                    yield [span, rule, *one, *other]
+
+    for symbol in range(symbols):
+        for used in trees(0, length - 1, symbol):
+            structure = np.zeros(event)
+            np.add.at(structure, tuple(zip(*used, strict=True)), 1)
+            yield structure
 
 
 def second_order_sequences(oracle: SecondOrderChain, event: tuple[int, ...]) -> Iterator[np.ndarray]:
@@ -161,6 +193,15 @@ DERIVED_CASES = (
         (5, 2, 2),
         item=lambda length: (length + 1,),
         tail=lambda event: -(-event[2] // event[1]),
+    ),
+    DerivedCase(
+        Grammar(),
+        grammatical_trees,
+        ((2, 1), (7, 1), (7, 2)),
+        (7, 2),
+        (14, 2),
+        item=lambda length: (length * (length + 1) // 2 + 4,),
+        tail=lambda event: event[1] ** 2,
     ),
     DerivedCase(SecondOrderChain(), second_order_sequences, ((1, 2, 2, 2), (2, 2, 2, 2), (5, 2, 2, 2)), (3, 2, 2, 2), (5, 2, 2, 2)),
 )

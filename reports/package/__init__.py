@@ -10,8 +10,9 @@ TYPE_CHECKING = False  # as of `typing`, whose import takes longer than this one
 __version__: str
 
 PLACES = {
-    "oracles": "Alignment Assignment CTC Categorical Constituency DerivedOracle EditAlignment IndependentCategoricals LabelledConstituency "
-    "LinearChain Oracle ProjectiveTree SecondOrderChain SemiMarkov ShiftReduce SpanningTree Subset TiedChain TiedSemiMarkov make_oracle",
+    "oracles": "Alignment Assignment CTC Categorical Constituency DerivedOracle EditAlignment Grammar IndependentCategoricals "
+    "LabelledConstituency LinearChain Oracle ProjectiveTree SecondOrderChain SemiMarkov ShiftReduce SpanningTree Subset TiedChain "
+    "TiedSemiMarkov make_oracle",
     "estimators": "Estimator PathwiseEstimator StructuredLayer Supervised crf_loss make_estimator make_noise train_step",
     "suites": "learn measure run",
     "suites.audit": "audit",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         Constituency as Constituency,
         DerivedOracle as DerivedOracle,
         EditAlignment as EditAlignment,
+        Grammar as Grammar,
         IndependentCategoricals as IndependentCategoricals,
         LabelledConstituency as LabelledConstituency,
         LinearChain as LinearChain,

@@ -9,7 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import Alignment, Constituency, LinearChain, SeedBlocks, SpanningTree, Subset, TiedChain, TiedSemiMarkov, kernels
+from structgrad.oracles import (
+    Alignment,
+    Constituency,
+    Grammar,
+    LinearChain,
+    SeedBlocks,
+    SpanningTree,
+    Subset,
+    TiedChain,
+    TiedSemiMarkov,
+    kernels,
+)
 from structgrad.oracles.capabilities import SamplingOracle
 from tests.helpers import GENERIC_CASES, ORACLE_CASES, REGIMES, OracleCase, make_scores, seeded, structures
 from tests.laws.test_oracle_lengths import CASES as RAGGED, lengths_of, padded_scores
@@ -74,7 +85,7 @@ def test_there_are_none_beyond_an_item(case: OracleCase) -> None:
         assert_says(oracle, drawn, dense)
         assert_says(oracle, *(oracle.kbest(scores, 2, lengths=lengths, as_indices=form) for form in (True, False)))
         # What is said beyond an item is not read; inside of it, -1 may say that nothing ends there.
-        inner = oracle._indices_are_parts or isinstance(oracle, TiedSemiMarkov)
+        inner = oracle._indices_are_parts or isinstance(oracle, (TiedSemiMarkov, Grammar))
         junk = drawn if inner else torch.where(drawn < 0, 0, drawn)
         feasible = oracle.feasible(scores, lengths=lengths)
         for method in (oracle.score, oracle.log_prob):

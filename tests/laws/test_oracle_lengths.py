@@ -78,9 +78,10 @@ def lines_behind(case: OracleCase) -> int:
 
 def inside(case: OracleCase, row: int) -> tuple[slice | Tensor, ...]:
     """Where an item alone lies in an event: at the first places of every axis, but for transitions, which come behind the padding."""
+    item = item_event(case, lengths_of(case)[row].tolist())
     if behind := lines_behind(case):
-        return (torch.cat([torch.arange(int(lengths_of(case)[row])), torch.arange(case.event[0] - behind, case.event[0])]),)
-    return tuple(slice(size) for size in item_event(case, lengths_of(case)[row].tolist()))
+        return (torch.cat([torch.arange(item[0] - behind), torch.arange(case.event[0] - behind, case.event[0])]),)
+    return tuple(map(slice, item))
 
 
 def outside(case: OracleCase, row: int) -> Tensor:

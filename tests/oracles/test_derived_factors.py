@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import EditAlignment, LabelledConstituency, TiedSemiMarkov
+from structgrad.oracles import EditAlignment, Grammar, LabelledConstituency, TiedSemiMarkov
 
 
 def _normal(*shape: int) -> Tensor:
@@ -55,6 +55,23 @@ def test_labelled_spans_have_the_scores_and_gradients_of_both(shape: tuple[int, 
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
+def test_sentences_have_the_probability_of_their_grammar() -> None:
+    """By the inside algorithm of Baker (1979), for items of several lengths."""
+    lengths = torch.tensor([5, 3, 1])
+    lexical, rules, root = _normal(3, 5, 3), _normal(3, 3, 3), _normal(3)
+    inside = {}
+    for j in range(5):
+        inside[j, j] = lexical[:, j].exp()
+        for i in reversed(range(j)):
+            inside[i, j] = sum(torch.einsum("abc,nb,nc->na", rules.exp(), inside[i, k], inside[k + 1, j]) for k in range(i, j))
+    expected = torch.stack([(inside[0, length - 1][item] @ root.exp()).log() for item, length in enumerate(lengths.tolist())])
+    found = Grammar().log_partition(Grammar.from_potentials(lexical, rules, root, lengths=lengths), lengths=lengths)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    for factor in (lexical, rules, root):
+        ours, theirs = (torch.autograd.grad(each.sum(), factor, retain_graph=True)[0] for each in (found, expected))
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
 EDITS, SPANS, SEGMENTS = EditAlignment.from_potentials, LabelledConstituency.from_potentials, TiedSemiMarkov.from_segments
 
 
@@ -69,6 +86,8 @@ EDITS, SPANS, SEGMENTS = EditAlignment.from_potentials, LabelledConstituency.fro
         (TiedSemiMarkov.from_potentials, ((3,), 2), "got unary of shape (3,); expected [*batch, n, t]"),
         (TiedSemiMarkov.from_potentials, ((3, 2), (2,)), "got length of shape (2,); expected (..., w, 2)"),
         (TiedSemiMarkov.from_potentials, ((3, 2), 0), "got length=0; expected scores [*batch?, w, 2], or an integer w >= 1"),
+        (Grammar.from_potentials, ((3,), (1, 1, 1)), "got lexical of shape (3,); expected [*batch, n, t]"),
+        (Grammar.from_potentials, ((3, 2), (2, 2)), "got rules of shape (2, 2); expected (..., 2, 2, 2)"),
         (SEGMENTS, ((3, 2),), "got segments of shape (3, 2); expected [*batch, n, w, t]"),
         (SEGMENTS, ((3, 2, 2), (3, 2)), "got a transition of shape (3, 2); expected (..., 2, 2)"),
         (SEGMENTS, ((3, 2, 2), (2, 2), (2,), (3,)), "got end of shape (3,); expected (..., 2)"),
