@@ -128,10 +128,11 @@ class OptionKind:
                     return known
             raise RefusedError
         if form in (int, float, Any):
-            try:
-                return _literal(text) if form is Any else self.check(form(text))
-            except ValueError:
-                raise RefusedError from None
+            with contextlib.suppress(ValueError, SyntaxError):
+                return ast.literal_eval(text) if form is Any else self.check(form(text))
+            if form is Any:
+                return text
+            raise RefusedError
         reader = next((reader for known, reader in {str: _unquoted, **readers}.items() if issubclass(form, known)), None)
         return self.check(reader(text) if reader else None)
 
@@ -167,13 +168,6 @@ def kind_of(annotation: Any) -> OptionKind:
     known = form is Any or typing.get_origin(form) in (Literal, *_UNIONS) or (isinstance(form, type) and not origin)
     is_tuple = origin is tuple and typing.get_args(annotation)[1:] == (...,)
     return OptionKind(form, extras.get(Within, Within()), extras.get(str, "")) if known or is_tuple or form is Callable else ANYTHING
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def declared(factory: Callable[..., Any]) -> dict[str, OptionKind]:

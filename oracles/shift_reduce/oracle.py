@@ -91,11 +91,14 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
         if actions.ndim < 1 or actions.shape[-1] % 2 == 0:
             raise ValueError(f"`structure` got actions of shape {tuple(actions.shape)}; expected [*batch, 2n - 1] for n leaves")
         actions = labels_below("structure", "actions", actions, 2)
-        if actions.device.type == "cpu" and not bool(_are_derivations(actions).all()):
+        size, moves = (actions.shape[-1] + 3) // 2, 1 - 2 * actions
+        shifts, depth = (1 - actions).cumsum(-1) - (1 - actions), moves.cumsum(-1) - moves
+        if actions.device.type == "cpu" and not bool(((depth + moves >= 1).all(-1) & ((depth + moves)[..., -1] == 1)).all()):
             raise ValueError(
                 "`structure` got actions that are no derivation; expected 0 or 1, from an empty stack to one tree over n leaves"
             )
-        return _structure(actions).to(dtype or torch.get_default_dtype())
+        flat = torch.zeros((*actions.shape[:-1], 2 * size * size), dtype=dtype or torch.get_default_dtype(), device=actions.device)
+        return flat.scatter_(-1, (shifts * size + depth) * 2 + actions, 1.0).reshape(*actions.shape[:-1], size, size, 2)
 
     @classmethod
     def actions(cls, structure: Tensor) -> Tensor:
@@ -271,19 +274,3 @@ class _Policy(torch.autograd.Function):
         chance = torch.where(possible, policy, -math.inf).exp()
         rates = torch.where(possible, grads[0], 0)
         return chance.flip(-1) * rates - chance * rates.flip(-1), None
-
-
-def _structure(actions: Tensor) -> Tensor:
-    """Boolean [*batch, n + 1, n + 1, 2] of derivations [*batch, 2n − 1]."""
-    size = (actions.shape[-1] + 3) // 2
-    shifts = (1 - actions).cumsum(-1) - (1 - actions)
-    depth = 2 * shifts - torch.arange(actions.shape[-1], device=actions.device)
-    flat = torch.zeros((*actions.shape[:-1], 2 * size * size), dtype=torch.bool, device=actions.device)
-    return flat.scatter_(-1, (shifts * size + depth) * 2 + actions, True).reshape(*actions.shape[:-1], size, size, 2)
-
-
-def _are_derivations(actions: Tensor) -> Tensor:
-    """Boolean [*batch]: from the empty stack to one tree, never below one."""
-    taken = torch.arange(1, actions.shape[-1] + 1, device=actions.device)
-    depth = 2 * (actions == SHIFT).cumsum(-1) - taken
-    return ((actions == SHIFT) | (actions == REDUCE)).all(-1) & (depth >= 1).all(-1) & (depth[..., -1] == 1)
