@@ -13,7 +13,8 @@ from ..oracles.options import Count, Positive, Within
 from .base import Estimator, Evaluations
 from .factorised import PullBack, conditional_race, log_probabilities, softmax_product, with_estimate
 from .gumbel_rao import ConditionalRaces, ExactSampleForward, Race
-from .surrogates import Loss, evaluate, upstream_gradient
+from .score_function import with_slopes
+from .surrogates import Loss, evaluate
 
 
 @dataclass(frozen=True)
@@ -171,10 +172,8 @@ class PathQuadrature(Estimator[FactorisedOracle], name="path_quadrature", refere
         losses = evaluate(loss, sample, oracle.event_ndim)
         p = log_probabilities(oracle, scores.detach()).exp()
         along = sample.double() - p
-        with torch.enable_grad():
-            places = torch.stack([p + place * along for place, _ in _RULES[self.rule]]).to(scores.dtype).requires_grad_()
-            values = evaluate(loss, places, oracle.event_ndim)
-            slopes = upstream_gradient(self.name, values, places, retain_graph=False).double()
+        places = torch.stack([p + place * along for place, _ in _RULES[self.rule]]).to(scores.dtype)
+        slopes = with_slopes(self.name, loss, places, oracle.event_ndim)[1].double()
         slope = sum(weight * each for (_, weight), each in zip(_RULES[self.rule], slopes, strict=True))
         estimate = along * (along * slope).sum(-1, keepdim=True)
         return with_estimate(losses, oracle, scores, estimate)

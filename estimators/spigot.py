@@ -13,7 +13,8 @@ from ..oracles.capabilities import MarginalOracle, ProjectionOracle
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.options import Count, Positive, Within
 from .base import Estimator, Evaluations, O, PathwiseEstimator
-from .surrogates import Loss, evaluate, moving_parts, upstream_gradient, with_backward, with_gradient
+from .score_function import with_slopes
+from .surrogates import Loss, evaluate, moving_parts, with_backward, with_gradient
 
 
 @dataclass(frozen=True)
@@ -92,17 +93,11 @@ class InnerDescent(Estimator[O]):
     def scale(self) -> float:
         return self.step_size * self.inner_steps
 
-    def _value_and_gamma(self, loss: Loss, oracle: O, point: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            leaf = point.detach().requires_grad_()
-            losses = evaluate(loss, leaf, oracle.event_ndim)
-            return losses, upstream_gradient(self.name, losses, leaf)
-
     def _travel(self, loss: Loss, oracle: Any, start: Tensor, moving: Tensor) -> tuple[Tensor, Tensor]:
         """The losses at the start, and ``x_0 − x_T`` of ``x_{t+1} = P(x_t − η γ(x_t))``, P the projection on the marginal polytope."""
         values, point = [], start
         for _ in range(self.inner_steps):
-            losses, gamma = self._value_and_gamma(loss, oracle, point)
+            losses, gamma = with_slopes(self.name, loss, point, oracle.event_ndim)
             values.append(losses)
             point = nearest_point(oracle, point - self.step_size * gamma, moving)
         return values[0], torch.where(moving, start - point, 0)
@@ -194,7 +189,7 @@ class SPIGOTEG(InnerDescent[MarginalOracle], name="spigot_eg", references=("miha
         moving, moved = moving_parts(best, scores, oracle), scores.detach()
         start = point = oracle.marginals(moved)
         for _ in range(self.inner_steps):
-            gamma = self._value_and_gamma(loss, oracle, point)[1]
+            gamma = with_slopes(self.name, loss, point, oracle.event_ndim)[1]
             moved = moved - self.step_size * torch.where(moving, gamma, 0)
             point = oracle.marginals(moved)
         return with_gradient(value, scores, torch.where(moving, start - point, 0))

@@ -42,10 +42,11 @@ from .surrogates import expand_samples
 F = TypeVar("F", bound=Callable[..., Tensor])
 
 
-def _loss(called: str) -> Callable[[F], F]:
+def _loss(called: str, need: Any = Oracle) -> Callable[[F], F]:
     """Check the arguments of a loss, whose errors name this call, and compute it in float32 at least, in float64 at scores above `LARGEST`.
 
-    It is a small difference of large numbers, and is rounded once. Values are looked at on the CPU alone.
+    It is a small difference of large numbers, and is rounded once. Values are looked at on the CPU alone. The oracle must have the
+    capability that is needed.
     """
 
     def decorate(loss: F) -> F:
@@ -64,6 +65,8 @@ def _loss(called: str) -> Callable[[F], F]:
                 raise ValueError(f"`{called}` got target of {got} for scores of shape {tuple(scores.shape)}; expected structures like them")
             if given.get("lengths") is not None:
                 oracle.check_lengths(called, scores, given["lengths"])
+            if not isinstance(oracle, need):
+                raise ValueError(f"`{called}` needs {need.__name__}, which the oracle {oracle.name} does not offer; choose another pair")
             single = in_single(scores, len(event))
             if single.dtype == torch.float32 and oracle.reach(single) == 2:
                 single = single.double()
@@ -161,7 +164,7 @@ def _difference(  # noqa: PLR0913
 
 
 @operation()
-@_loss("crf_loss")
+@_loss("crf_loss", MarginalOracle)
 def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The negative log-likelihood ``−log p(y) = A(θ) − ⟨θ, y⟩`` of the Gibbs law, of gradient ``μ(θ) − y``.
 
@@ -186,7 +189,6 @@ def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths:
         >>> loss.detach()  # 4.39 at first
         tensor(0.0578)
     """
-    _require("crf_loss", oracle, MarginalOracle)
     loss = 0 - oracle.log_prob(target, scores, lengths=lengths)
     impossible = loss == math.inf
     if loss.is_cpu and not bool(impossible.any()):
@@ -197,7 +199,7 @@ def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths:
 
 
 @operation()
-@_loss("sparsemap_loss")
+@_loss("sparsemap_loss", ProjectionOracle)
 def sparsemap_loss(oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The SparseMAP loss ``max_μ (⟨θ, μ⟩ − ½‖μ‖²) + ½‖y‖² − ⟨θ, y⟩``, of gradient ``μ − y`` with the projection μ of θ.
 
@@ -218,7 +220,6 @@ def sparsemap_loss(oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, 
         >>> sparsemap_loss(Categorical(), torch.tensor([2.0, 0.8, -1.0]), target)
         tensor(0.)
     """
-    _require("sparsemap_loss", oracle, ProjectionOracle)
     mean = oracle.project(scores.detach(), lengths=lengths).mean
     return _difference(oracle, scores, target, mean, lengths=lengths, curvature=1.0)
 
@@ -260,7 +261,7 @@ def margin_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, cost: f
     return structured_perceptron(oracle, scores + _margins(oracle, target.to(scores), cost), target, lengths=lengths)
 
 
-@_loss("margin_sparsemap_loss")
+@_loss("margin_sparsemap_loss", ProjectionOracle)
 def margin_sparsemap_loss(
     oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, cost: float = 1.0, lengths: Tensor | None = None
 ) -> Tensor:
@@ -279,7 +280,6 @@ def margin_sparsemap_loss(
         >>> margin_sparsemap_loss(Categorical(), torch.tensor([2.0, 0.8, -1.0]), target)
         tensor(0.8100)
     """
-    _require("margin_sparsemap_loss", oracle, ProjectionOracle)
     return sparsemap_loss(oracle, scores + _margins(oracle, target.to(scores), cost), target, lengths=lengths)
 
 
@@ -330,11 +330,6 @@ class PerturbedFenchelYoung(Configured):
         if lengths is not None and each and lengths.ndim != (len(oracle.length_limits(item)) != 1):
             lengths = lengths.unsqueeze(len(batch)).expand(*batch, self.num_samples, *lengths.shape[len(batch) :])
         return structured_perceptron(oracle, perturbed, targets, lengths=lengths).mean(-1)
-
-
-def _require(call: str, oracle: Oracle, need: Any) -> None:
-    if not isinstance(oracle, need):
-        raise ValueError(f"`{call}` needs {need.__name__}, which the oracle {oracle.name} does not offer; choose another pair")
 
 
 SUPERVISED_LOSSES: dict[str, Callable[..., Tensor]] = {

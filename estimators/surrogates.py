@@ -13,6 +13,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from ..oracles.capabilities import Oracle, SamplingOracle
 from ..oracles.kernels.switch import SERVING, serving_as
 from ..oracles.numerics import HALF
+from ..oracles.tensor_kinds import own
 from ..oracles.transforms import applied
 
 Loss = Callable[[Tensor], Tensor]
@@ -102,11 +103,7 @@ def evaluate(loss: Loss, structures: Tensor, event_ndim: int, dtype: torch.dtype
     """
     counted = not structures.is_inference()  # how often torch has written into the memory of a tensor
     version = structures._version if counted else 0
-    try:
-        losses = loss(structures)
-    except ValueError as error:
-        vars(error)["own"] = True  # so that it keeps its names
-        raise
+    losses = own(loss, structures)
     if counted and structures._version != version:
         raise ValueError(
             "the loss changed its structures in place; expected it to leave them as they are, because they are used again afterwards: "
