@@ -98,6 +98,9 @@ def test_a_view_that_negates_is_read_as_what_it_is(case: OracleCase) -> None:
     assert torch.equal(case.oracle.argmax(view), case.oracle.argmax(scores))
     found, expected = (torch.autograd.grad(case.oracle.log_partition(theta).sum(), scores)[0] for theta in (view, scores))
     assert torch.equal(found, expected)
+    along = make_scores(case, 1.0, seed=1)
+    negated = (torch.autograd.grad(case.oracle.marginals(scores), scores, each)[0] for each in (torch._neg_view(along), -along))
+    assert torch.equal(next(negated), next(negated))
 
 
 @generic

@@ -57,6 +57,35 @@ HUGE: tuple[tuple[Any, tuple[int, ...], int], ...] = (
     (Subset(10), (1000,), math.comb(1000, 10)),
     (Subset(500), (1000,), math.comb(1000, 500)),
     (LinearChain(), (1000, 30, 30), 30**1000),
+    (Assignment(), (21, 21), math.factorial(21)),
+    (ShiftReduce(), (38, 38, 2), math.comb(72, 36) // 37),
+)
+
+CATALAN = (1, 1, 2, 5, 14, 42, 132, 429)
+PUBLISHED: tuple[tuple[Any, tuple[int, ...]], ...] = (
+    (Assignment(), (1, 2, 6, 24, 120, 720)),
+    (Alignment(), (1, 3, 13, 63, 321, 1683, 8989, 48639, 265729)),  # Delannoy
+    (Constituency(), CATALAN),
+    (ShiftReduce(), CATALAN),
+    (SpanningTree(), (1, 2, 9, 64, 625)),  # Cayley
+    (SpanningTree(single_root=False), (1, 3, 16, 125, 1296)),
+    (ProjectiveTree(), (1, 2, 7, 30, 143, 728, 3876, 21318)),
+    (ProjectiveTree(single_root=False), (1, 3, 12, 55, 273, 1428, 7752, 43263)),
+)
+"""Counts at sizes 1, 2, 3 and following."""
+
+SUMMED: tuple[tuple[Any, tuple[int, ...], int], ...] = (
+    (Alignment(), (30, 20), sum(math.comb(29, k) * math.comb(19, k) << k for k in range(20))),
+    (Alignment(), (256, 256), sum(math.comb(255, k) ** 2 << k for k in range(256))),
+    (Constituency(), (40, 40), math.comb(78, 39) // 40),
+    (ShiftReduce(), (31, 31, 2), math.comb(58, 29) // 30),
+    (ProjectiveTree(), (41, 41), math.comb(118, 39) // 40),
+    (ProjectiveTree(single_root=False), (41, 41), math.comb(120, 40) // 81),
+    (SpanningTree(), (16, 16), 15**14),
+    (SpanningTree(single_root=False), (16, 16), 16**14),
+    (Assignment(), (12, 12), math.factorial(12)),
+    (Assignment(), (16, 16), math.factorial(16)),
+    (Subset(45), (62,), math.comb(62, 45)),
 )
 cases = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
 
@@ -78,6 +107,9 @@ def test_the_order_is_that_of_an_independent_list(case: OracleCase) -> None:
     ranks = torch.arange(len(every))
     assert torch.equal(oracle.rank(torch.stack([every, every.flip(0)])), torch.stack([ranks, ranks.flip(0)]))
     assert oracle.rank(every[0]).shape == ()
+    for rank in (-1, len(every)):
+        with pytest.raises(ValueError, match=rf"`unrank` got ranks from {rank} to {rank}; expected 0 <= rank < {len(every)}"):
+            oracle.unrank(torch.tensor([rank]), event)
     for start, stop in ((-1, None), (0, 10**6), (3, 2), (len(every) + 1, None), (0, len(every) + 1)):
         with pytest.raises(ValueError, match=rf"`enumerate` got start={start}, stop={stop}; expected 0 <= start <= stop <= {len(every)}"):
             oracle.enumerate(event, start, stop)
@@ -106,8 +138,29 @@ def test_the_ends_and_the_middle_of_a_large_space(oracle: Any, event: tuple[int,
         assert oracle.rank(compiled).tolist() == list(range(first, first + 50))  # exact beyond 2**53
         with kernels.disabled():
             assert torch.equal(compiled, oracle.enumerate(event, first, first + 50, dtype=torch.uint8))
+        # Of scores that want a structure and nothing else, that is the best, if it is one.
+        assert torch.equal(oracle.argmax(2.0 * compiled[::25] - 1).byte(), compiled[::25])
     if isinstance(oracle, Subset):
         assert torch.equal(oracle.enumerate(event, 0, 1)[0].bool(), torch.arange(event[0]) < oracle.k)
+
+
+@pytest.mark.parametrize(("oracle", "counts"), PUBLISHED, ids=str)
+def test_published_counts(oracle: Any, counts: tuple[int, ...]) -> None:
+    for size, count in enumerate(counts, 1):
+        event = (size, size) if isinstance(oracle, Alignment) else oracle.event_shape(length=size)
+        assert oracle.count(event) == count
+        if count < 2000:
+            assert len(oracle.enumerate(event).flatten(1).unique(dim=0)) == count
+
+
+@pytest.mark.parametrize(("oracle", "event", "count"), SUMMED, ids=str)
+def test_equal_scores_count_the_structures(oracle: Any, event: tuple[int, ...], count: int) -> None:
+    assert oracle.count(event) == count
+    scores = torch.zeros(5, *event, dtype=torch.float64)
+    expected = torch.full((5,), math.log(count), dtype=torch.float64)
+    for compiled in (True, False) if math.prod(event) < 2000 else (True,):
+        with switch.serving_as(compiled):
+            torch.testing.assert_close(oracle.log_partition(scores), expected, rtol=1e-13, atol=0)
 
 
 @pytest.mark.parametrize("case", [case for case in ORACLE_CASES if isinstance(case.oracle, DerivedOracle)], ids=str)
@@ -179,6 +232,11 @@ def test_lists_beyond_memory_are_refused_at_once() -> None:
     with pytest.raises(ValueError, match=rf"^`kbest` got k=10000000000000 of subset, {memory}choose a smaller k$"):
         Subset(30).kbest(torch.zeros(60), 10**13)
     assert len(Subset(30).enumerate((60,), 10**15, 10**15 + 5)) == 5
+
+
+@pytest.mark.parametrize(("oracle", "event"), [(Constituency(), (6, 6)), (ShiftReduce(), (5, 5, 2))], ids=str)
+def test_something_that_is_no_structure_has_some_rank(oracle: Any, event: tuple[int, ...]) -> None:
+    assert oracle.rank(torch.stack([torch.zeros(event), torch.ones(event)])).shape == (2,)
 
 
 def test_an_oracle_without_ranks_says_so() -> None:

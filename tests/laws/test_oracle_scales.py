@@ -88,7 +88,7 @@ def test_gradients_and_estimates_at_large_scores(case: OracleCase) -> None:
     """Estimates are finite, and exact marginalisation is exact; a set without replacement knows its probabilities."""
     every, weights = structures(case), torch.randn(case.event, generator=seeded(2), dtype=torch.float64)
     loss = lambda z: (z * weights).flatten(-len(case.event)).sum(-1).square()  # noqa: E731
-    for kind, scale in sampled([(kind, scale) for kind in KINDS for scale in SCALES], 6):
+    for kind, scale in sampled([(kind, scale) for kind in KINDS for scale in SCALES], 4):
         scores = large_scores(case, kind, scale, torch.float64).requires_grad_()
         law = log_law(case, scores.detach()).exp()
         mean = (law @ every.flatten(1)).reshape(scores.shape)
@@ -107,10 +107,11 @@ def test_gradients_and_estimates_at_large_scores(case: OracleCase) -> None:
                 exact = pulled_back(case, scores.detach(), covariance(loss(every)))
                 torch.testing.assert_close(estimate, exact, rtol=1e-6, atol=1e-7)
         if isinstance(case.oracle, DistinctSamplingOracle):
-            drawn = case.oracle.sample_distinct(scores, 2, generator=seeded())
-            log_probs = case.oracle.log_prob(drawn.structures, scores.detach()).T
-            torch.testing.assert_close(drawn.log_probs, log_probs, rtol=1e-9, atol=1e-8)
-            torch.testing.assert_close(drawn.log_rest.exp(), 1 - log_probs.exp().sum(-1), rtol=1e-6, atol=1e-8)
+            for given, error in ((scores.detach(), 1e-8), (scores.detach().float(), 1e-6)):  # a policy itself is rounded to float32
+                drawn = case.oracle.sample_distinct(given, 2, generator=seeded())
+                log_probs = case.oracle.log_prob(drawn.structures.double(), given.double()).T
+                torch.testing.assert_close(drawn.log_probs, log_probs, rtol=error / 10, atol=error)
+                torch.testing.assert_close(drawn.log_rest.exp(), 1 - log_probs.exp().sum(-1), rtol=1e-6, atol=error)
 
 
 @cases

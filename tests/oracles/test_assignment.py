@@ -5,7 +5,6 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-import mpmath
 import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -43,26 +42,17 @@ def by_kernel_and_reference(compute: Callable[[], Any]) -> tuple[Any, Any]:
 # The best permutation.
 
 
-def hard_scores(kind: str, size: int) -> Tensor:
+def hard_scores(size: int) -> tuple[Tensor, ...]:
     """Also rows that want the same columns, so that no bidding settles it and many paths must be searched."""
     noise = scores_of(size, batch=40)
     left, right = torch.randn(2, 40, size, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
-    return {
-        "small": 1e-3 * noise,
-        "plain": noise,
-        "large": 1e6 * noise,
-        "products": left.unsqueeze(-1) * right.unsqueeze(-2) + 0.01 * noise,
-        "levels": (3 * noise).round() + 1e-9 * noise.flip(0),
-        "ties": noise.round(),
-        "equal": 0 * noise,
-        "forbidden": scores_of(size, 5.0, batch=60, masked=True),
-    }[kind]
+    products, levels = left.unsqueeze(-1) * right.unsqueeze(-2) + 0.01 * noise, (3 * noise).round() + 1e-9 * noise.flip(0)
+    return (1e-3 * noise, noise, 1e6 * noise, products, levels, noise.round(), 0 * noise, scores_of(size, 5.0, batch=60, masked=True))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 12, 25, 33, 64])
-@pytest.mark.parametrize("kind", ["small", "plain", "large", "products", "levels", "ties", "equal", "forbidden"])
-def test_argmax_is_as_good_as_that_of_scipy(kind: str, size: int) -> None:
-    scores = hard_scores(kind, size)[: 5 if size > 30 else 60]
+def test_argmax_is_as_good_as_that_of_scipy(size: int) -> None:
+    scores = torch.cat([kind[: 3 if size > 20 else 40] for kind in hard_scores(size)])
     costs = torch.where(scores > -math.inf, scores, -1e9).numpy()
     expected = torch.tensor([row[linear_sum_assignment(row, maximize=True)].sum() for row in costs], dtype=torch.float64)
     feasible = expected > -5e8
@@ -100,28 +90,6 @@ def test_permanents_of_whole_numbers_exactly() -> None:
     permanent = ryser([[Fraction(int(value)) for value in row] for row in weights])
     for found in by_kernel_and_reference(lambda: ORACLE.log_partition(weights.double().log())):
         assert found.item() == pytest.approx(math.log(permanent), rel=1e-14)
-    assert ORACLE.log_partition(torch.zeros(16, 16, dtype=torch.float64)).item() == pytest.approx(math.log(math.factorial(16)), rel=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("size", "scale"),
-    [
-        (8, 1.0),
-        (8, 10.0),
-        (8, 100.0),
-        *(pytest.param(11, scale, marks=pytest.mark.sweep) for scale in (1.0, 10.0, 100.0)),
-    ],
-)
-def test_permanents_against_inclusion_and_exclusion_with_many_digits(size: int, scale: float) -> None:
-    scores = scores_of(size, scale, batch=1, seed=int(scale))[0]
-    with mpmath.workdps(60 + int(12 * scale * size / 10)):
-        weights = [[mpmath.exp(mpmath.mpf(value)) for value in row] for row in scores.tolist()]
-        permanent = ryser(weights)
-        best = int(ORACLE.marginals(scores)[0].argmax())
-        minor = ryser([row[:best] + row[best + 1 :] for row in weights[1:]])
-        expected, marginal = float(mpmath.log(permanent)), float(weights[0][best] * minor / permanent)
-    assert ORACLE.log_partition(scores).item() == pytest.approx(expected, rel=1e-13)
-    assert ORACLE.marginals(scores)[0, best].item() == pytest.approx(marginal, rel=1e-11)
 
 
 @pytest.mark.parametrize("operation", ["log_partition", "marginals", "entropy", "feasible", "sample"])
@@ -139,23 +107,6 @@ def test_what_needs_no_sum_has_no_limit() -> None:
     assert torch.equal(best[0], ORACLE.argmax(scores))
     assert bool((total(best[1], scores) < total(best[0], scores)).all())
     assert bool((ORACLE.project(scores).gap < 1e-10).all())
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize(("size", "step"), [(5, None), *((4, step) for step in (0.0, 0.1, 50.0))])
-def test_the_best_are_those_of_all_permutations(size: int, step: float | None, masked: bool) -> None:
-    """Also where many are equally good."""
-    scores = scores_of(size, masked=masked, seed=2)
-    if step is not None:
-        scores = torch.where(scores > -math.inf, step * scores.round(), -math.inf)
-    everything = ORACLE.enumerate((size, size), dtype=torch.float64)
-    expected = total(everything.unsqueeze(1), scores).sort(0, descending=True).values
-    for best in by_kernel_and_reference(lambda: ORACLE.kbest(scores, len(everything))):
-        exists = best.flatten(2).any(-1)
-        assert torch.equal(exists, expected > -math.inf)
-        torch.testing.assert_close(total(best, scores)[exists], expected[exists], rtol=1e-12, atol=1e-12)
-        for row in range(len(scores)):
-            assert len(ORACLE.rank(best[exists[:, row], row]).unique()) == int(exists[:, row].sum())
 
 
 # The projection.
@@ -185,20 +136,18 @@ def test_the_projection_against_alternating_projections(size: int, scale: float)
         torch.testing.assert_close(solution.mean[0], expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("scale", [0.05, 0.3, 1.0, 10.0, 1000.0, 1e6])
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
-def test_the_projection_against_the_active_set(size: int, scale: float) -> None:
-    scores = torch.cat(
-        [scores_of(size, scale, seed=4), scores_of(size, scale, masked=True), scale * scores_of(size).round()]
-    ).requires_grad_()
-    direction = scores_of(size, batch=len(scores), seed=5)
-    direction[12:] = 0  # where ties make several faces meet
-    kernel, reference = by_kernel_and_reference(lambda: ORACLE.project(scores))
-    torch.testing.assert_close(kernel.mean, reference.mean, rtol=0, atol=1e-12 * max(1, scale))
-    gradients = [torch.autograd.grad(solution.mean, scores, direction)[0] for solution in (kernel, reference)]
-    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-9)
-    assert torch.equal(kernel.support > 0, reference.support > 0)
-    assert torch.equal(kernel.gap < math.inf, reference.gap < math.inf)
+def test_the_projection_against_the_active_set(size: int) -> None:
+    for scale in (0.05, 0.3, 1.0, 10.0, 1000.0, 1e6):
+        given = [scores_of(size, scale, seed=4), scores_of(size, scale, masked=True), scale * scores_of(size).round()]
+        scores, direction = torch.cat(given).requires_grad_(), scores_of(size, batch=18, seed=5)
+        direction[12:] = 0  # where ties make several faces meet
+        kernel, reference = by_kernel_and_reference(lambda scores=scores: ORACLE.project(scores))  # type: ignore[misc]
+        torch.testing.assert_close(kernel.mean, reference.mean, rtol=0, atol=1e-12 * max(1, scale))
+        gradients = [torch.autograd.grad(solution.mean, scores, direction)[0] for solution in (kernel, reference)]
+        torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-9)
+        assert torch.equal(kernel.support > 0, reference.support > 0)
+        assert torch.equal(kernel.gap < math.inf, reference.gap < math.inf)
 
 
 @pytest.mark.parametrize("scale", [0.05, 0.1, 0.3, 1.0, 5.0, 50.0])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from structgrad.oracles import AVAILABLE_ORACLES, ORACLES, Categorical, Subset, make_oracle, plugins, registry
-from structgrad.oracles.options import Configured
+from structgrad.oracles.options import Configured, kind_of
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,11 @@ def test_somebodys_own_function_is_read_by_its_defaults() -> None:
         registry.build("f[first=1, flag=no]", known, "thing")
     with pytest.raises(ValueError, match=r"`f` got count=2\.5; expected an integer"):
         registry.build("f[first=1, count=2.5]", known, "thing")
+
+
+def test_unions_of_the_same_types_in_another_order_read_differently() -> None:
+    assert kind_of(int | str).read("5", {}) == 5
+    assert kind_of(str | int).read("5", {}) == "5"
 
 
 # Files and plugins.

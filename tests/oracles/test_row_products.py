@@ -20,8 +20,7 @@ def test_pieces_are_as_large_as_the_cache_allows(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("number", [1, 2, 5, 16])
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 33, 100, 255, 1000])
+@pytest.mark.parametrize(("size", "number"), [(1, 1), (3, 2), (7, 16), (8, 5), (9, 1), (16, 2), (33, 5), (255, 16), (1000, 2)])
 def test_a_row_comes_out_the_same_to_the_last_bit_whatever_the_others(size: int, number: int, dtype: torch.dtype) -> None:
     matrix, most = drawn(number, size, seed=1, dtype=dtype), 600
     rows, directions = drawn(most, size, dtype=dtype), drawn(most, number, seed=2, dtype=dtype)
