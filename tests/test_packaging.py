@@ -153,7 +153,7 @@ def test_asv_uninstalls_the_right_distribution() -> None:
 
 
 def test_asv_loads_the_thin_benchmarks_alone() -> None:
-    assert asv_config()["benchmark_dir"] == "suites/benchmarks"
+    assert asv_config()["benchmark_dir"] == "tests/asv_benchmarks"
 
 
 def test_asv_pins_the_runner_of_the_constraints() -> None:

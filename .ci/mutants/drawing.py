@@ -38,7 +38,6 @@ STRATA = {
     "estimators": 26,
     "suites": 3,
     "suites/audit": 6,
-    "suites/benchmarks": 1,
     "suites/comparison": 3,
     "suites/learning": 3,
     "suites/measures": 4,

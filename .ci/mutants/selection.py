@@ -44,7 +44,6 @@ STRUCTURES = {
 
 GOLDENS = {
     "suites/audit": ("audit",),
-    "suites/benchmarks": ("speed",),
     "suites/comparison": ("comparison",),
     "suites/learning": ("page",),
     "suites/measures": ("store", "speed"),

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import CTC, DERIVED, LinearChain, TiedChain
-from structgrad.suites.benchmarks.cases import BETWEEN, LARGE, MIDDLE, SIZED
-from structgrad.suites.benchmarks.tasks import OPERATIONS as MEASURED, Operation, left_out, structure
+from tests.asv_benchmarks.cases import BETWEEN, LARGE, MIDDLE, SIZED
+from tests.asv_benchmarks.tasks import OPERATIONS as MEASURED, Operation, left_out, structure
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import LinearChain, TiedSemiMarkov
-from structgrad.suites.benchmarks.tasks import backward
+from tests.asv_benchmarks.tasks import backward
 from tests.benchmarks.operations import Case
 
 FORBIDDEN = -1e5

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from structgrad.suites.benchmarks.tasks import Inputs
+from tests.asv_benchmarks.tasks import Inputs
 from tests.benchmarks.operations import CASES, OPERATIONS, operations
 from tests.benchmarks.peers import PEERS
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from structgrad.estimators import ESTIMATORS, make_estimator
 from structgrad.oracles import ShiftReduce
-from structgrad.suites.benchmarks.cases import HOMES
-from structgrad.suites.benchmarks.tasks import structure
+from tests.asv_benchmarks.cases import HOMES
+from tests.asv_benchmarks.tasks import structure
 
 pytestmark = pytest.mark.benchmark
 

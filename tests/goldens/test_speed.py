@@ -128,7 +128,7 @@ def costs() -> dict[str, Any]:
 
 def benchmarks() -> dict[str, Any]:
     """The benchmarks that asv discovers: names, parameters and versions."""
-    from structgrad.suites.benchmarks import estimators, learning, oracles
+    from tests.asv_benchmarks import estimators, learning, oracles
 
     found = {}
     for module in (estimators, learning, oracles):

@@ -12,7 +12,7 @@ import pytest
 
 from structgrad.oracles import DERIVED, DerivedOracle
 from structgrad.oracles.derivations import Examples
-from structgrad.suites.benchmarks import cases
+from tests.asv_benchmarks import cases
 from tests.derived_cases import BY_NAME
 
 FILE = '''

@@ -15,16 +15,16 @@ import torch
 
 from structgrad.estimators import ESTIMATORS
 from structgrad.oracles import ORACLES, capabilities
-from structgrad.suites.benchmarks import cases, tasks
-from structgrad.suites.benchmarks.estimators import EstimatorMemory, EstimatorTime
-from structgrad.suites.benchmarks.learning import TrainingStep
-from structgrad.suites.benchmarks.oracles import OracleMemory, OracleTime
-from structgrad.suites.benchmarks.tasks import OPERATIONS, home, left_out, method_of
 from structgrad.suites.tasks import TASKS
+from tests.asv_benchmarks import cases, tasks
+from tests.asv_benchmarks.estimators import EstimatorMemory, EstimatorTime
+from tests.asv_benchmarks.learning import TrainingStep
+from tests.asv_benchmarks.oracles import OracleMemory, OracleTime
+from tests.asv_benchmarks.tasks import OPERATIONS, home, left_out, method_of
 
 CLASSES = (EstimatorTime, EstimatorMemory, OracleTime, OracleMemory)
 EVERY = (*CLASSES, TrainingStep)
-FOLDER = Path(__file__).parents[2] / "suites" / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "tests" / "asv_benchmarks"
 
 NOT_MEASURED = """
     event_shape count read_mask pad forbids_nothing free_parts feasible steps sums_in_reach check_lengths check_scores reach dense
@@ -39,7 +39,7 @@ NOT_MEASURED = """
 
 def test_every_estimator_oracle_task_and_operation_is_measured() -> None:
     assert tuple(ESTIMATORS) == cases.ESTIMATORS
-    assert set(TASKS) <= set(cases.TASKS), "add a new task to suites/benchmarks/cases.py"
+    assert set(TASKS) <= set(cases.TASKS), "add a new task to tests/asv_benchmarks/cases.py"
     for names in (cases.SMALL, cases.MIDDLE):
         assert {cases.CASES[name][0].partition("[")[0] for name in names} == set(ORACLES)
     assert Counter((*cases.SMALL, *cases.MIDDLE, *cases.BETWEEN, *cases.LARGE)) == Counter(list(cases.CASES))
