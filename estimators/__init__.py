@@ -37,7 +37,7 @@ from .gumbel_rao import GappedStraightThrough, GumbelRao
 from .layer import StructuredLayer, train_step
 from .learned_baseline import LearnedBaseline
 from .noise import NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma, make_noise
-from .own import is_estimator, own_estimator
+from .own import is_estimator, own_estimator, shown_name
 from .perturbation import (
     MultiplicativePerturbation,
     PerturbAndMAP,
@@ -236,6 +236,7 @@ __all__ = [
     "of_indices",
     "oscarmax",
     "own_estimator",
+    "shown_name",
     "smoothed_maximum",
     "sparsemap_loss",
     "structured_perceptron",
@@ -243,14 +244,14 @@ __all__ = [
 ]
 
 
-def make_estimator(name: Any, **declared: Any) -> Estimator[Any]:
+def make_estimator(name: Any, /, **declared: Any) -> Estimator[Any]:
     """The estimator of a name such as ``imle[lambda=2.5,noise=sum_of_gamma]``, ``my_module:MyEstimator`` or ``./my_file.py:MyEstimator``.
 
     An estimator is returned as it is, and your own function or layer becomes one (see `own_estimator`, which the declarations are for).
     Every function that takes an estimator takes any of these, by this function.
 
     Noise goes by name with its defaults, or with options after a slash: ``noise=sum_of_gamma/k=5/scale=1``. The names of `SUPERVISED`, such
-    as ``crf``, are known too.
+    as ``crf``, are known too. ``mine=./my_file.py:MyEstimator`` gives code a name, by which it is known in this process from then on.
 
     Example:
         >>> make_estimator("imle[lambda=2.5, noise=sum_of_gamma/k=5]")
@@ -258,8 +259,19 @@ def make_estimator(name: Any, **declared: Any) -> Estimator[Any]:
     """
     if not isinstance(name, str):
         return own_estimator(name, **declared)
-    place, given = registry.parse(name)
+    shown, code = shown_name(name)
+    if shown != code:
+        if shown in CONTENDERS:
+            raise ValueError(f"got the name {shown!r} for {code}, which an estimator of the package has; expected another one")
+        NAMED[shown] = code
+        declared = {"name": shown} | declared
+    code = NAMED.get(code, code)
+    place, given = registry.parse(code)
     if ":" not in place:
         return own_estimator(registry.build(name, CONTENDERS, "estimator", {Noise: make_noise}), **declared)
     found = registry.imported(place, "estimator")
-    return own_estimator(found, given, **({} if is_estimator(found) else {"name": name.strip()} | declared))
+    return own_estimator(found, given, **({} if is_estimator(found) else {"name": code.strip()} | declared))
+
+
+NAMED: dict[str, str] = {}
+"""The code behind each name that an estimator of one's own was given."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import torch
@@ -125,7 +125,9 @@ def own_estimator(given: Any, options: Mapping[str, str] | None = None, **declar
         built: Estimator[Any] = (
             given if isinstance(given, Estimator) else registry.build(text, {title: given}, "estimator", {Noise: make_noise})
         )
-        if declared and not isinstance(built, OWN_FORMS):
+        if isinstance(built, OWN_FORMS):
+            return replace(built, **declared)
+        if declared.keys() - {"name"}:
             raise ValueError(f"got {', '.join(declared)} for {built.name}, which declares it itself; expected them for a function or layer")
         return built
     if not callable(given):
@@ -145,6 +147,17 @@ def own_estimator(given: Any, options: Mapping[str, str] | None = None, **declar
     if form is None:
         raise ValueError(f"got {title}, a function of {', '.join(missing)}; expected {FORMS}")
     return form(functools.partial(given, **values) if values else given, **declared)
+
+
+def shown_name(name: str) -> tuple[str, str]:
+    """The name that tables show, and the code: two parts of ``mine=./my_file.py:estimator``, and one text without such a name.
+
+    Example:
+        >>> shown_name("mine=./my_file.py:estimator[k=2]"), shown_name("imle[lambda=2.5]")
+        (('mine', './my_file.py:estimator[k=2]'), ('imle[lambda=2.5]', 'imle[lambda=2.5]'))
+    """
+    shown, mark, code = name.partition("=")
+    return (shown, code) if mark and ":" in code and not set(shown) & set("[/:") else (name, name)
 
 
 OWN_FORMS = (FunctionEstimator, LayerEstimator)

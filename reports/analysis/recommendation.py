@@ -32,6 +32,7 @@ class Wish:
     batch: int
     loss_cost: float
     stage: str
+    loss: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
@@ -96,7 +97,8 @@ class Recommendation:
 def recommend(  # noqa: PLR0913 - the fields of a question
     oracle: str,
     *,
-    loss_gradients: bool = True,
+    loss: str | None = None,
+    loss_gradients: bool | None = None,
     unbiased: bool = False,
     batch: int = 32,
     loss_cost: float = 0.0,
@@ -108,8 +110,9 @@ def recommend(  # noqa: PLR0913 - the fields of a question
     Args:
         oracle: a structure by name, such as ``spanning_tree``. With sizes, such as ``subset[n=20,k=5]``, the measured problem with the
             nearest number of structures is used.
+        loss: your own, such as ``./mine.py:loss``, or a measured one. Rows of other losses count only if it was not measured.
         loss_gradients: whether the loss has gradients in the structure. If not, only estimators that need no gradient of the loss
-            compete, on a black-box loss.
+            compete, on a black-box loss. None is that of ``loss``, or True.
         unbiased: whether candidates must declare themselves unbiased, and not be found biased.
         batch: items whose estimates are averaged. Each candidate gets the time of `batch` estimates of `REFERENCE`.
         loss_cost: time of one evaluation of the loss, in estimates of `REFERENCE`.
@@ -125,7 +128,11 @@ def recommend(  # noqa: PLR0913 - the fields of a question
         >>> [answer.loss for answer in found.answers]
         ['black_box']
     """
-    wish = Wish(oracle, loss_gradients, unbiased, batch, loss_cost, stage)
+    if loss_gradients is None:
+        from ...suites.truth.loss_checks import has_gradients
+
+        loss_gradients = loss is None or has_gradients(loss, oracle)
+    wish = Wish(oracle, loss_gradients, unbiased, batch, loss_cost, stage, loss)
     if run is None:
         return _Search(wish, *published.load(), "the published table").recommendation()
     with reading(run) as found:
@@ -162,6 +169,10 @@ class _Search:
             raise ValueError(f"{self.source} holds no bias and variance of {wish.oracle}; {self._command(rows)} measures them")
         asked = (Question("recommended", "", "", "rho", not wish.loss_gradients, wish.unbiased), wish.batch)
         catalogue, found, missing = self.about.get("catalogue", {}), [], []
+        same = [case for case in known if case.place.loss == wish.loss]
+        if wish.loss and not same:
+            notes.append(f"The loss {wish.loss} was not measured; losses of its kind were. {self._command(rows)} measures it.")
+        known = same or known
         fitting = [case for case in known if (case.extension == "none") != wish.loss_gradients]
         losses = ", ".join(dict.fromkeys(case.place.loss for case in known))
         if not fitting and wish.loss_gradients:
@@ -240,7 +251,8 @@ class _Search:
         name = problem or (split_loss(str(rows["problem"].iloc[0]))[0] if len(rows) else self.wish.oracle)
         builtin = " --builtin" if problem or (len(rows) and str(rows["source"].iloc[0]) == "built-in") else ""
         stage = self.wish.stage
-        return f"`structgrad run bias sparsity wall_clock --preset standard{builtin} -p '{name}' --stage {stage} --out recommend-run`"
+        loss = f" --loss {self.wish.loss}" if self.wish.loss else ""
+        return f"`structgrad run bias sparsity wall_clock --preset standard{builtin} -p '{name}'{loss} --stage {stage} --out recommend-run`"
 
     def _of_level(self, known: list[_Case], rows: pd.DataFrame, notes: list[str]) -> list[_Case]:
         """The case of each problem at the given entropy level, or at the nearest measured one."""

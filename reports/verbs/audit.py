@@ -57,6 +57,10 @@ class AuditOptions:
     """Declared ratio of the mean estimate to the gradient."""
     mean_of: str | None = option(None, "Options", "ESTIMATOR", shown=False)
     """Estimator that must have the same mean, such as st_gumbel."""
+    name: str | None = option(None, "Options", "NAME", shown=False)
+    """Name of ESTIMATOR in the result."""
+    loss: str | None = option(None, "Options", "FILE:NAME", shown=False)
+    """Your own loss for the tests: a function of structures, module:loss or ./my.py:loss."""
     oracle: tuple[str, ...] = option((), "Options", "NAME", "--oracle", "-o", shown="all supported structures")
     """Structure for the tests, such as './mine.py:Mine[n=4]'. Without ESTIMATOR, this structure itself is tested. Repeatable."""
     alpha: float = option(1e-3, "Options", "NUMBER")
@@ -85,12 +89,12 @@ def audit(options: AuditOptions) -> None:
     4 undecided under --strict.
     """
     with sentences():
-        claims: dict[str, Any] = {name: getattr(options, name) for name in ("objective", "unbiased", "scale", "mean_of")}
+        claims: dict[str, Any] = {name: getattr(options, name) for name in ("objective", "unbiased", "scale", "mean_of", "loss", "name")}
         if options.estimator is None and not options.oracle:
             raise ValueError("got neither ESTIMATOR nor --oracle NAME; expected one to test, such as: structgrad audit rloo")
         if options.estimator is None and any(given is not None for given in claims.values()):
             raise ValueError(
-                "got --objective, --unbiased, --scale or --mean-of without an ESTIMATOR; expected them with one, for they are its claims"
+                "got --objective, --unbiased, --scale, --mean-of, --loss or --name without an ESTIMATOR; expected them with one alone"
             )
         from ...suites.audit import audit as audit_estimator
         from ...suites.audit.oracles import audit_oracle

@@ -41,11 +41,12 @@ def describe(
             autocompletion=complete(),
         ),
     ],
+    shown: Annotated[str | None, typer.Option("--name", help="Name of your own estimator.", metavar="NAME", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Describe one estimator, structure, task or metric: its declarations, options, documentation, and an example."""
     with sentences():
-        found = facts(name)
+        found = [one | ({"name": shown, "example": f"{one['example']} --name {shown}"} if shown else {}) for one in facts(name)]
     if as_json:
         typer.echo(json.dumps(found[0] if len(found) == 1 else found, indent=2, ensure_ascii=False))
         return

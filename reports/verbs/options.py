@@ -83,6 +83,8 @@ class Options:
 
     verb: ClassVar[str]
 
+    name: str | None = option(None, PLAN, "NAME", shown=False)
+    """Name of your own estimator in tables. For several, write -e NAME=./my.py:mine."""
     plugin: tuple[Path, ...] = option((), PLAN, "FILE", shown=False)
     """Python file with estimators and oracles to select by their `name`. Repeatable."""
     config: Path | None = option(None, PLAN, "FILE", shown=False, is_eager=True, callback=read_options)
@@ -199,6 +201,8 @@ class LearnOptions(Options):
     estimator: tuple[str, ...] = option((), PLAN, "NAME", "-e", "--estimator", shown="one per family", kind="estimators")
     """Name, name with options or glob; or your own class: ./my.py:MyEstimator. Without options, the most important one is tuned on the
     validation split. Repeatable."""
+    loss: tuple[str, ...] = option((), PLAN, "FILE:NAME", shown="the loss of each task")
+    """Your own loss: a function of predictions and labels with one value per item, module:loss or ./my.py:loss. Repeatable."""
     seeds: int | None = option(None, PLAN, "N", shown="5", min=1, max=1000)
     """Training runs of each estimator on each task."""
     quick: bool = option(False, PLAN, None)

@@ -27,7 +27,9 @@ class RecommendOptions:
 
     oracle: str = option(dataclasses.MISSING, "Options", "NAME", shown=False, kind="oracles")
     """Structure, with or without sizes: spanning_tree, 'subset[n=20,k=5]'."""
-    loss_gradients: str = option("yes", "Options", "YES|NO")
+    loss: str | None = option(None, "Options", "NAME", shown="all measured losses", kind="losses")
+    """Your own loss, ./my.py:loss, which is examined for --loss-gradients; or a measured one. Only its rows count if there are any."""
+    loss_gradients: str | None = option(None, "Options", "YES|NO", shown="yes, or that of --loss")
     """yes if your loss is differentiable at relaxed inputs; no if it is a black box."""
     unbiased: bool = option(False, "Options", None)
     """Only unbiased estimators."""
@@ -53,15 +55,16 @@ def recommend(options: RecommendOptions) -> None:
     Ties are listed. An estimator whose average is exactly 0 in most cases is never recommended.
     """
     with sentences():
-        if options.loss_gradients not in ("yes", "no"):
+        if options.loss_gradients not in ("yes", "no", None):
             raise ValueError(f"--loss-gradients got {options.loss_gradients!r}; expected yes or no")
         from ..analysis import recommendation
         from ..comparison import json_text
         from ..published import NAME
 
         run = recommendation.newest_run(options.oracle) if options.run is None else None if options.run == NAME else options.run
-        wish: dict[str, Any] = {name: getattr(options, name) for name in ("unbiased", "batch", "loss_cost", "stage")}
-        found = recommendation.recommend(options.oracle, loss_gradients=options.loss_gradients == "yes", run=run, **wish)
+        wish: dict[str, Any] = {name: getattr(options, name) for name in ("loss", "unbiased", "batch", "loss_cost", "stage")}
+        gradients = None if options.loss_gradients is None else options.loss_gradients == "yes"
+        found = recommendation.recommend(options.oracle, loss_gradients=gradients, run=run, **wish)
         if options.json:
             typer.echo(json_text(dataclasses.asdict(found)), nl=False)
         else:

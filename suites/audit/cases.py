@@ -8,12 +8,13 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ...estimators import Estimator, Loss
+from ...estimators.own import FunctionEstimator
 from ...oracles import Alignment, Categorical, IndependentCategoricals, LinearChain, ShiftReduce, SpanningTree, Subset
 from ...oracles.capabilities import (
     EnumerableOracle,
@@ -26,11 +27,14 @@ from ...oracles.capabilities import (
     SamplingOracle,
 )
 from ...oracles.registry import unknown
+from ..base import Instance, ProblemLoss, pairing
 from ..measures.draws import Sampling
 from ..measures.suite import Effort
+from ..problems.own_losses import own_loss
 from ..problems.sized import is_sized, refuse_unsized, sized_structure
 from ..statistics.seeds import generator
 from ..truth import Target, exact_truth
+from ..truth.loss_checks import examine_loss
 from ..truth.replay import hooked
 from .result import Check
 from .subject import Subject
@@ -73,6 +77,7 @@ class Structure:
     oracle: Any
     event: tuple[int, ...]
     single: tuple[int, ...] = ()
+    loss: Any = None  # of one's own, in place of the smooth one of `AuditLoss`
 
 
 STRUCTURES: dict[str, Structure] = {
@@ -117,6 +122,20 @@ def _structure(name: str) -> Structure:
     return Structure(f"{oracle.name} {'x'.join(map(str, event))}", oracle, event)
 
 
+def with_loss(structure: Structure, name: str, estimator: Estimator[Any]) -> Structure:
+    """The structure with a loss of one's own, examined; its instance has flat scores and the loss of the audit."""
+    scores = random_scores(structure, FLAT, 1)[0]
+    try:
+        loss = own_loss(name, Instance(structure.name, scores, cast("ProblemLoss", AuditLoss(structure))), structure.oracle)
+        examine_loss(loss, structure.oracle, scores)
+    except ValueError as error:
+        raise ValueError(f"{error} (on {structure.name}; name the structures of this loss by --oracle)") from None
+    # Nothing is declared of a function: it may need values alone.
+    if not isinstance(estimator, FunctionEstimator) and (reason := pairing(estimator, structure.oracle, loss, structure.event)):
+        raise ValueError(f"`audit` got a loss that does not fit: {reason}")
+    return replace(structure, loss=loss)
+
+
 def random_scores(structure: Structure, scale: float, rows: int, *key: str) -> Tensor:
     """Float64 ``[rows, *event]``: normal of a standard deviation, the same for every estimator."""
     stream = generator(0, "audit", "scores", structure.name, *key)
@@ -156,7 +175,7 @@ class AuditLoss:
     def __init__(self, structure: Structure, kind: str = "smooth", *, shift: Tensor | None = None, weight: Tensor | None = None) -> None:
         stream = generator(0, "audit", "loss", structure.name)
         size = math.prod(structure.event)
-        self.kind, self.shift, self.ndim, self.weight = kind, shift, len(structure.event), weight
+        self.kind, self.shift, self.ndim, self.weight, self.own = kind, shift, len(structure.event), weight, structure.loss
         self.linear = torch.randn(size, generator=stream, dtype=torch.float64)
         # The first structure may be the empty one.
         parts = all_structures(structure)[0].sum().clamp(min=1)
@@ -165,10 +184,12 @@ class AuditLoss:
     def __call__(self, z: Tensor) -> Tensor:
         """``[..., *batch, *event] -> [..., *batch]``."""
         flat = z.flatten(z.ndim - self.ndim)
-        along = (flat * self.linear.to(flat)).sum(-1)
+        own = self.own if self.kind == "smooth" else None
+        # It may hold float64 tensors, and estimates in single precision are held to their dtype.
+        along = (flat * self.linear.to(flat)).sum(-1) if own is None else own(z.double()).to(flat)
         for factor in (self.shift, self.weight):
             along = along if factor is None else along * factor.to(flat)
-        if self.kind == "linear":
+        if self.kind == "linear" or own is not None:
             return along
         quadratic = along + (flat * (flat @ self.matrix.to(flat))).sum(-1)
         return quadratic.sin() + (0.3 * quadratic.clamp(max=20)).exp() + 1

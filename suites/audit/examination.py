@@ -16,7 +16,7 @@ from ...estimators import make_estimator
 from ...estimators.base import Estimator
 from ...estimators.noise import Gumbel, SmoothNoise
 from ...estimators.own import OWN_FORMS, FunctionEstimator
-from .cases import AuditEffort, Case, Structure, structures_for
+from .cases import AuditEffort, Case, Structure, structures_for, with_loss
 from .causes import SIGN, Explanation, Point, corrected, explain
 from .interventions import cause_by_intervention, cause_of_noise
 from .laws import LAWS
@@ -38,6 +38,8 @@ def audit(  # noqa: PLR0913 - one parameter per option of the verb
     scale: float | None = None,
     mean_of: str | Estimator[Any] | None = None,
     structures: tuple[str, ...] = (),
+    loss: str | None = None,
+    name: str | None = None,
     alpha: float = 1e-3,
     seed: int = 0,
     quick: bool = False,
@@ -56,6 +58,8 @@ def audit(  # noqa: PLR0913 - one parameter per option of the verb
         scale: ratio of the mean to the gradient; 1 by default.
         mean_of: another estimator that must have an equal mean, such as ``st_gumbel`` for its Rao-Blackwellisation.
         structures: names of `STRUCTURES`; all supported ones by default.
+        loss: your own, such as ``./mine.py:loss``, in place of the one with which mistakes show best.
+        name: of the estimator in the result.
         alpha: the chance of any false violation.
         seed: seed of everything random.
         quick: fewer structures and replicates.
@@ -71,9 +75,10 @@ def audit(  # noqa: PLR0913 - one parameter per option of the verb
         ('right', ())
     """
     check_limits("audit", alpha, seed)
-    subject = subject_of(estimator, objective=objective, unbiased=unbiased, scale=scale)
+    subject = subject_of(estimator, objective=objective, unbiased=unbiased, scale=scale, name=name)
     effort = AuditEffort(alpha=alpha, seed=seed, **(QUICK if quick else {}))
     chosen = structures_for(subject.estimator, structures, effort.structures)
+    chosen = [with_loss(structure, loss, subject.estimator) for structure in chosen] if loss else chosen
     examination = _Examination(subject, effort, chosen, make_estimator(mean_of) if isinstance(mean_of, str) else mean_of)
     world, start = torch.get_rng_state(), time.monotonic()
     try:

@@ -38,17 +38,20 @@ class Subject:
         return known | {"deterministic": estimator.deterministic, "inside_hull": estimator.inside_hull, "needs": needs, "evaluations": cost}
 
 
-def subject_of(given: Any, *, objective: str | None = None, unbiased: bool | None = None, scale: float | None = None) -> Subject:
-    """The subject of whatever `make_estimator` takes, with the declarations of a function or layer."""
-    declared = {name: value for name, value in {"objective": objective, "unbiased": unbiased, "scale": scale}.items() if value is not None}
+def subject_of(
+    given: Any, *, objective: str | None = None, unbiased: bool | None = None, scale: float | None = None, name: str | None = None
+) -> Subject:
+    """The subject of whatever `make_estimator` takes, with a name, and the declarations of a function or layer."""
+    given_ones = {"objective": objective, "unbiased": unbiased, "scale": scale, "name": name}
+    declared = {key: value for key, value in given_ones.items() if value is not None}
     known = [each for each in get_args(Objective) if each != "supervised"]
     if objective is not None and objective not in known:
         raise ValueError(f"`audit` {unknown(objective, known, 'objective')}")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # as for ``python -m``
     found = make_estimator(given, **declared)
-    if isinstance(given, str):
-        return Subject(found, given)
+    if name or isinstance(given, str):
+        return Subject(found, name or given)
     title = repr(found) if dataclasses.is_dataclass(found) else type(found).__name__
     title = estimator_name(found) if ESTIMATORS.get(found.name) is type(found) else title
     return Subject(found, found.name if isinstance(found, OWN_FORMS) else title)

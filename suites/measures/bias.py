@@ -16,8 +16,10 @@ from torch import Tensor
 from ...estimators import Estimator, Loss, PathwiseEstimator
 from ...estimators.base import check_call
 from ...estimators.noise import Gumbel, SmoothNoise
+from ...oracles import make_oracle
 from ...oracles.capabilities import EnumerableOracle
 from ..base import Instance, NonFiniteError, Problem, estimator_name, oracle_name
+from ..problems.own_losses import own_loss
 from ..problems.sized import size_text
 from ..statistics.adaptive import looks, sample_until
 from ..statistics.interval import Interval
@@ -53,7 +55,7 @@ VANISHING = 1e-6  # a gradient below this share of the standard deviation of the
 def measure(  # noqa: PLR0913
     estimator: Estimator[Any] | str,
     oracle: Any,
-    loss: Loss,
+    loss: Loss | str,
     scores: Tensor,
     *,
     truth: Truth | None = None,
@@ -61,6 +63,7 @@ def measure(  # noqa: PLR0913
     effort: Effort | None = None,
     reference: NoisyGradient | None = None,
     scratch: Path | None = None,
+    name: str | None = None,
 ) -> Measurement:
     """Bias, variance and relatives of an estimator at one score tensor.
 
@@ -70,13 +73,14 @@ def measure(  # noqa: PLR0913
     Args:
         estimator: an estimator or its name.
         oracle: an oracle or its name; enumerable, unless ``truth`` is given.
-        loss: ``[..., *event] -> [...]``.
+        loss: ``[..., *event] -> [...]``, or its code, such as ``./mine.py:loss``.
         scores: one instance, ``[*event]``.
         truth: the exact gradient, if it is known already.
         sampling: replicates, seeds and tier.
         effort: replicates are added until intervals are narrow, see `adaptive`. None takes the number of ``sampling``.
         reference: the gradient of the estimator's own objective, for its bias against that.
         scratch: a folder for the replicates of the last look; those found there are continued.
+        name: of the estimator in tables, in place of its own.
 
     Raises:
         ValueError: a loss that cannot be measured (`examine_loss`), a pair that does not fit, scores of another shape, or
@@ -91,17 +95,17 @@ def measure(  # noqa: PLR0913
         ('exact', 'unbiased-exact', True)
     """
     sampling = sampling or Sampling()
-    made, loss, oracle, scores = _checked_pair(estimator, oracle, loss, scores)
+    made, function, oracle, scores = _checked_pair(estimator, oracle, loss, scores)
     if truth is None:
         if not isinstance(oracle, EnumerableOracle):
             raise ValueError(f"`measure` got the oracle {oracle.name}, which cannot be enumerated; pass the exact gradient as truth=")
-        truth = exact_truth(loss, oracle, scores)
-    examine_loss(loss, oracle, scores, differentiated=made.evaluations().loss_gradients > 0)
-    target = Target(oracle, loss, scores.detach().to(sampling.dtype), truth)
+        truth = exact_truth(function, oracle, scores)
+    examine_loss(function, oracle, scores, differentiated=made.evaluations().loss_gradients > 0)
+    target = Target(oracle, function, scores.detach().to(sampling.dtype), truth)
     task = _Task(made, target, sampling, geometry(oracle, scores.detach(), truth), effort, reference, scratch)
-    name = str(getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__)).replace("<lambda>", "a lambda")
+    called = str(getattr(function, "name", None) or getattr(function, "__name__", type(function).__name__)).replace("<lambda>", "a lambda")
     pair = {
-        **{"estimator": estimator_name(made), "oracle": oracle_name(oracle), "loss": name, "seed": sampling.seed},
+        **{"estimator": name or estimator_name(made), "oracle": oracle_name(oracle), "loss": called, "seed": sampling.seed},
         **{"sizes": size_text(oracle, tuple(scores.shape)), "log_count": math.log(truth.count), "own": str(own_reference(made))},
     }
     try:
@@ -111,7 +115,10 @@ def measure(  # noqa: PLR0913
         return Measurement(unknown, "mc", None, "broken", pair=pair, reason=str(error))
 
 
-def _checked_pair(estimator: Any, oracle: Any, loss: Loss, scores: Tensor) -> tuple[Any, ...]:
+def _checked_pair(estimator: Any, oracle: Any, loss: Loss | str, scores: Tensor) -> tuple[Any, ...]:
+    if isinstance(loss, str):
+        oracle = make_oracle(oracle)
+        loss = own_loss(loss, Instance("scores", scores.detach(), None), oracle)  # type: ignore[arg-type]  # it has no loss yet
     estimator, loss, oracle, scores = check_call("measure", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
     reason = estimator.incompatibility(oracle)
     if reason is not None:

@@ -49,9 +49,12 @@ LOSS_NAMES = (OWN_LOSS, *LOSSES)  # the losses that a plan may name
 
 
 def with_loss(name: str, loss: str) -> str:
-    """The problem of the same scores with a loss of `LOSS_NAMES`, or one's own; one with a loss, and a task, stay the same."""
+    """The problem of the same scores with a loss of `LOSS_NAMES`, or one's own; one with a loss, and a task, keep theirs."""
     if loss not in LOSS_NAMES and not is_code(loss):
         raise ValueError(unknown(loss, LOSS_NAMES, "loss"))
+    if is_code(loss) and comes_from_task(name) and "loss=" not in name:  # one of predictions and labels, see `with_own_loss`
+        task, mark, learner = name.partition("@")
+        return (f"{task[:-1]},loss={loss}]" if task.endswith("]") else f"{task}[loss={loss}]") + mark + learner
     return name if loss == OWN_LOSS or comes_from_task(name) or split_loss(name)[1] else f"{name}@{loss}"
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...oracles import Oracle, registry
 from ..base import Instance
+from ..tasks.own_losses import smoothness
 
 
 class OwnLoss:
@@ -18,10 +17,12 @@ class OwnLoss:
 
     vertex_degree: int | None = None
     offset: float = 0.0
+    varies = True  # `examine_loss` refuses a constant
 
     def __init__(self, name: str, function: Callable[[Tensor], Tensor], oracle: Oracle, scores: Tensor) -> None:
         self.name, self.function = name, function
-        self.differentiable, self.inside_hull = _tried(function, oracle, scores)
+        best, worst = (oracle.argmax(theta.double().unsqueeze(0)) for theta in (scores, -scores))
+        self.differentiable, self.inside_hull = smoothness(function, best, worst)
         self.extension = "formula" if self.inside_hull else "none"
 
     def __call__(self, structure: Tensor) -> Tensor:
@@ -62,20 +63,3 @@ def own_loss(name: str, instance: Instance, oracle: Oracle) -> OwnLoss:
         if not callable(function):
             raise ValueError(f"the loss {name!r} made a {type(function).__name__} of an instance; expected a function of structures")
     return OwnLoss(name, function, oracle, instance.scores)
-
-
-def _tried(function: Callable[[Tensor], Any], oracle: Oracle, scores: Tensor) -> tuple[bool, bool]:
-    """Whether a loss has a derivative at a structure, and finite values and derivatives between two of them."""
-    best, worst = (oracle.argmax(theta.double().unsqueeze(0)) for theta in (scores, -scores))
-
-    def has_gradient(point: Tensor) -> bool:
-        point = point.clone().requires_grad_()
-        try:
-            with torch.enable_grad():
-                losses = function(point)
-                (gradient,) = torch.autograd.grad(losses.sum(), point, allow_unused=True)
-        except Exception:  # what is wrong with it at a structure is said by `examine_loss`
-            return False
-        return gradient is not None and bool(losses.isfinite().all() and gradient.isfinite().all())
-
-    return (differentiable := has_gradient(best)), differentiable and has_gradient((best + worst) / 2)

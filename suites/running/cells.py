@@ -120,7 +120,8 @@ class RowWriter:
     def row(self, finding: Finding) -> Row:
         """A finding with the columns of its cell, estimator and instance. A value that is not finite has a status of its own."""
         instance = self._of_instance(finding.instance, finding.reference == "expected")
-        known = {**self._of_estimator(finding.estimator), **instance, "unit": unit_of(finding.metric), **vars(finding)}
+        columns = self._of_estimator(finding.estimator)
+        known = {**columns, **instance, "unit": unit_of(finding.metric), **vars(finding), "estimator": columns["estimator"]}
         if finding.value is not None and not math.isfinite(finding.value):
             reason = f"the value is {finding.value}"
             return Row(**{**known, "value": None, "low": None, "high": None, "status": "nonfinite", "reason": reason})

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...estimators import make_estimator
+from ...estimators import make_estimator, shown_name
 from ...estimators.base import Estimator
 from ...oracles.registry import importing_nothing
 from ...oracles.sources import digest_of
@@ -122,13 +122,14 @@ def measure(  # noqa: PLR0913
         _Run(plan, store, machine, progress or (lambda snapshot: None), scope or Scope(), mirror).perform(work)
 
 
-def learn(
+def learn(  # noqa: PLR0913 - the options of the command
     tasks: str | Sequence[str],
     directory: Path | str,
     *,
     estimators: Sequence[str] = (),
     seeds: int | None = None,
     quick: bool = False,
+    losses: Sequence[str] = (),
     **options: Any,
 ) -> Results:
     """Train models on tasks with every estimator, seed by seed: `run` with the plan of ``structgrad learn --no-gradients``.
@@ -141,6 +142,7 @@ def learn(
         estimators: names; by default one estimator of each family.
         seeds: number of seeds for each estimator and task; by default 5, or 3 if ``quick``.
         quick: whether to train for three fifths of the steps, and to choose rate and option with one seed.
+        losses: functions of predictions and labels, such as ``./mine.py:loss``, in place of the losses of the tasks.
         options: ``machine``, ``progress`` and ``scope`` of `run`.
 
     Example:
@@ -151,7 +153,7 @@ def learn(
         [['task:clusters[steps=5]', 'ste', '1']]
     """
     names = (tasks,) if isinstance(tasks, str) else tuple(tasks)
-    plan = learning_plan(names, tuple(estimators), seeds, quick=quick)
+    plan = learning_plan(names, tuple(estimators), seeds, quick=quick, losses=tuple(losses))
     return run(plan, directory, **options)
 
 
@@ -184,7 +186,7 @@ class _Run:
         waiting = sorted(self.left.values(), key=lambda cell: cell.phase)
         self.total = self.finished + len(waiting)
         names = {name for cell in waiting for name in cell.estimators}
-        files = {*self.plan.plugins, *(name.partition(".py:")[0] + ".py" for name in names if ".py:" in name)}
+        files = {*self.plan.plugins, *(shown_name(name)[1].partition(".py:")[0] + ".py" for name in names if ".py:" in name)}
         self.code = {file: digest_of(Path(file)) for file in files}
         self._tell("resumed" if self.finished else "", ())
         if not waiting:

@@ -6,6 +6,7 @@ from importlib import import_module
 
 from ...oracles import Oracle, registry
 from .module_task import ModuleTask
+from .own_losses import with_own_loss
 from .task import Batch, LatentModel, Split, Task, TaskLoss
 
 __all__ = ["TASKS", "Batch", "LatentModel", "ModuleTask", "Split", "Task", "TaskLoss", "make_task"]
@@ -30,6 +31,8 @@ TASKS: dict[str, str] = {
 def make_task(name: str) -> Task:
     """The task of a name such as ``clusters[start=pretrained]``, ``my_module:MyTask`` or ``./my_file.py:MyTask``.
 
+    Any of them takes the option ``loss=./my_file.py:loss``, see `with_own_loss`.
+
     Raises:
         ValueError: an unknown name, an option that the task does not take, or an object that is no task.
 
@@ -37,7 +40,8 @@ def make_task(name: str) -> Task:
         >>> make_task("clusters[clusters=4]").oracle
         Categorical()
     """
-    head = registry.parse(name)[0]
+    head, given = registry.parse(name)
+    loss = given.pop("loss", "")
     if ":" in head and isinstance(found := registry.imported(head, "task"), type) and issubclass(found, Oracle):
         raise ValueError(
             f"got {name!r}, an oracle; expected a task, which has data and an encoder too: `structgrad init --task` writes one, whose "
@@ -45,9 +49,10 @@ def make_task(name: str) -> Task:
         )
     module, _, attribute = TASKS.get(head, "").partition(":")
     known = {head: getattr(import_module(f".{module}", __name__), attribute)} if module else dict.fromkeys(TASKS)
-    task = registry.build(name, known, "task")
+    rest = ",".join(f"{key}={value}" for key, value in given.items())
+    task = registry.build(f"{head}[{rest}]" if loss else name, known, "task")
     if not isinstance(task, Task):
         raise ValueError(f"got {name!r}, a {type(task).__name__}; expected a task")
     if not task.rates:
         raise ValueError(f"`{task.name}` got rates=(); expected at least one learning rate")
-    return task
+    return with_own_loss(task, loss) if loss else task

@@ -150,8 +150,11 @@ class AutoEncoder(Task):
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
         return TaskLoss(lambda z: self._error(model, batch, z) / (2 * self.noise), "negative_log_likelihood")
 
+    def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
+        return model.decoder(structure.flatten(-2))  # type: ignore[no-any-return]
+
     def _error(self, model: LatentModel, batch: Batch, z: Tensor) -> Tensor:
-        return (model.decoder(z.flatten(-2)) - batch.labels).square().sum(-1)  # type: ignore[no-any-return]
+        return (self.predict(model, batch, z) - batch.labels).square().sum(-1)
 
     def regulariser(self, model: LatentModel, batch: Batch) -> Callable[[Tensor], Tensor]:
         def divergence(scores: Tensor) -> Tensor:

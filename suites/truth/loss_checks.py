@@ -8,10 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...oracles.capabilities import Oracle
+from ...oracles.capabilities import EnumerableOracle, Oracle
+from ...oracles.registry import parse
+from ..problems import LOSSES, is_code, is_sized, load
+from ..problems.regimes import REGIMES
 
 NUM_EXAMPLES = 8  # structures that the loss is checked on
 MAX_LOSS = float(torch.finfo(torch.float64).max ** 0.25)  # metrics hold fourth powers of losses, which are finite below about 1e77
+MAX_LISTED = 1000  # structures that are all listed to find out that a loss of one's own is a constant
 TOLERANCE = 1e-6  # the greatest difference of two values of one structure, as a share of the largest loss
 
 EXPECTED = "expected a function [..., *event] -> [...] of float64 structures, one finite number for each"
@@ -21,8 +25,8 @@ def examine_loss(loss: Any, oracle: Oracle, scores: Tensor, *, differentiated: b
     """Refuse a loss that cannot be measured, with ValueError.
 
     Such a loss raises, writes into its argument, or does not return one finite number below 10⁷⁷ for each structure. Or its values change
-    from call to call, or with the other structures of a call. The best structures of scores under noise are evaluated together, once more,
-    in another order, and alone. If ``differentiated``, the gradient is checked too.
+    from call to call, or with the other structures of a call. One of the user's own may not be a constant either. The best structures of
+    scores under noise are evaluated together, once more, in another order, and alone. If ``differentiated``, the gradient is checked too.
     """
     theta = scores.detach().double()
     noise = torch.randn((NUM_EXAMPLES, *theta.shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -44,6 +48,11 @@ def examine_loss(loss: Any, oracle: Oracle, scores: Tensor, *, differentiated: b
             "the loss gave a structure another value next to other structures; expected a value that depends on the structure alone "
             "(no batch normalisation, nothing that changes with every call)"
         )
+    event = tuple(theta.shape)
+    if getattr(loss, "varies", False) and isinstance(oracle, EnumerableOracle) and 1 < oracle.count(event) <= MAX_LISTED:
+        every = values(loss, oracle.enumerate(event, dtype=torch.float64, device=theta.device), oracle.event_ndim)
+        if float(every.min()) == float(every.max()):
+            raise ValueError(f"the loss gave {float(every[0]):g} for every structure; expected one that depends on the structure")
     if differentiated:
         with torch.enable_grad():
             point = kept.clone().requires_grad_()
@@ -56,6 +65,17 @@ def examine_loss(loss: Any, oracle: Oracle, scores: Tensor, *, differentiated: b
             raise ValueError(
                 f"the gradient of the loss is {float(worst):g} at a structure; expected finite numbers (a norm has none at distance 0)"
             )
+
+
+def has_gradients(loss: str, oracle: str) -> bool:
+    """Whether a loss has gradients at relaxed inputs. One's own is examined on the structure, at its sizes or those of a built-in one."""
+    if not is_code(loss):
+        return getattr(LOSSES.get(loss), "inside_hull", True)
+    head = parse(oracle)[0]
+    sized = oracle if is_sized(oracle) else next((name for name, regime in REGIMES.items() if regime.oracle.name == head), oracle)
+    problem = load(f"{sized}@{loss}", "h=0.5", instances=1, data=None)
+    examine_loss(problem.instances[0].loss, problem.oracle, problem.instances[0].scores)
+    return problem.instances[0].loss.inside_hull
 
 
 def values(loss: Callable[[Tensor], Tensor], structures: Tensor, event_ndim: int) -> Tensor:

@@ -64,12 +64,13 @@ def learn(options: LearnOptions) -> None:
     with sentences():
         from ....suites.base import LEARNT, TASK
         from ....suites.running.planning.plan import Machine, Scope, default_jobs
-        from ....suites.running.planning.presets import learning_plan
+        from ....suites.running.planning.presets import learning_plan, with_name
         from . import launch
 
         options.check_exclusive(("quick", "study"))
         extent: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "quick", "study")}
-        plan = learning_plan(options.task, estimators=options.estimator, plugins=tuple(map(str, options.plugin)), **extent)
+        extent |= {"losses": options.loss, "plugins": tuple(map(str, options.plugin))}
+        plan = learning_plan(options.task, estimators=with_name(options.estimator, options.name), **extent)
         if options.gradients or (options.gradients is None and not options.quick):
             learnt = tuple(f"{LEARNT}{name.removeprefix(TASK)}" for name in plan.problems)
             plan = dataclasses.replace(plan, suites=(*plan.suites, "bias", "parameter_bias"), problems=(*plan.problems, *learnt))
@@ -87,7 +88,7 @@ def plan_from(options: RunOptions) -> tuple[str, Plan]:
     from ....suites.measures.suite import EFFORTS
     from ....suites.problems import default_data
     from ....suites.running.planning.grid import suites_of
-    from ....suites.running.planning.presets import DEFAULT, PRESETS, plan_of
+    from ....suites.running.planning.presets import DEFAULT, PRESETS, plan_of, with_name
 
     preset = options.preset or DEFAULT
     if preset not in PRESETS:
@@ -103,7 +104,7 @@ def plan_from(options: RunOptions) -> tuple[str, Plan]:
         suites=options.suite,
         problems=options.problem if own else _named_problems(options),
         stages=options.stage,
-        estimators=options.estimator,
+        estimators=with_name(options.estimator, options.name),
         losses=options.loss,
         data=data,
         file=own,

@@ -17,7 +17,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from ....estimators import AVAILABLE_ESTIMATORS, CONTENDERS, ESTIMATORS, SUPERVISED, make_estimator
+from ....estimators import AVAILABLE_ESTIMATORS, CONTENDERS, ESTIMATORS, SUPERVISED, make_estimator, shown_name
 from ....estimators.base import Estimator
 from ....oracles import plugins
 from ....oracles.registry import imported, unknown
@@ -117,7 +117,11 @@ def _built(patterns: tuple[str, ...]) -> dict[str, Estimator[Any]]:
         if not matched:
             raise ValueError(unknown(pattern, CONTENDERS, "estimator"))
         names += matched
-    return {name: make_estimator(name) for name in dict.fromkeys(names)}
+    built = {name: make_estimator(name) for name in dict.fromkeys(names)}
+    for shown, count in Counter(shown_name(name)[0] for name in built).items():
+        if count > 1:
+            raise ValueError(f"the plan got {count} estimators with the name {shown!r}; expected a name for each")
+    return built
 
 
 def pair_columns(plan: Plan, problem: Problem, name: str, estimator: Estimator[Any]) -> dict[str, Any]:
@@ -132,7 +136,7 @@ def pair_columns(plan: Plan, problem: Problem, name: str, estimator: Estimator[A
         "dtype": plan.dtype,
         "device": plan.device_kind,
         **loss_columns(problem.instances[0].loss),
-        "estimator": name,
+        "estimator": shown_name(name)[0],
         "estimator_version": estimator.version,
         "family": estimator.name,
         "objective": estimator.objective,
@@ -203,9 +207,12 @@ def _identity(name: str, estimator: Estimator[Any]) -> str:
 
 def stages_by_problem(plan: Plan) -> dict[str, list[str]]:
     """The stages of every problem of a plan, without problems that have none of the named stages; ValueError if a pattern has no match."""
-    others = [loss for loss in plan.losses if loss != problems.OWN_LOSS]
+    others = [loss for loss in plan.losses if loss != problems.OWN_LOSS and not problems.is_code(loss)]
     if others and plan.problems and all(problems.comes_from_task(name) for name in plan.problems):
-        raise ValueError(f"the plan got the loss {others[0]!r} for tasks alone, which have losses of their own; leave --loss out")
+        raise ValueError(
+            f"the plan got the loss {others[0]!r} for tasks alone, which have losses of their own; leave --loss out, or name a function of "
+            "predictions and labels, such as ./mine.py:loss"
+        )
     # A glob selects available problems; a plain name may be one whose file is missing.
     available = [plan.file.problem] if plan.file else problems.available(plan.data)
     at_hand = dict.fromkeys((*available, *problems.BUILT_IN_PROBLEMS))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....estimators import ESTIMATORS
+from ....estimators import ESTIMATORS, shown_name
 from ....oracles.registry import unknown
 from ... import problems
 from ...measures.suite import EFFORTS, Effort
 from ...problems import BUILT_IN_PROBLEMS, OWN_LOSS
 from ...tasks.references import LONGEST_LIST
+from ...text import plural
 from .plan import Plan, Portion
 
 CORE = tuple(name for name, kind in ESTIMATORS.items() if kind.tier == "core")  # one estimator of every idea, and the exact gradient
@@ -139,6 +140,16 @@ def plan_of(preset: str, **options: Any) -> Plan:
     return replace(plan, **{**standard, **given})
 
 
+def with_name(estimators: tuple[str, ...], name: str | None) -> tuple[str, ...]:
+    """The names of a plan, of which the only estimator of one's own gets a name for tables, as in ``mine=./mine.py:Mine``."""
+    own = [one for one in estimators if ":" in one.partition("[")[0]]
+    if name and (len(own) != 1 or shown_name(own[0])[0] != own[0]):
+        raise ValueError(
+            f"--name got {name!r} with {plural(len(own), 'estimator')} of one's own; expected one, or a name each: -e {name}=./mine.py:mine"
+        )
+    return tuple(f"{name}={one}" if name and one in own else one for one in estimators)
+
+
 def learning_plan(  # noqa: PLR0913
     tasks: tuple[str, ...] = (),
     estimators: tuple[str, ...] = (),
@@ -146,6 +157,7 @@ def learning_plan(  # noqa: PLR0913
     *,
     quick: bool = False,
     study: bool = False,
+    losses: tuple[str, ...] = (),
     plugins: tuple[str, ...] = (),
 ) -> Plan:
     """The plan of ``structgrad learn``.
@@ -158,6 +170,7 @@ def learning_plan(  # noqa: PLR0913
         suites=("references", "learning", "step_time"),
         problems=tuple(f"task:{name}" for name in tasks or (STUDY if study else ("clusters",))),
         estimators=estimators or (STUDIED if study else FIRST_LEARNERS if quick else LEARNERS),
+        losses=losses,
         instances=seeds or (3 if quick else 5),
         effort=STUDY_EFFORT if quick or study else EFFORTS["standard"],
         plugins=plugins,

@@ -67,6 +67,9 @@ class NamedEntities(Task):
         with seeded(seed):
             return LatentModel(Tagger(self.hidden), nn.Identity())
 
+    def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
+        return structure
+
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
         return TaskLoss(lambda z: 1 - _right(batch, z.sum(-2)), "wrong_tags", vertex_degree=1, extension="linear", gold=batch.gold)
 
