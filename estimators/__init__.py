@@ -236,7 +236,6 @@ __all__ = [
     "of_indices",
     "oscarmax",
     "own_estimator",
-    "shown_name",
     "smoothed_maximum",
     "sparsemap_loss",
     "structured_perceptron",

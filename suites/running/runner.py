@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...estimators import make_estimator, shown_name
+from ...estimators import make_estimator
 from ...estimators.base import Estimator
+from ...estimators.own import shown_name
 from ...oracles.registry import importing_nothing
 from ...oracles.sources import digest_of
 from ..base import Row, to_frame

@@ -17,8 +17,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from ....estimators import AVAILABLE_ESTIMATORS, CONTENDERS, ESTIMATORS, SUPERVISED, make_estimator, shown_name
+from ....estimators import AVAILABLE_ESTIMATORS, CONTENDERS, ESTIMATORS, SUPERVISED, make_estimator
 from ....estimators.base import Estimator
+from ....estimators.own import shown_name
 from ....oracles import plugins
 from ....oracles.registry import imported, unknown
 from ....oracles.sources import digest_of, source_of, stamp

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....estimators import ESTIMATORS, shown_name
+from ....estimators import ESTIMATORS
+from ....estimators.own import shown_name
 from ....oracles.registry import unknown
 from ... import problems
 from ...measures.suite import EFFORTS, Effort
