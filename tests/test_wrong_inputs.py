@@ -19,13 +19,17 @@ from structgrad.estimators import (
     PerturbedFenchelYoung,
     StructuredLayer,
     crf_loss,
+    csoftmax,
+    csparsemax,
     entmax,
+    fusedmax,
     make_estimator,
     make_noise,
+    oscarmax,
     train_step,
 )
 from structgrad.estimators.noise import Gumbel
-from structgrad.oracles import AVAILABLE_ORACLES, Alignment, Categorical, LinearChain, ShiftReduce, SpanningTree, Subset, make_oracle
+from structgrad.oracles import AVAILABLE_ORACLES, Alignment, Categorical, LinearChain, SpanningTree, Subset, make_oracle
 from structgrad.suites.audit import audit
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.measures.cost.wall_clock import measure_times
@@ -65,21 +69,18 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "brackets that do not close": (lambda: make_estimator("rloo["), "expected `name` or `name.option=value,...."),
     "a name that is no text": (lambda: make_estimator(None), "got a NoneType; expected a class of estimators"),
     "an option of nothing": (lambda: make_estimator("rloo[num_samples=]"), "expected `option=value`"),
+    "no name": (lambda: make_estimator(""), "^got the name ''; expected `name` or `name.option=value,....`"),
+    "a value without an option": (lambda: make_estimator("imle[2.5]"), "^got the option '2.5' in 'imle.2.5.'; expected `option=value`"),
+    "an option of another estimator": (
+        lambda: make_estimator("ste[temperature=2]"),
+        "^estimator 'ste.temperature=2.': got 'temperature'; it takes no",
+    ),
+    "a misspelt option": (lambda: make_estimator("rloo[samples=3]"), "got the unknown option 'samples'; did you mean num_samples"),
+    "an option of a noise": (lambda: make_estimator("imle[noise=gumbel/scale=-1]"), "`gumbel` got scale=-1; expected a finite number > 0"),
+    "half an option of a noise": (lambda: make_estimator("imle[noise=gumbel/scale]"), "got the option 'scale' in .*; expected"),
     "an option twice": (lambda: make_estimator("rloo[num_samples=2,num_samples=3]"), "twice in .*; expected it once"),
-    "half a sample": (lambda: make_estimator("rloo[num_samples=2.5]"), "got num_samples=2.5; expected an integer >= 2"),
-    "text for a number": (lambda: make_estimator("reinforce_constant[value=abc]"), "got value=abc; expected a finite number"),
-    "nan for a number": (lambda: make_estimator("reinforce_constant[value=nan]"), "got value=nan; expected a finite number"),
-    "no for false": (lambda: make_estimator("unordered_set[baseline=no]"), "got baseline=no; expected true or false"),
-    "a number for a flag": (lambda: make_estimator("identity[centre=0]"), "got centre=0; expected true or false"),
     "a noise that is none": (lambda: make_noise("gumble"), "got the unknown noise 'gumble'; did you mean gumbel"),
-    "a noise in Python as text": (lambda: type(make_estimator("imle"))(noise="gumbel"), "got noise='gumbel'; expected a noise"),  # type: ignore[call-arg]
-    "a flag as text in Python": (lambda: type(make_estimator("unordered_set"))(baseline="false"), "expected true or false"),  # type: ignore[call-arg]
-    "a scale as text": (lambda: Gumbel("1"), "`gumbel` got scale='1'; expected a finite number > 0"),  # type: ignore[arg-type]
-    "a subset of none": (lambda: Subset(0), "`subset` got k=0; expected an integer >= 1"),
-    "a subset of text": (lambda: Subset("3"), "`subset` got k='3'; expected an integer >= 1"),  # type: ignore[arg-type]
     "a subset without a size": (lambda: make_oracle("subset"), "lacks an option; expected subset"),
-    "a normalisation that is none": (lambda: ShiftReduce("both"), "expected 'global' or 'local'"),  # type: ignore[arg-type]
-    "a root by number": (lambda: SpanningTree(1), "got single_root=1; expected true or false"),  # type: ignore[arg-type]
     "a module that is none": (lambda: make_estimator("no_such:Thing"), "could not import it: No module named 'no_such'"),
     "an attribute that is none": (lambda: make_estimator("math:Thing"), "could not import it: math defines no 'Thing'"),
     "something else in a module": (lambda: make_estimator("math:pi"), "got .math:pi., a float; expected a class of estimators"),
@@ -121,7 +122,6 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "nan scores": (lambda: gradient("rloo", scores=SCORES * NAN), "got scores with NaN or \\+inf; expected finite scores, or -inf"),
     "infinite scores": (lambda: gradient("rloo", scores=SCORES + INF), "expected finite scores, or -inf for a forbidden part"),
     "too few parts": (lambda: gradient("rloo", scores=torch.zeros(1)), "expected n >= k, choose a smaller k"),
-    "a baseline of no network": (lambda: type(make_estimator("reinforce_learned"))(module=3), "got module=3; expected a torch.nn.Module"),  # type: ignore[call-arg]
     "more samples than memory holds": (
         lambda: StructuredLayer(TWO, "rloo[num_samples=100000000000000]", event_shape=(4,)),
         "rloo got num_samples=100000000000000, structures of 4 parts that take .* GiB of memory, .*: choose a smaller num_samples",
@@ -180,7 +180,21 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "a size of 0": (lambda: Subset.event_shape(length=0), "got length=0; expected an integer >= 1"),
     "a size of text": (lambda: LinearChain.event_shape(length=3, tags="x"), "got tags='x'; expected an integer >= 1"),  # type: ignore[arg-type]
     "costs at no temperature": (lambda: Alignment.from_costs(torch.zeros(2, 2), 0.0), "got gamma=0.0; expected a number above 0"),
-    "entmax below 1": (lambda: entmax(SCORES, 0.5), "`entmax` got alpha=0.5; expected finite numbers of at least 1"),
+    "entmax below 1": (lambda: entmax(SCORES, 0.9), "`entmax` got alpha=0.9; expected finite numbers of at least 1"),
+    "entmax of nan": (lambda: entmax(SCORES, NAN), "`entmax` got alpha=nan; expected finite numbers of at least 1"),
+    "entmax, one row below 1": (lambda: entmax(ROWS, torch.tensor([1.5, 0.5])), "`entmax` got alpha=tensor.*; expected"),
+    "entmax of nan scores": (lambda: entmax(SCORES * NAN), "`entmax` got scores with NaN or .inf; expected finite scores, or -inf"),
+    "entmax of integers": (lambda: entmax(torch.arange(4)), "`entmax` got scores of dtype torch.int64, .*; expected a floating-point"),
+    "entmax of a list": (lambda: entmax([0.0]), "`entmax` got scores of list; expected a floating-point torch.Tensor"),  # type: ignore[arg-type]
+    "csoftmax of a number": (lambda: csoftmax(SCORES[0], 1.0), r"`csoftmax` got scores of dtype torch.float32, shape \(\); expected"),
+    "fusedmax below 0": (lambda: fusedmax(SCORES, -1.0), "`fusedmax` got strength=-1.0; expected a finite number that is not negative"),
+    "oscarmax without end": (lambda: oscarmax(SCORES, INF), "`oscarmax` got strength=inf; expected a finite number that is not negative"),
+    "bounds that leave nothing": (lambda: csparsemax(SCORES, 0.2), "upper bounds that sum to 0.8 in some row; expected 1 or more"),
+    "bounds of forbidden parts": (
+        lambda: csoftmax(torch.tensor([0.0, -INF]), 0.6),
+        "`csoftmax` got upper bounds that sum to 0.6 in some row; expected 1 or more",
+    ),
+    "a bound below 0": (lambda: csoftmax(ROWS, SCORES), "`csoftmax` got upper bounds of -0.2.* and more; expected numbers that"),
     "noise of an array": (lambda: Gumbel().perturb(TWO, SCORES.numpy(), generator=seeded()), "got a ndarray as scores"),  # type: ignore[arg-type]
     "a supervised loss of an array": (lambda: crf_loss(TWO, SCORES.numpy(), SCORES), "got scores of ndarray; expected"),  # type: ignore[arg-type]
     "a perturbed loss without generator": (
@@ -266,20 +280,20 @@ BAD_SCORES = {
 
 
 @pytest.mark.parametrize("kind", [*BAD_SCORES, "lengths"])
-@pytest.mark.parametrize("called", OF_SCORES)
-def test_an_error_names_what_the_user_called(called: str, kind: str) -> None:
-    with pytest.raises(ValueError, match=r"expected|must be") as caught:
-        OF_SCORES[called](ARCS, lengths=torch.tensor([2, 4])) if kind == "lengths" else OF_SCORES[called](BAD_SCORES[kind][0])
-    said = str(caught.value)
-    if kind == "lengths":
-        assert said == (
-            "`lengths` must be between 1 and 3 for scores of shape (2, 4, 4), got 4. "
-            "Dependency-tree scores have an extra row and column for the root: [*batch, n + 1, n + 1]"
-        )
-    else:
-        names = {called, "rloo"} if called == "train_step" else {called}
-        assert said.partition(" got ")[0].strip("`") in names, said
-        assert BAD_SCORES[kind][1] in said
+def test_an_error_names_what_the_user_called(kind: str) -> None:
+    for called, call_with in OF_SCORES.items():
+        with pytest.raises(ValueError, match=r"expected|must be") as caught:
+            call_with(ARCS, lengths=torch.tensor([2, 4])) if kind == "lengths" else call_with(BAD_SCORES[kind][0])
+        said = str(caught.value)
+        if kind == "lengths":
+            assert said == (
+                "`lengths` must be between 1 and 3 for scores of shape (2, 4, 4), got 4. "
+                "Dependency-tree scores have an extra row and column for the root: [*batch, n + 1, n + 1]"
+            ), called
+        else:
+            names = {called, "rloo"} if called == "train_step" else {called}
+            assert said.partition(" got ")[0].strip("`") in names, said
+            assert BAD_SCORES[kind][1] in said
 
 
 def test_an_error_in_your_own_loss_keeps_its_name() -> None:
@@ -299,7 +313,7 @@ def test_python(case: str) -> None:
     said = str(caught.value)
     assert "\n" not in said
     assert len(said) < 400, said
-    assert re.search("expected|did you mean|choose|could not import|must (not )?be|declares it itself|take ranges", said), said
+    assert re.search("expected|did you mean|choose|could not import|must (not )?be|declares it itself|takes? (ranges|no)", said), said
 
 
 # The command line: `tests/goldens/test_verbs.py` has its messages.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -69,9 +69,8 @@ def masked(rows: int, parts: int, scale: float = 2.0, seed: int = 0) -> Tensor:
 
 @mappings
 @pytest.mark.parametrize("scale", [0.4, 1.5])
-@pytest.mark.parametrize("rows", [2, pytest.param(6, marks=pytest.mark.sweep)])
-def test_derivatives_of_first_and_second_order(name: str, scale: float, rows: int) -> None:
-    scores = (scale * numbers(rows, 5, seed=4)).requires_grad_()
+def test_derivatives_of_first_and_second_order(name: str, scale: float) -> None:
+    scores = (scale * numbers(2, 5, seed=4)).requires_grad_()
     assert gradcheck(FUNCTIONS[name], scores, eps=1e-7, atol=1e-6)
     assert gradgradcheck(FUNCTIONS[name], scores, eps=1e-6, atol=1e-5)
 
@@ -113,7 +112,7 @@ def test_sorting_and_halving_agree(alpha: float, scale: float) -> None:
     torch.testing.assert_close(entmax(scores, torch.tensor(alpha)), entmax(scores, alpha), rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize(("alpha", "scale"), [(2.5, 0.1), (6.0, 0.1), (6.0, 2.0), (10.0, 1e-3), (30.0, 1e-3), (30.0, 2.0), (100.0, 0.1)])
+@pytest.mark.parametrize(("alpha", "scale"), [(2.5, 0.1), (6.0, 2.0), (30.0, 1e-3), (100.0, 0.1)])
 def test_a_large_alpha_loses_nothing(alpha: float, scale: float) -> None:
     """Values and gradients against halvings of the threshold in many digits: next to it a part may rise from 0 to .2 within 1e-20."""
     rows, direction = scale * numbers(4, 5), numbers(4, 5, seed=1)
@@ -206,21 +205,10 @@ def test_equal_scores_move_together() -> None:
 # Under upper bounds.
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_gradients_under_bounds_in_closed_form(seed: int) -> None:
-    """``dθ = 1_A (γ − mean_A γ)``, ``du = 1[p = u](γ − mean_A γ)``; with weights p for softmax."""
-    scores, gamma = 2 * numbers(5, seed=seed), numbers(5, seed=seed + 9)
+def test_derivatives_in_scores_and_bounds() -> None:
     upper = vector(0.3, 0.25, 0.5, 0.2, 0.4).requires_grad_()
-    for function, weighted in ((csparsemax, False), (csoftmax, True)):
-        leaf = scores.clone().requires_grad_()
-        p = function(leaf, upper)
-        of_scores, of_bounds = torch.autograd.grad(p, (leaf, upper), gamma)
-        p, limits = p.detach(), upper.detach()
-        held = p >= limits - 1e-12
-        s = torch.where(held, 0, p if weighted else (p > 0).double())
-        mean = (s @ gamma) / s.sum() if s.any() else 0.0
-        torch.testing.assert_close(of_scores, s * (gamma - mean), rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(of_bounds, torch.where(held & s.any(), gamma - mean, 0), rtol=1e-10, atol=1e-12)
+    for seed, function in itertools.product(range(4), (csparsemax, csoftmax)):
+        assert gradcheck(function, ((2 * numbers(5, seed=seed)).requires_grad_(), upper), eps=1e-7, atol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [0.3, 3.0, 30.0])
@@ -273,32 +261,6 @@ def test_the_estimators_raise_a_bound_that_is_too_low() -> None:
 
 
 # Errors, and what an estimator does with an oracle.
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: entmax(vector(0.0), 0.9), "`entmax` got alpha=0.9; expected finite numbers of at least 1"),
-        (lambda: entmax(vector(0.0), math.nan), "`entmax` got alpha=nan; expected finite numbers of at least 1"),
-        (lambda: entmax(vector(0.0), vector(1.5, 0.5)), "`entmax` got alpha=tensor([1.5000, 0.5000], dtype=torch.float64); expected"),
-        (lambda: entmax(vector(0.0, math.nan)), "`entmax` got scores with NaN or +inf; expected finite scores, or -inf"),
-        (lambda: fusedmax(vector(0.0, math.inf)), "`fusedmax` got scores with NaN or +inf; expected finite scores, or -inf"),
-        (
-            lambda: entmax(torch.zeros(3, dtype=torch.int64)),
-            "`entmax` got scores of dtype torch.int64, shape (3,); expected a floating-point",
-        ),
-        (lambda: entmax([0.0]), "`entmax` got scores of list; expected a floating-point torch.Tensor [*batch, n]"),  # type: ignore[arg-type]
-        (lambda: csoftmax(torch.tensor(1.0), 1.0), "`csoftmax` got scores of dtype torch.float32, shape (); expected"),
-        (lambda: fusedmax(vector(0.0), -1.0), "`fusedmax` got strength=-1.0; expected a finite number that is not negative"),
-        (lambda: oscarmax(vector(0.0), math.inf), "`oscarmax` got strength=inf; expected a finite number that is not negative"),
-        (lambda: csparsemax(vector(0.0, 0.0), 0.4), "`csparsemax` got upper bounds that sum to 0.8 in some row; expected 1 or more"),
-        (lambda: csoftmax(vector(0.0, -math.inf), 0.6), "`csoftmax` got upper bounds that sum to 0.6 in some row; expected 1 or more"),
-        (lambda: csoftmax(vector(0.0, 0.0), vector(1.5, -0.1)), "`csoftmax` got upper bounds of -0.1 and more; expected numbers that"),
-    ],
-)
-def test_what_is_refused(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        call()
 
 
 def assert_best(value: Callable[[Tensor], Tensor], p: Tensor) -> None:

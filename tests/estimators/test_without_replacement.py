@@ -1,24 +1,22 @@
-"""Sets without replacement, and the best structures with a sample of the others: exact means, laws of draws, digits."""
+"""Sets without replacement, and the best structures with a sample of the others: laws of draws, and digits."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from scipy import stats
 from scipy.stats import ks_2samp
 from torch import Tensor
 
-from structgrad.estimators import ImportanceWeightedSet, Loss, SumAndSample, UnorderedSet
+from structgrad.estimators import ImportanceWeightedSet, SumAndSample, UnorderedSet
 from structgrad.estimators.without_replacement import by_quadrature, by_recursion, draw_set, log_chance_above, log_mass_of_others
-from structgrad.oracles import Categorical, DrawnSet, Subset
-from structgrad.suites.truth import exact_truth
-from tests.estimator_cases import LOSSES, numbers, oracles
-from tests.helpers import OracleCase, chi_square_p_value, enumerate_truth, make_scores, pulled_back, seeded, structures
+from structgrad.oracles import Categorical, Subset
+from tests.estimator_cases import numbers
+from tests.helpers import chi_square_p_value, seeded
 
 
 def chance(p: Tensor, order: tuple[int, ...]) -> float:
@@ -27,53 +25,6 @@ def chance(p: Tensor, order: tuple[int, ...]) -> float:
     for place, i in enumerate(order):
         total *= float(p[i]) / float(p[[j for j in range(len(p)) if j not in order[:place]]].sum())
     return total
-
-
-def every_set(case: OracleCase, scores: Tensor, k: int) -> tuple[list[tuple[int, ...]], Tensor, DrawnSet]:
-    """All sets of k feasible structures, their probabilities, and what a draw would give: the sets are the batch."""
-    p = enumerate_truth(case, scores).probabilities[0]
-    feasible = [i for i in range(len(p)) if p[i] > 0]
-    sets = list(itertools.combinations(feasible, k))
-    chances = torch.tensor([sum(chance(p, order) for order in itertools.permutations(chosen)) for chosen in sets], dtype=torch.float64)
-    rest = [p[[i for i in range(len(p)) if i not in chosen]].sum() for chosen in sets]
-    index = torch.tensor(sets)
-    log_rest = torch.stack(rest).log()
-    return sets, chances, DrawnSet(structures(case)[index.T], p[index].log(), log_rest, log_rest)
-
-
-def estimates(estimator: Any, case: OracleCase, loss: Loss, scores: Tensor, drawn: DrawnSet) -> Tensor:
-    """One estimate per set of the batch."""
-    leaf = scores.expand(drawn.log_rest.shape[0], *case.event).clone().requires_grad_()
-    (found,) = torch.autograd.grad(estimator.from_set(loss, case.oracle, leaf, drawn).sum(), leaf)
-    return found
-
-
-def exact(case: OracleCase, loss: Loss, scores: Tensor) -> Tensor:
-    truth, values = enumerate_truth(case, scores), loss(structures(case))
-    centred = truth.probabilities[0] * (values - truth.probabilities[0] @ values)
-    natural = torch.einsum("s,s...->...", centred, structures(case))
-    return pulled_back(case, scores.unsqueeze(0), natural.unsqueeze(0))[0]
-
-
-def some_scores(case: OracleCase, regime: float | str) -> Tensor:
-    rows = make_scores(case, regime, rows=6, seed=2)
-    return rows[2] if isinstance(regime, str) else rows[0]
-
-
-@pytest.mark.parametrize("regime", [0.05, 1.0, 5.0, 50.0, "ties", "equal", "masked"], ids=str)
-@pytest.mark.parametrize("kind", ["smooth", "offset"])
-@pytest.mark.parametrize("estimator", [UnorderedSet(2), UnorderedSet(3), UnorderedSet(2, baseline=False)], ids=str)
-@oracles
-def test_the_mean_over_all_sets_is_the_exact_gradient(case: OracleCase, estimator: UnorderedSet, kind: str, regime: float | str) -> None:
-    scores, loss = some_scores(case, regime), LOSSES[kind](case)
-    feasible = int((enumerate_truth(case, scores).probabilities > 0).sum())
-    if not feasible:
-        return
-    _, chances, drawn = every_set(case, scores, min(estimator.num_samples, feasible))
-    assert float(chances.sum()) == pytest.approx(1.0, abs=1e-12)
-    found = torch.einsum("s,s...->...", chances, estimates(estimator, case, loss, scores, drawn))
-    size = float(loss(structures(case)).abs().max())
-    torch.testing.assert_close(found, exact(case, loss, scores), rtol=1e-9, atol=1e-13 * size)
 
 
 @pytest.mark.parametrize("k", [2, 3, 4, 6])
@@ -129,37 +80,6 @@ def test_too_few_are_feasible() -> None:
     assert bool((drawn.threshold == -math.inf).all())
 
 
-STEP = 0.2
-STEPS = torch.arange(-45, 5, STEP, dtype=torch.float64)
-
-
-def over_thresholds(estimator: ImportanceWeightedSet, case: OracleCase, loss: Loss, scores: Tensor) -> Tensor:
-    """The mean over sets, and over the threshold by equal steps in ``x = log p(rest) − κ``: the shipped code is the integrand."""
-    _, chances, drawn = every_set(case, scores, estimator.num_samples)
-    threshold = drawn.log_rest - STEPS.unsqueeze(-1)
-    beaten = (1 - (-(drawn.log_probs - threshold.unsqueeze(-1)).exp()).exp()).prod(-1)
-    density = beaten * (STEPS - STEPS.exp()).exp().unsqueeze(-1) * STEP
-    torch.testing.assert_close(density.sum(0), chances, rtol=1e-8, atol=1e-12)
-    spread = DrawnSet(
-        drawn.structures.unsqueeze(1).expand(-1, len(STEPS), *drawn.structures.shape[1:]).flatten(1, 2),
-        drawn.log_probs.expand(len(STEPS), -1, -1).flatten(0, 1),
-        drawn.log_rest.expand(len(STEPS), -1).flatten(),
-        threshold.flatten(),
-    )
-    return torch.einsum("s,s...->...", density.flatten(), estimates(estimator, case, loss, scores, spread))
-
-
-@pytest.mark.parametrize("scale", [0.05, 1.0, 3.0])
-@pytest.mark.parametrize(
-    "estimator", [ImportanceWeightedSet(2), ImportanceWeightedSet(3), ImportanceWeightedSet(1, baseline=False)], ids=str
-)
-@oracles
-def test_the_mean_over_sets_and_thresholds_is_the_exact_gradient(case: OracleCase, estimator: ImportanceWeightedSet, scale: float) -> None:
-    scores, loss = scale * numbers(*case.event, seed=3), LOSSES["smooth"](case)
-    found = over_thresholds(estimator, case, loss, scores)
-    torch.testing.assert_close(found, exact(case, loss, scores), rtol=1e-6, atol=1e-7)
-
-
 @pytest.mark.parametrize("estimator", [UnorderedSet(4), ImportanceWeightedSet(4)], ids=str)
 def test_the_mean_over_sets_of_a_large_space(estimator: Any) -> None:
     """Of 8.5·10⁸ structures, whose exact gradient of a linear loss is ``Cov(z) γ``."""
@@ -179,65 +99,6 @@ def test_what_is_drawn_alone_has_the_law_of_the_race(estimator: Any) -> None:
     for entry in range(6):
         # Rounded, since what is 0 in one of them is rounding in the other.
         assert ks_2samp(*(found[:, entry].round(decimals=9).numpy() for found in both)).pvalue > 1e-4
-
-
-@pytest.mark.parametrize("kind", [UnorderedSet, ImportanceWeightedSet])
-def test_options_that_make_no_sense(kind: Any) -> None:
-    with pytest.raises(ValueError, match=f"^`{kind.name}` got num_samples=1; expected an integer >= 2, the others are the baseline"):
-        kind(1)
-
-
-@dataclass(frozen=True)
-class Dealt(SumAndSample):
-    """Each row has another structure for its sample; the weight is the estimator's own."""
-
-    def _other(self, oracle: Any, scores: Tensor, best: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        drawn, mass, missed = super()._other(oracle, scores, best, generator)
-        return self.dealt.unsqueeze(0).to(drawn), mass, missed  # type: ignore[attr-defined]
-
-
-def outside_of(case: OracleCase, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Structures that are not among the k best, and their probabilities."""
-    best, space = case.oracle.kbest(scores, k), structures(case)
-    outside = ~(space.unsqueeze(1) == best).flatten(2).all(-1).any(1)
-    return space[outside], enumerate_truth(case, scores).probabilities[0][outside]
-
-
-@pytest.mark.parametrize("centred", [True, False])
-@pytest.mark.parametrize("k", [1, 2, 4])
-@pytest.mark.parametrize("scale", [0.05, 1.0, 20.0])
-@oracles
-def test_mean_and_variance_are_those_of_liu_et_al(case: OracleCase, scale: float, k: int, centred: bool) -> None:
-    """Over the law outside C, ``ĝ`` has the mean g, and the variance that the exact law outside gives."""
-    scores, loss = scale * numbers(*case.event, seed=2), LOSSES["smooth"](case)
-    truth = exact_truth(loss, case.oracle, scores)
-    dealt, p = outside_of(case, scores, k)
-    if not len(dealt):
-        return
-    estimator = Dealt(k, centred)
-    object.__setattr__(estimator, "dealt", dealt)
-    found = estimator.gradient(loss, case.oracle, scores.expand(len(dealt), *case.event), generator=seeded()).flatten(1)
-    mean = (p / p.sum()) @ found
-    gradient = truth.gradient.flatten()
-    assert float((mean - gradient).norm()) <= 1e-9 * float(gradient.norm()) + 1e-15 * abs(truth.value)
-
-
-@oracles
-def test_the_sample_has_the_law_outside_and_its_mass(case: OracleCase) -> None:
-    scores, k = numbers(*case.event, seed=2), 2
-    dealt, p = outside_of(case, scores, k)
-    estimator, rows = SumAndSample(k), scores.expand(4000, *case.event)
-    best = case.oracle.kbest(rows, estimator.k)
-    drawn, mass, missed = estimator._other(case.oracle, rows, best, seeded(5))
-    weight = mass - (case.oracle.log_prob(best, rows).exp() * missed).sum(0)
-    torch.testing.assert_close(weight, torch.full_like(weight, float(p.sum())), rtol=1e-9, atol=0)
-    counts = (drawn[0].unsqueeze(1) == dealt).flatten(2).all(-1).sum(0)
-    assert int(counts.sum()) == len(rows)
-    common = p / p.sum() * len(rows) >= 5
-    expected = torch.cat([p[common], p[~common].sum(0, keepdim=True)]) / p.sum() * len(rows)
-    seen = torch.cat([counts[common], counts[~common].sum(0, keepdim=True)])
-    kept = expected > 0
-    assert stats.chisquare(seen[kept].double(), expected[kept]).pvalue > 1e-6
 
 
 def test_the_mass_outside_keeps_its_digits() -> None:
