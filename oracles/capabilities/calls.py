@@ -171,10 +171,10 @@ class Calls(Configured, abc.ABC):
         # Values are looked at on the CPU alone, and the limits brought to no other device: either would make the host wait.
         if lengths.device.type != "cpu":
             return
-        inside = (lengths >= 1) & (lengths <= torch.tensor(limits if one else limits[0]))
+        inside = (lengths >= 0) & (lengths <= torch.tensor(limits if one else limits[0]))
         if not bool(inside.all()):
             wrong = lengths[~inside] if not one else lengths.reshape(-1, *one)[~inside.reshape(-1, *one).all(-1)]
-            least, most = ([1] * len(limits), list(limits)) if one else (1, limits[0])
+            least, most = ([0] * len(limits), list(limits)) if one else (0, limits[0])
             raise ValueError(
                 f"`lengths` must be between {least} and {most} for scores of shape {tuple(scores.shape)}, got {wrong[0].tolist()}"
                 + (f". {self.layout}" if self.layout else "")

@@ -101,7 +101,8 @@ class CTC(DerivedOracle):
         frame, state, move = (torch.arange(size, device=scores.device) for size in grown.shape[-3:])
         beyond, state, last = frame.reshape(-1, 1, 1) - frames, state.reshape(-1, 1), grown.shape[-2] - 2
         here, before = ((2 * labels + 2 * beyond + shift).clamp(max=last) for shift in (1, -1))
-        goes = torch.where(here > before, (move == 2) | ((move == 1) & (beyond == 0)), move == 0) & (state == here)
+        onward = torch.where(frame.reshape(-1, 1, 1) == 0, move == 0, (move == 2) | ((move == 1) & (beyond == 0)))
+        goes = torch.where(here > before, onward, move == 0) & (state == here)
         free = (beyond >= 0) & (goes | ((2 * labels > last) & (state > last) & (move == 0)))
         completion = torch.zeros_like(grown).masked_fill(~free, -math.inf)
         return torch.where((beyond < 0) & (state <= 2 * labels), grown, completion)

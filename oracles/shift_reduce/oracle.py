@@ -209,7 +209,8 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
     def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """From (l, 1) on by SHIFT, REDUCE, SHIFT, REDUCE, ...: each further leaf is joined at once."""
         place, action = torch.arange(event_shape[0], device=lengths.device), torch.arange(2, device=lengths.device)
-        return place.reshape(-1, 1) == action + 1  # SHIFT at depth 1, REDUCE at depth 2
+        first = (place.reshape(-1, 1, 1) == 0) & (place.reshape(-1, 1) == 0) & (action == SHIFT)  # of an item without leaves
+        return first | (place.reshape(-1, 1) == action + 1)  # SHIFT at depth 1, REDUCE at depth 2
 
     def natural_parameters(self, scores: Tensor) -> Tensor:
         """For ``"local"`` the log-probabilities of the policy, which are natural parameters of log-partition 0."""

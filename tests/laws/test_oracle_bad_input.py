@@ -87,7 +87,7 @@ def test_structures_that_do_not_fit(case: OracleCase) -> None:
         (lambda row: LinearChain().argmax(row.long()), "`argmax` got scores of dtype torch.int64"),
         (lambda row: LinearChain().argmax([row]), "`argmax` got scores of list"),
         (lambda row: LinearChain().argmax(row, lengths=torch.ones(7).long()), "`argmax` got lengths: torch.int64 of shape"),
-        (lambda row: LinearChain().argmax(row, lengths=torch.tensor(9)), "`lengths` must be between 1 and .*, got 9"),
+        (lambda row: LinearChain().argmax(row, lengths=torch.tensor(9)), "`lengths` must be between 0 and .*, got 9"),
         (lambda row: LinearChain().argmax(row, lengths=[1]), "`argmax` got lengths: list"),
         (lambda row: LinearChain().kbest(row, 0), "`kbest` got k=0"),
     ],

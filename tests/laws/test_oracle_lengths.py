@@ -218,6 +218,27 @@ def test_a_length_below_k_is_infeasible() -> None:
     assert not Subset(2).sample(scores, generator=torch.Generator(), lengths=lengths)[0].any()
 
 
+@cases
+def test_an_item_of_no_length_is_the_empty_structure(case: OracleCase) -> None:
+    """But where a structure takes some parts: of none there is no such choice."""
+    lengths, scores = lengths_of(case), torch.randn(len(SIZES), *case.event, generator=torch.Generator().manual_seed(0)).double()
+    lengths[1], leaf, oracle = 0, scores.clone().requires_grad_(), case.oracle
+    log_partition = oracle.log_partition(leaf, lengths=lengths)
+    assert float(log_partition[1]) == pytest.approx(-math.inf if isinstance(oracle, Categorical | Subset) else 0, abs=1e-14)
+    oracle.entropy(leaf, lengths=lengths).sum().backward()
+    assert leaf.grad is not None
+    drawn = oracle.sample(scores, 3, generator=torch.Generator().manual_seed(0), lengths=lengths)
+    parts = (
+        oracle.marginals(scores, lengths=lengths),
+        oracle.argmax(scores, lengths=lengths),
+        oracle.project(scores, lengths=lengths).mean,
+    )
+    assert not any(each[1].any() for each in (leaf.grad, drawn.movedim(0, 1), *parts))
+    assert (oracle.argmax(scores, lengths=lengths, as_indices=True)[1] == -1).all()
+    others = [0, 2, 3, 4, 5]
+    torch.testing.assert_close(log_partition[others], oracle.log_partition(scores[others], lengths=lengths[others]))
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if lengths_of(case).ndim == 1], ids=str)
 def test_refuses_lengths_that_do_not_fit(case: OracleCase) -> None:
     wrong: tuple[tuple[Any, str], ...] = (
@@ -229,8 +250,8 @@ def test_refuses_lengths_that_do_not_fit(case: OracleCase) -> None:
         ([1] * 6, "got lengths: list; expected an integer tensor"),
         (torch.ones(6, dtype=torch.bool), "got lengths: torch.bool of shape .*; expected an integer tensor"),
         (torch.ones(6, dtype=torch.int64, device="meta"), "got lengths on meta for scores on cpu; expected one device: move them by"),
-        (torch.tensor([0, 1, 1, 1, 1, 1]), r"^`lengths` must be between 1 and \d for scores of shape \(6, .*\), got 0(\.|$)"),
-        (torch.tensor([1, 1, 1, 1, 1, 99]), r"^`lengths` must be between 1 and \d for scores of shape \(6, .*\), got 99(\.|$)"),
+        (torch.tensor([-1, 1, 1, 1, 1, 1]), r"^`lengths` must be between 0 and \d for scores of shape \(6, .*\), got -1(\.|$)"),
+        (torch.tensor([1, 1, 1, 1, 1, 99]), r"^`lengths` must be between 0 and \d for scores of shape \(6, .*\), got 99(\.|$)"),
     )
     for lengths, message in wrong:
         with pytest.raises(ValueError, match=message):
@@ -241,7 +262,7 @@ def test_refuses_lengths_that_do_not_fit(case: OracleCase) -> None:
     ("lengths", "message"),
     [
         (torch.ones(6, dtype=torch.int64), r"of shape \(6,\); expected an integer tensor of shape \(6, 2\), 2 lengths per item"),
-        (torch.tensor([1, 5]), r"^`lengths` must be between \[1, 1\] and \[3, 4\] for scores of shape \(6, 3, 4\), got \[1, 5\]$"),
+        (torch.tensor([1, 5]), r"^`lengths` must be between \[0, 0\] and \[3, 4\] for scores of shape \(6, 3, 4\), got \[1, 5\]$"),
     ],
 )
 def test_an_alignment_has_two_lengths(lengths: Tensor, message: str) -> None:
