@@ -84,11 +84,28 @@ class Rebar(UnbiasedEstimator[FactorisedOracle], name="rebar", references=("tuck
     def _control(self, loss: Loss, oracle: FactorisedOracle, settings: ControlSettings) -> Control:
         return lambda points: settings.eta * evaluate(loss, points, oracle.event_ndim)
 
+    def _drawn(
+        self, loss: Loss, oracle: FactorisedOracle, scores: Tensor, settings: ControlSettings, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of a sample, ``[*batch]``, and the estimate, which is differentiable in the settings where these are."""
+        sample, create_graph = oracle.sample(scores, generator=generator), settings.eta.requires_grad
+        first, second = (gumbels(oracle, scores, generator=generator) for _ in range(2))
+        value, control = evaluate(loss, sample, oracle.event_ndim), self._control(loss, oracle, settings)
+        with torch.enable_grad():
+            theta = scores.detach().clone().requires_grad_()
+            log_probs, won = log_probabilities(oracle, theta), sample.double()
+            # y, whose noise is held fixed in the scores, and ỹ, whose noise is held fixed given the sample.
+            noise = (conditional_race(log_probs.detach(), won, first) - log_probs).detach()
+            races = torch.stack([log_probs + noise, conditional_race(log_probs, won, second)])
+            relaxed = (races / settings.log_temperature.exp()).softmax(-1).to(theta.dtype)
+            values = control(relaxed)
+            gamma = upstream_gradient(self.name, values, relaxed, create_graph=create_graph)
+            weights = [value.detach() - values[1], torch.stack([gamma[0], -gamma[1]])]
+            (estimate,) = torch.autograd.grad([oracle.log_prob(sample, theta), relaxed], theta, weights, create_graph=create_graph)
+            return value, torch.where(moving_categories(oracle, scores.detach()), estimate, 0)
+
     def surrogate(self, loss: Loss, oracle: FactorisedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        races = _Races.drawn(oracle, scores, generator)
-        value = evaluate(loss, races.sample, oracle.event_ndim)
-        settings = self.settings().requires_grad_(False)
-        estimate = races.estimate(self, value.detach(), self._control(loss, oracle, settings), settings)
+        value, estimate = self._drawn(loss, oracle, scores, self.settings().requires_grad_(False), generator)
         return with_gradient(value, scores, estimate.detach())
 
     def squared_norm(
@@ -98,9 +115,7 @@ class Rebar(UnbiasedEstimator[FactorisedOracle], name="rebar", references=("tuck
 
         Differentiate it in ``settings.parameters()`` alone: the parameters of the loss are part of the graph too.
         """
-        races = _Races.drawn(oracle, scores, generator)
-        value = evaluate(loss, races.sample, oracle.event_ndim).detach()
-        estimate = races.estimate(self, value, self._control(loss, oracle, settings), settings)
+        value, estimate = self._drawn(loss, oracle, scores, settings, generator)
         return estimate.double().square().flatten(value.ndim).sum(-1)
 
     def tuned(self, loss: Loss, oracle: FactorisedOracle, scores: Tensor, *, generator: torch.Generator, steps: int = 200) -> Self:
@@ -189,40 +204,3 @@ class Relax(Rebar, name="relax", references=("grathwohl2018backpropagation",)):
             return values + evaluate(loss, points, oracle.event_ndim) if self.with_loss else values
 
         return lambda points: settings.eta * learned(points)
-
-
-@dataclass(frozen=True)
-class _Races:
-    """A sample, and two independent Gumbel races that it won."""
-
-    oracle: FactorisedOracle
-    scores: Tensor
-    sample: Tensor
-    noise: tuple[Tensor, Tensor]
-
-    @classmethod
-    def drawn(cls, oracle: FactorisedOracle, scores: Tensor, generator: torch.Generator) -> _Races:
-        sample = oracle.sample(scores, generator=generator)
-        first, second = (gumbels(oracle, scores, generator=generator) for _ in range(2))
-        return cls(oracle, scores.detach(), sample, (first, second))
-
-    @torch.enable_grad()
-    def estimate(self, estimator: Rebar, value: Tensor, control: Control, settings: ControlSettings) -> Tensor:
-        """``[*batch, *event]``, differentiable in the settings where these are."""
-        theta = self.scores.clone().requires_grad_()
-        create_graph = settings.eta.requires_grad
-        relaxed = self._relaxed(theta, settings.log_temperature.exp())
-        values = control(relaxed)
-        gamma = upstream_gradient(estimator.name, values, relaxed, create_graph=create_graph)
-        log_prob = self.oracle.log_prob(self.sample, theta)
-        weights = [value - values[1], torch.stack([gamma[0], -gamma[1]])]
-        (estimate,) = torch.autograd.grad([log_prob, relaxed], theta, weights, create_graph=create_graph)
-        return torch.where(moving_categories(self.oracle, self.scores), estimate, 0)
-
-    def _relaxed(self, theta: Tensor, temperature: Tensor) -> Tensor:
-        """y, whose noise is held fixed in the scores, and ỹ, whose noise is held fixed given the sample: ``[2, *batch, *event]``."""
-        log_probs, sample = log_probabilities(self.oracle, theta), self.sample.double()
-        with torch.no_grad():
-            noise = conditional_race(log_probs, sample, self.noise[0]) - log_probs
-        races = torch.stack([log_probs + noise, conditional_race(log_probs, sample, self.noise[1])])
-        return (races / temperature).softmax(-1).to(theta.dtype)
