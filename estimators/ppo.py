@@ -73,12 +73,7 @@ class ClippedUpdates(Estimator[S]):
 
     def rounds(self, loss: Loss, oracle: S, scores: Callable[[], Tensor], *, generator: torch.Generator) -> Iterator[Tensor]:
         """``inner_steps`` surrogates on the same samples."""
-        prepared = self._prepared({"loss": loss, "oracle": oracle, "scores": scores(), "generator": generator})
-        loss, theta = prepared["loss"], prepared["scores"]
-        samples = oracle.sample(theta, self.num_samples, generator=generator)
-        losses = evaluate(loss, samples, oracle.event_ndim)
-        log_probs = self._log_probs(oracle, samples, theta)
-        rollout = Rollout(samples, losses.detach() - self.value, log_probs.detach())
+        losses, log_probs, rollout = self._drawn(loss, oracle, scores(), generator)
         yield carry(losses.mean(0), self._clipped(rollout, log_probs, oracle.event_ndim))
         for _ in range(self.inner_steps - 1):
             yield carry(losses.detach().mean(0), self.inner_objective(rollout, oracle, scores()))
@@ -86,11 +81,14 @@ class ClippedUpdates(Estimator[S]):
     @torch.no_grad()
     def rollout(self, loss: Loss, oracle: S, scores: Tensor, *, generator: torch.Generator) -> Rollout:
         """N samples at these scores with their advantages, for later steps of a model to go over."""
-        prepared = self._prepared({"loss": loss, "oracle": oracle, "scores": scores, "generator": generator})
-        scores = prepared["scores"]
-        samples = oracle.sample(scores, self.num_samples, generator=generator)
-        advantages = evaluate(prepared["loss"], samples, oracle.event_ndim) - self.value
-        return Rollout(samples, advantages, self._log_probs(oracle, samples, scores))
+        return self._drawn(loss, oracle, scores, generator)[2]
+
+    def _drawn(self, loss: Loss, oracle: S, scores: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Rollout]:
+        """The losses of N samples, what a `Rollout` keeps of the scores, differentiable, and the rollout."""
+        given = self._prepared({"loss": loss, "oracle": oracle, "scores": scores, "generator": generator})
+        samples = oracle.sample(given["scores"], self.num_samples, generator=generator)
+        losses, log_probs = evaluate(given["loss"], samples, oracle.event_ndim), self._log_probs(oracle, samples, given["scores"])
+        return losses, log_probs, Rollout(samples, losses.detach() - self.value, log_probs.detach())
 
     def inner_objective(self, rollout: Rollout, oracle: S, scores: Tensor) -> Tensor:
         """``[*batch]``, to be minimised over whatever gives the scores; at those of the rollout its gradient is that of REINFORCE."""
