@@ -44,6 +44,8 @@ def _rank() -> int:
 
 COPIES: WeakKeyDictionary[torch.Generator, int] = WeakKeyDictionary()  # number of copies of the layers that draw from a generator
 
+PROBES: dict[int, Callable[[Tensor, Tensor | None, Loss | None], None]] = {}  # what sees the training calls of a layer, by its id
+
 
 @dataclasses.dataclass(eq=False)
 class Seen:
@@ -182,7 +184,7 @@ class StructuredLayer(nn.Module):
             warm: what is kept of the projections of this batch: see `WarmStart`.
             features: ``[*batch, ...]``, what the module of a learned baseline gets instead of the scores, detached.
         """
-        theta, seen = self._begin(scores, lengths)
+        theta, seen = self._begin(scores, lengths, loss)
         loss = loss if lengths is None else Inside(loss, self.oracle, lengths, self._event(scores))
         estimator, oracle, generator = self._with_features(features), self._oracle(lengths, warm), self._generator(scores)
         value = estimator.surrogate(loss, oracle, theta, generator=generator)
@@ -200,7 +202,7 @@ class StructuredLayer(nn.Module):
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Scores and surrogate of every step of the optimiser that one set of samples serves: one, but for estimators with inner steps."""
         first = own(scores)
-        theta, seen = self._begin(first, lengths)
+        theta, seen = self._begin(first, lengths, loss)
         given, waiting = [first], [theta]
 
         def padded() -> Tensor:
@@ -218,7 +220,7 @@ class StructuredLayer(nn.Module):
 
     # The state.
 
-    def _begin(self, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Seen | None]:
+    def _begin(self, scores: Tensor, lengths: Tensor | None, loss: Loss | None = None) -> tuple[Tensor, Seen | None]:
         """Padded scores, and where what this call gives is to be kept: None where it is not."""
         if not self.estimator.deterministic and _current_graph_task_id() >= 0:
             raise ValueError(
@@ -227,6 +229,8 @@ class StructuredLayer(nn.Module):
             )
         if isinstance(scores, Tensor):
             check_dense("StructuredLayer", "scores", scores)
+        if PROBES and self.training and id(self) in PROBES:
+            PROBES[id(self)](scores, lengths, loss)
         theta = scores if lengths is None else self.oracle.pad(scores, lengths)
         if not (self.estimator.state and self.training and torch.is_grad_enabled()):
             return theta, None

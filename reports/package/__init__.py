@@ -16,6 +16,7 @@ PLACES = {
     "estimators": "Estimator PathwiseEstimator StructuredLayer Supervised crf_loss make_estimator make_noise train_step",
     "suites": "learn measure run",
     "suites.audit": "audit",
+    "suites.running.probe": "Probe",
     "suites.tasks": "make_task",
     "reports": "recommend",
 }
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from structgrad.reports import recommend as recommend
     from structgrad.suites import learn as learn, measure as measure, run as run
     from structgrad.suites.audit import audit as audit
+    from structgrad.suites.running.probe import Probe as Probe
     from structgrad.suites.tasks import make_task as make_task
 else:
 

@@ -30,12 +30,7 @@ class OwnLoss:
 
 
 def is_code(name: str) -> bool:
-    """Whether a name means a loss of one's own.
-
-    Example:
-        >>> is_code("./mine.py:loss"), is_code("f1")
-        (True, False)
-    """
+    """Whether a name means a loss of one's own, such as ``./mine.py:loss``."""
     return ":" in name
 
 

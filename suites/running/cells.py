@@ -58,7 +58,7 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
     start = time.perf_counter()
     try:
         with torch.cuda.device(plan.device) if plan.device.startswith("cuda:") else nullcontext():
-            rows = _measured(plan, cell, replace(plan.context(), scratch=scratch))
+            rows = measured(plan, load_problem(plan, *cell.scores, cell.instances), cell, replace(plan.context(), scratch=scratch))
     except Exception as error:  # user-supplied estimators may raise anything
         return failed(plan, cell, failure_of(error), time.perf_counter() - start)
     return encode(rows, time.perf_counter() - start)
@@ -70,9 +70,8 @@ def failed(plan: Plan, cell: Cell, failure: dict[str, str], seconds: float) -> s
     return encode([writer.failure(name, **failure) for name in cell.estimators], seconds)
 
 
-def _measured(plan: Plan, cell: Cell, context: Context) -> list[Row]:
+def measured(plan: Plan, problem: Problem, cell: Cell, context: Context) -> list[Row]:
     """The rows of all estimators that fit every instance; the plan examined only a few instances."""
-    problem = load_problem(plan, *cell.scores, cell.instances)
     estimators: dict[str, Estimator[Any]] = {name: make_estimator(name) for name in cell.estimators}
     reasons = {name: reason for name, estimator in estimators.items() if (reason := misfit(estimator, problem)) is not None}
     fitting = {name: estimator for name, estimator in estimators.items() if name not in reasons}

@@ -181,7 +181,10 @@ class StepTime(Suite):
                     # Its curve begins before the clock does, and no run is so long that it would be evaluated again.
                     training = Training(task, estimator, [Job(0, rate)], steps=sys.maxsize, points=1)
                     training.run(until=1)
-                    step = functools.partial(_step, training)
+
+                    def step(training: Training = training) -> None:
+                        training.run(until=training.step + 1)
+
                     contenders[name] = functools.partial(timed, step, torch.device("cpu"))
                 except Exception as error:  # any user-supplied code may run here
                     failures[name] = reason_of(error)
@@ -192,7 +195,3 @@ class StepTime(Suite):
                 yield Finding(name, "step_time", None, status="error", reason=failures[name])
                 continue
             yield Finding.of(name, "step_time", median_interval(seconds[name][:, 0]))
-
-
-def _step(training: Training) -> None:
-    training.run(until=training.step + 1)

@@ -182,11 +182,13 @@ def _cells(plan: Plan, suite: str, content: Mapping[str, Any], identities: Mappi
 def _content(plan: Plan, where: tuple[str, str]) -> dict[str, Any]:
     """Everything that the numbers of a cell depend on, except its suite and estimators."""
     problem = sample(plan, *where)
+    loss = problems.split_loss(problem.name)[1]
+    code = digest_of(source_of(imported(loss, "loss"))) if loss and problems.is_code(loss) else ()  # changes with that of one's own
     return {
         "schema": SCHEMA_VERSION,
         "problem": where,
         "oracle": [oracle_name(problem.oracle), problem.oracle.version, *digest_of(source_of(problem.oracle))],
-        "loss": [problem.instances[0].loss.name, plan.offset, *_digest_of_loss(problem.name)],
+        "loss": [problem.instances[0].loss.name, plan.offset, *code],
         "scores": _fingerprint(problem, _source(plan, problem)),
         "estimators": [],
         "effort": asdict(plan.effort),
@@ -194,12 +196,6 @@ def _content(plan: Plan, where: tuple[str, str]) -> dict[str, Any]:
         # Along a run, estimators are measured with the options that validation chooses.
         **({"options": "validated"} if isinstance(problem, TaskProblem) and not is_task(problem.name) else {}),
     }
-
-
-def _digest_of_loss(problem: str) -> tuple[str, ...]:
-    """A word that changes with the code of a loss of one's own."""
-    loss = problems.split_loss(problem)[1]
-    return digest_of(source_of(imported(loss, "loss"))) if loss and problems.is_code(loss) else ()
 
 
 def _identity(name: str, estimator: Estimator[Any]) -> str:

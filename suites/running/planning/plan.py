@@ -243,12 +243,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Shard:
-    """One part of a plan for an array job, counted from 1.
-
-    Example:
-        >>> Shard.parsed("3/40")
-        Shard(number=3, of=40)
-    """
+    """One part of a plan for an array job, counted from 1, such as ``3/40``."""
 
     number: int
     of: int

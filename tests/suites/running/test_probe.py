@@ -1,0 +1,94 @@
+"""A probe in a layer that trains."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from structgrad import Probe, StructuredLayer, train_step
+from structgrad.suites.problems import from_file
+from structgrad.suites.problems.score_files import ScoreFile
+
+TARGET = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0]])
+
+
+def trained(probe_of: StructuredLayer, steps: int = 6, **options: int) -> tuple[Probe, nn.Linear]:
+    """A decoder that learns with the layer: the loss of a step has the weights of that step."""
+    torch.manual_seed(0)
+    decoder, scores = nn.Linear(4, 1), nn.Parameter(torch.randn(2, 4))
+    optimiser = torch.optim.SGD([scores, *decoder.parameters()], lr=0.5)
+    probe = Probe(probe_of, **options)
+    for number in range(steps):
+        x = TARGET + number
+
+        def loss(z: Tensor) -> Tensor:
+            return (decoder(z).squeeze(-1) - (z * x).sum(-1)).square()  # noqa: B023
+
+        train_step(probe_of, optimiser, scores, loss)
+    return probe, decoder
+
+
+def test_it_measures_the_steps_as_they_were() -> None:
+    probe, decoder = trained(StructuredLayer("subset[k=2]", "rloo", seed=1), every=2)
+    assert [record.step for record in probe.records] == [0, 2, 4]
+    weights = [tensor.clone() for tensor in decoder.parameters()]
+    frame = probe.measure(["rloo", "ste"]).frame
+    assert all(map(torch.equal, weights, decoder.parameters()))
+    assert decoder.weight.dtype == torch.float32
+    assert decoder.training
+    biases = frame[frame["metric"] == "relative_bias"]
+    assert list(biases["stage"].unique()) == ["step=0", "step=2", "step=4"]
+    assert len(biases) == 3 * 2 * 2
+    assert set(biases.loc[biases["estimator"] == "rloo", "verdict"]) == {"unbiased-exact"}
+    assert set(biases.loc[biases["estimator"] == "ste", "verdict"]) == {"biased"}
+    # Batch and weights changed from step to step, and the losses are those of each.
+    z = torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    values = []
+    for record in probe.records:
+        with record.restored():
+            values.append(record.loss(z.expand(2, 4)).tolist())
+    assert len({round(value, 6) for pair in values for value in pair}) == 3
+
+
+def test_its_memory_is_bounded() -> None:
+    probe, _ = trained(StructuredLayer("subset[k=2]", "rloo", seed=1), steps=20, every=1, keep=4, items=1)
+    assert len(probe.records) <= 4
+    assert probe.every == 8
+    assert [len(record.scores) for record in probe.records] == [1] * len(probe.records)
+    probe.close()
+    assert copy.deepcopy(probe.layer).oracle == pickle.loads(pickle.dumps(probe.layer)).oracle
+
+
+def test_after_forward_the_loss_is_given() -> None:
+    layer, scores = StructuredLayer("subset[k=2]", "ste", seed=1), nn.Parameter(torch.randn(2, 4))
+    probe = Probe(layer)
+    with pytest.raises(ValueError, match="has no record; save it after"):
+        probe.save("never.npz")
+    z = layer(scores)
+    with pytest.raises(ValueError, match="no record with a loss"):
+        probe.measure()
+    probe.loss(lambda z: (z * TARGET).sum(-1).square())
+    z.sum().backward()
+    names = set(probe.measure().frame["estimator"])
+    assert names >= {"ste", "rloo", "exact"}
+    with pytest.raises(ValueError, match="every=0; expected at least 1"):
+        Probe(layer, every=0)
+
+
+def test_what_is_saved_is_what_a_run_takes(tmp_path: Path) -> None:
+    layer, lengths = StructuredLayer("linear_chain", "rloo", seed=1), torch.tensor([3, 2])
+    scores = nn.Parameter(torch.randn(2, 3, 2, 2))
+    probe = Probe(layer, every=1)
+    layer.surrogate(lambda z: z.flatten(-3).cumsum(-1).square().sum(-1), scores, lengths=lengths).sum().backward()
+    found = probe.measure(["rloo"]).frame
+    assert set(found.loc[found["metric"] == "relative_bias", "verdict"]) == {"unbiased-exact"}
+    path = probe.save(tmp_path / "scores.npz")
+    assert np.load(path)["lengths"].tolist() == [3, 2]
+    problem = from_file(ScoreFile(str(path), "linear_chain", lengths="lengths"))
+    assert [tuple(item.scores.shape) for item in problem.instances] in ([(3, 2, 2), (2, 2, 2)], [(2, 2, 2), (3, 2, 2)])
