@@ -28,6 +28,8 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, final, get_ar
 import torch
 from torch import Tensor
 from torch._C._functorch import maybe_current_level
+from torch._compile import _disable_dynamo
+from torch.compiler import is_compiling
 
 from .. import estimators
 from ..oracles.capabilities import EnumerableOracle, MarginalOracle, Oracle
@@ -37,7 +39,8 @@ from ..oracles.numerics import HALF, in_single
 from ..oracles.options import Configured
 from ..oracles.random_streams import A_GENERATOR
 from ..oracles.registry import make_oracle
-from ..oracles.transforms import operation, transforming, uncompiled
+from ..oracles.tensor_kinds import explain
+from ..oracles.transforms import operation, refuse_exports, transforming, uncompiled
 from .surrogates import (
     Loss,
     LossInHalf,
@@ -108,8 +111,9 @@ class Evaluations:
 def _called(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The method with its arguments checked; ValueError if the oracle or the shape of the scores does not fit, or autograd cannot serve.
 
-    It gets scores of half precision in float32, so that noise, differences and relaxations are rounded once, in the result. Under a
-    transform no surrogate has a gradient, because ours is no derivative of its value; in inference mode some fail on the way to it.
+    It gets scores of half precision in float32, so that noise, differences and relaxations are rounded once, in the result. A surrogate is
+    left out of the graphs of `torch.compile`. Under a transform none has a gradient, because ours is no derivative of its value; in
+    inference mode some fail on the way to it.
     """
     if getattr(method, "__isabstractmethod__", False):
         return method
@@ -117,20 +121,39 @@ def _called(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(method)
     def called(self: Estimator[Any], *args: Any, **named: Any) -> Tensor:
-        if surrogate and maybe_current_level() is not None:
-            raise _transformed(self.name, "surrogate")
-        given = dict(zip(parameters, args, strict=False)) | named
+        if surrogate and is_compiling():
+            refuse_exports("surrogate")
+            return left_out(self, *args, **named)
         try:
+            if surrogate and maybe_current_level() is not None:
+                raise _transformed(self.name, "surrogate")
+            given = dict(zip(parameters, args, strict=False)) | named
+            scores, last = given["scores"], LAST_CALL[0]
+            if (
+                self is last[0]()
+                and given["oracle"] is last[1]()
+                and isinstance(scores, Tensor)
+                and not scores.is_nested
+                and (scores.layout, scores.dtype, scores.shape) == last[2]
+                and callable(loss := given.get("loss", len))
+                and not getattr(loss, "takes_indices", False)
+                and isinstance(given.get("generator"), torch.Generator)
+            ):
+                return method(self, **given)
             prepared = self._prepared(given)
             result = method(self, **prepared)
-        except RuntimeError as error:
-            if not surrogate or not torch.is_inference_mode_enabled():
+            if prepared["scores"] is scores or not isinstance(result, Tensor):
+                return result
+            return result.to(prepared["loss"].given or result.dtype if "loss" in given else scores.dtype)
+        except Exception as error:
+            if not surrogate:
                 raise
-            raise inferring(self.name, f"and failed there ({str(error).partition('. ')[0]})") from error
-        if prepared["scores"] is given["scores"] or not isinstance(result, Tensor):
-            return result
-        return result.to(prepared["loss"].given or result.dtype if "loss" in given else given["scores"].dtype)
+            if isinstance(error, RuntimeError) and torch.is_inference_mode_enabled():
+                error, cause = inferring(self.name, f"and failed there ({str(error).partition('. ')[0]})"), error
+                error.__cause__ = cause
+            explain(self.name, method, (self, *args), named, error)
 
+    left_out: Callable[..., Tensor] = _disable_dynamo(called)  # `torch.compiler.disable` would import the compiler here and now
     called.unchecked = method  # type: ignore[attr-defined]
     return called
 
@@ -336,21 +359,17 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     @final
     def _prepared(self, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments of an estimate, checked: the oracle of a name, scores of half precision in float32, and a loss of structures."""
-        prepared, oracle, scores, last = given, given["oracle"], given["scores"], LAST_CALL[0]
-        kind = (scores.shape, scores.dtype, scores.layout) if isinstance(scores, Tensor) and not scores.is_nested else None
-        repeated = self is last[0]() and oracle is last[1]() and kind == last[2]
-        if not (repeated and callable(given.get("loss", len)) and isinstance(given.get("generator"), torch.Generator)):
-            asked = {name: value for name, value in given.items() if name in ASKED}
-            prepared = given | dict(zip(asked, check_call(self.name, **asked), strict=True))
-            oracle = prepared["oracle"]
-            oracle.check_scores(self.name, scores)
-            reason = self.incompatibility(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
-            if reason is not None:
-                raise ValueError(f"{reason}; choose another pair")
-            if getattr(self, "__dataclass_params__", None) and self.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-                LAST_CALL[0] = (weakref.ref(self), weakref.ref(oracle), kind)
+        asked = {name: value for name, value in given.items() if name in ASKED}
+        prepared = given | dict(zip(asked, check_call(self.name, **asked), strict=True))
+        oracle, scores = prepared["oracle"], prepared["scores"]
+        oracle.check_scores(self.name, scores)
+        reason = self.incompatibility(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
+        if reason is not None:
+            raise ValueError(f"{reason}; choose another pair")
         if scores.dtype in HALF:
-            prepared = prepared | {"scores": in_single(scores, oracle.event_ndim)}
+            prepared["scores"] = in_single(scores, oracle.event_ndim)
+        elif getattr(self, "__dataclass_params__", None) and self.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            LAST_CALL[0] = (weakref.ref(self), weakref.ref(oracle), (scores.layout, scores.dtype, scores.shape))
         if "loss" not in given:
             return prepared
         loss = LossInHalf(given["loss"], scores.dtype) if scores.dtype in HALF else given["loss"]
@@ -361,7 +380,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
                     "values at structures: choose an estimator that needs values only, such as rloo, or a loss of dense structures"
                 )
             loss = OfStructures(loss, oracle)
-        return prepared if loss is given["loss"] else prepared | {"loss": loss}
+        return prepared | {"loss": loss}
 
     def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
         """Why scores of this shape are out of reach, as one sentence that begins with the estimator's name; None where they are not.
@@ -396,7 +415,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
             cls.needs = bracketed
         own: dict[str, Callable[[Any], Any]] = {
             "structure": lambda method: operation()(_called(method)),
-            "surrogate": lambda method: uncompiled(_called(method), calls_losses=True),
+            "surrogate": _called,
             "observed": _of_finite,
             "warmed_up": _called,
         }
