@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle
+from ..oracles.capabilities.calls import are_large
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.numerics import in_single
 from ..oracles.options import Configured, Count
@@ -68,7 +69,7 @@ def _loss(called: str, need: Any = Oracle) -> Callable[[F], F]:
             if not isinstance(oracle, need):
                 raise ValueError(f"`{called}` needs {need.__name__}, which the oracle {oracle.name} does not offer; choose another pair")
             single = in_single(scores, len(event))
-            if single.dtype == torch.float32 and oracle.reach(single) == 2:
+            if single.dtype == torch.float32 and are_large(single):
                 single = single.double()
             value = loss(**given | {"oracle": oracle, "scores": single})
             return value if single is scores else value.to(scores.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from . import kernels
 from .active_set.solution import Projection, Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import at_least_single
-from .capabilities.derivatives import exchanged_for, unsqueeze_event
+from .capabilities.derivatives import differentiated, exchanged_for, unsqueeze_event
 from .capabilities.indices import NONE, chosen
 from .capabilities.marginals import ExactLaw
 from .capabilities.projection import RowArgmax
@@ -68,10 +68,10 @@ class SoftmaxOracle(FactorisedOracle):
         tables = IN_TURN._tables_for(rows.reshape(len(rows), -1, rows.shape[-1]))
         return EdgeLaw(tables, rows.flatten(1).unsqueeze(0), lambda parts: parts.reshape(rows.shape))
 
-    def _differentiable_marginals(self, parameters: Tensor, at: Tensor | None) -> Tensor:
-        found = feasible_softmax(parameters)
+    def _law_of(self, parameters: Tensor, wanted: Literal["A", "μ"], at: Tensor | None = None) -> Tensor:
+        found = feasible_softmax(parameters) if wanted == "μ" and differentiated(parameters) else None
         if found is None:
-            return super()._differentiable_marginals(parameters, at)
+            return super()._law_of(parameters, wanted, at)
         return found if at is None else exchanged_for(at, found)
 
     def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,7 +165,7 @@ def softmax(rows: Tensor, event_ndim: int = 1) -> Tensor:
         event_ndim: how many of the last dimensions are one item.
     """
     probabilities = rows.softmax(-1)
-    if probabilities.is_cpu and kernels.below_infinity(probabilities.detach()):
+    if probabilities.is_cpu and kernels.reach(probabilities.detach(), 2) == 0:
         return probabilities
     feasible = (rows > -math.inf).any(-1).flatten(rows.ndim - event_ndim).all(-1) if event_ndim > 1 else (rows > -math.inf).any(-1)
     return torch.where(unsqueeze_event(feasible, event_ndim), probabilities, 0)
@@ -179,7 +179,7 @@ def feasible_softmax(scores: Tensor) -> Tensor | None:
     if not (kernels.enabled(scores) and scores.is_contiguous()):
         return None
     probabilities = scores.softmax(-1)
-    return probabilities if kernels.below_infinity(probabilities.detach()) else None
+    return probabilities if kernels.reach(probabilities.detach(), 2) == 0 else None
 
 
 def softmax_product(probabilities: Tensor, direction: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ class LinearChain(DerivedOracle):
     axes: ClassVar[tuple[str, ...]] = ("length", "tags", "tags")
     references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
     _indices_are_parts: ClassVar[bool] = False
+    _draws_from_the_last: ClassVar[bool] = True
 
     @classmethod
     def from_potentials(
@@ -146,9 +147,6 @@ class LinearChain(DerivedOracle):
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0]
-
-    def _draw(self, rows: Tensor, uniforms: Tensor, as_indices: bool = False) -> Tensor:
-        return super()._draw(rows, uniforms.flip(-1), as_indices)
 
     def _rank(self, structures: Tensor) -> Tensor:
         return with_digits_turned(super()._rank(structures), structures.shape[1], structures.shape[2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,29 +37,11 @@ def exact_sum(terms: Tensor) -> Tensor:
     return terms.sum(-1).masked_fill(forbidden, -math.inf)
 
 
-class Total(NamedTuple):
-    """The score of terms, or the log-probability.
-
-    Attributes:
-        free: whether all scores are finite, those of ignored entries too.
-        log_partition: to be subtracted; -inf where nothing is feasible.
-        offsets: ``[*batch, c]``, whose exact sum is to be subtracted instead.
-    """
-
-    free: bool = False
-    log_partition: Tensor | None = None
-    offsets: Tensor | None = None
-
-    def __call__(self, terms: Tensor) -> Tensor:
-        """The sum over the last dimension in float64: of scores, differences are taken."""
-        if self.offsets is not None:
-            return exact_sum(torch.cat([terms, -self.offsets.expand(*terms.shape[:-1], -1)], -1)).clamp(max=0)
-        total = terms.sum(-1, dtype=torch.float64)
-        if self.log_partition is None:
-            return total
-        result = (total - self.log_partition).masked_fill(self.log_partition == -math.inf, -math.inf)
-        result.detach().clamp_(max=0)  # What rounding leaves above it, under the same derivative.
-        return result
+def total(terms: Tensor, offsets: Tensor | None = None) -> Tensor:
+    """The sum over the last dimension in float64, of which differences are taken; less an exact sum, that of offsets ``[*batch, c]``."""
+    if offsets is None:
+        return terms.sum(-1, dtype=torch.float64)
+    return exact_sum(torch.cat([terms, -offsets.expand(*terms.shape[:-1], -1)], -1)).clamp(max=0)
 
 
 def running_sums(logits: Tensor) -> Tensor:

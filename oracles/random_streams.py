@@ -72,15 +72,10 @@ A_GENERATOR = "a torch.Generator, such as torch.Generator().manual_seed(0)"
 """What is expected where numbers are drawn."""
 
 
-def check_generator(call: str, generator: object) -> None:
-    """ValueError for what is no generator: torch would take None for its global one, and two calls would differ without a word."""
-    if not isinstance(generator, torch.Generator):
-        raise ValueError(f"`{call}` got generator={generator!r}; expected {A_GENERATOR}")
-
-
 def random_uniform(batch: tuple[int, ...], shape: tuple[int, ...], *, generator: torch.Generator, device: torch.device) -> Tensor:
     """Float64 uniforms ``[*batch, *shape]`` in [0, 1), multiples of 2⁻⁵³; a `RowGenerator` serves the rows of the first batch dimension."""
-    check_generator("random_uniform", generator)
+    if not isinstance(generator, torch.Generator):  # torch would take None for its global one, and two calls would differ without a word
+        raise ValueError(f"`random_uniform` got generator={generator!r}; expected {A_GENERATOR}")
     size = (*batch, *shape)
     if isinstance(generator, RowGenerator):
         rows, width = batch[0] if batch else 1, math.prod((*batch[1:], *shape))

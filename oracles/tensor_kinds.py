@@ -24,8 +24,8 @@ PADDING = -100
 P = ParamSpec("P")
 R = TypeVar("R")
 
-OPERATIONS: set[str] = set()
-"""Names of operations, under which their errors are raised."""
+OPERATIONS: set[str] = {"random_uniform"}
+"""Names of operations, under which their errors are raised, and of what they call with arguments of theirs."""
 
 CPU = torch.device("cpu")
 

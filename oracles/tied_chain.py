@@ -50,6 +50,7 @@ class TiedChain(DerivedOracle):
     references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
     examples: ClassVar[Examples] = Examples(like="linear_chain", counted="positions")
     _indices_are_parts: ClassVar[bool] = False
+    _draws_from_the_last: ClassVar[bool] = True
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
@@ -181,7 +182,7 @@ class TiedChain(DerivedOracle):
         return event_shape[0] - event_shape[1]
 
     def _draw(self, rows: Tensor, uniforms: Tensor, as_indices: bool = False) -> Tensor:
-        return super()._draw(rows, uniforms.flip(-1).repeat_interleave(2, -1), as_indices)
+        return super()._draw(rows, uniforms.repeat_interleave(2, -1), as_indices)
 
     # The first tag is the most significant digit of a rank.
 

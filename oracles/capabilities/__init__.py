@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from .base import Oracle
 from .enumeration import EnumerableOracle, KBestOracle
-from .kinds import FactorisedOracle, PolicyOracle, SubsetOracle
 from .marginals import MarginalOracle
-from .projection import ProjectionOracle
+from .projection import ProjectionOracle, WarmStart
 from .relaxation import RelaxedOracle
-from .sampling import DistinctSamplingOracle, DrawnSet, SamplingOracle
-from .warm_start import WarmStart
+from .sampling import DistinctSamplingOracle, DrawnSet, FactorisedOracle, PolicyOracle, SamplingOracle, SubsetOracle
 
 __all__ = [
     "DistinctSamplingOracle",

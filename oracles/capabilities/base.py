@@ -20,21 +20,24 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
+from torch._C._functorch import unwrap_if_dead
+from torch.nn.functional import pad
 
 from .. import kernels
 from ..magnitudes import beyond_memory
-from ..numerics import HALF, Total, share_rows
+from ..numerics import HALF, total
 from ..tensor_kinds import check_dense, signed
-from ..transforms import operation, transforming
-from .derivatives import differentiated, score_of, unsqueeze_event
-from .indices import IndexedStructures, check_batches, wants_indices
+from ..transforms import operation
+from .calls import LARGEST, MOST_KNOWN
+from .derivatives import score, unsqueeze_event
+from .indices import IndexedStructures, check_batches
 
-LARGEST = 1e5
-"""Up to this score, sums in float64 keep nine digits behind the point. Beyond it the exact law is taken, on the CPU."""
+NEARLY_INFINITE = 3e38
+"""Finite scores are below it, in float32 too."""
 
 FORBIDDEN = -1e100
 """Stands for -inf where structures with forbidden parts must stay comparable."""
@@ -80,10 +83,9 @@ class Oracle(IndexedStructures):
         An infeasible item, every structure of which has a forbidden part, gives the zero tensor, as in `sample`, `kbest` and `project`.
         With ``as_indices`` the same structure in compact form, int64 ``[*batch, *index]``, all -1 for an infeasible item: see `indices`.
         """
-        compact = wants_indices("argmax", as_indices)
-        parameters, inside = self._parameters("argmax", scores, lengths)
-        best = self._best(parameters, compact)
-        return self._cut_indices(best, inside, self._event(parameters)) if compact else self._cut(best, inside, scores.dtype)
+        parameters, inside = self._parameters("argmax", scores, lengths, as_indices=as_indices)
+        best = self._best(parameters, as_indices)
+        return self._cut_indices(best, inside, self._event(parameters)) if as_indices else self._cut(best, inside, scores.dtype)
 
     @final
     @operation()
@@ -94,9 +96,9 @@ class Oracle(IndexedStructures):
         ``z`` and ``scores`` broadcast against each other, so that many structures may share one row of scores. With ``as_indices`` z is
         given in compact form, ``[*batch, *index]``, and neither it nor the gradient is ever made dense for every structure.
         """
-        parameters, inside = self._parameters("score", scores, lengths)
-        score = self._score_indices if wants_indices("score", as_indices) else self._score
-        return score("score", z, parameters, inside, Total(self.reach(parameters) == 0)).to(scores.dtype)
+        given = self._parameters("score", scores, lengths, as_indices=as_indices)
+        score = self._score_indices if as_indices else self._score
+        return score("score", z, given, kernels.reach(given[0], LARGEST) == 0).to(scores.dtype)
 
     @final
     @operation()
@@ -111,9 +113,7 @@ class Oracle(IndexedStructures):
     @final
     def forbids_nothing(self, scores: Tensor) -> bool:
         """Whether no entry is ``-inf`` for certain. Values are looked at on the CPU alone: elsewhere it would synchronise."""
-        if transforming() or not scores.is_cpu or not scores.numel():
-            return False
-        return kernels.least(share_rows(scores.detach(), self.event_ndim)) > -math.inf
+        return scores.numel() > 0 and kernels.reach(scores, NEARLY_INFINITE) == 0
 
     @final
     def all_free(self, scores: Tensor) -> bool:
@@ -131,7 +131,8 @@ class Oracle(IndexedStructures):
 
     def parts_within(self, parts: Tensor, scores: Tensor) -> Tensor:
         """Of boolean parts ``[*batch, *event]``, those inside the items: all of them, but for `ragged.of_lengths`."""
-        return parts
+        lengths = self._kept_lengths(scores)
+        return parts if lengths is None else parts & self._inside_padded(self._event(scores), lengths)
 
     @final
     def length_mask(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
@@ -154,11 +155,6 @@ class Oracle(IndexedStructures):
         inside = self._inside(event_shape, lengths)
         return self._cut(values, inside.expand(*inside.shape[: inside.ndim - self.event_ndim], *event_shape), values.dtype)
 
-    @final
-    def check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
-        """Raise ValueError, in the name of a call, where no score tensor of this oracle has such a shape."""
-        self._check_sizes(call, event_shape)
-
     def argmax_of(self, parameters: Tensor) -> Tensor:
         """The best structure ``[b, *event]`` of natural parameters η of that shape, in their dtype; `argmax` makes them of scores."""
         return self._cut(self._best(at_least_single(parameters)), None, parameters.dtype)
@@ -168,37 +164,40 @@ class Oracle(IndexedStructures):
     @abc.abstractmethod
     def _argmax(self, rows: Tensor) -> Tensor: ...
 
-    def reach(self, parameters: Tensor) -> int:
-        """0 if no parameter exceeds `LARGEST`, 1 if some are -inf besides, 2 if some are larger; 1 where numbers cannot be looked at.
+    def _score(self, call: str, z: Tensor, given: tuple[Tensor, Tensor | None], finite: bool, offsets: Tensor | None = None) -> Tensor:
+        """⟨η, z⟩ of what `_parameters` gave, in float64: of what is inside, without ignored entries; see `numerics.total` for offsets."""
+        parameters, inside = given
+        event, device = tuple(parameters.shape)[parameters.ndim - self.event_ndim :], parameters.device
+        shape = parameters.shape if inside is None else inside.shape
+        if not isinstance(z, Tensor) or (z.layout, z.shape, z.dtype, shape) not in self._fitting:
+            self._check_structures(call, z, shape)
+            self._keep_in_mind(z.layout, z.shape, z.dtype, shape)
+        within = z if z.is_floating_point() else signed(z)
+        if inside is not None:
+            within = grown(self._cut(within, inside, within.dtype), event)
+        if self._ignores_entries:
+            if (event, device) not in self._masks:
+                if len(self._masks) == MOST_KNOWN:
+                    self._masks.clear()
+                with torch.inference_mode(False):
+                    self._masks[event, device] = self.read_mask(event, device)
+            within = torch.where(self._masks[event, device], within, 0)
+        if offsets is not None:
+            return total((within * torch.where(within != 0, parameters, 0)).flatten(-self.event_ndim), offsets)
+        result: Tensor = score(unwrap_if_dead(parameters), within, self.event_ndim, finite)
+        return result
 
-        Values are looked at on the CPU alone: elsewhere it would synchronise.
-        """
-        if transforming() or not parameters.is_cpu:
-            return 1
-        return kernels.reach(share_rows(parameters.detach(), self.event_ndim), LARGEST)
-
-    def _score(self, call: str, z: Tensor, parameters: Tensor, inside: Tensor | None, total: Total) -> Tensor:
-        """⟨η, z⟩ of natural parameters, or what the total makes of it: what is inside, without ignored entries."""
-        free = total.free and inside is None and not (isinstance(z, Tensor) and z.requires_grad)
-        natural = parameters if free else self._cut(self._cleaned(parameters), inside, parameters.dtype)
+    def _check_structures(self, call: str, z: Any, shape: torch.Size) -> None:
+        """ValueError for what are no structures for scores of this shape."""
         if not isinstance(z, Tensor):
             raise ValueError(f"`{call}` got a structure of type {type(z).__name__}; expected a torch.Tensor [*batch, *event] of 0/1")
         check_dense(call, "z", z)
-        if z.shape[z.ndim - self.event_ndim :] != natural.shape[natural.ndim - self.event_ndim :]:
+        if z.shape[z.ndim - self.event_ndim :] != shape[len(shape) - self.event_ndim :]:
             raise ValueError(
-                f"`{call}` got a structure of shape {tuple(z.shape)} for scores of shape {tuple(natural.shape)}; "
+                f"`{call}` got a structure of shape {tuple(z.shape)} for scores of shape {tuple(shape)}; "
                 f"expected the same last {self.event_ndim} dimension(s)"
             )
-        check_batches(call, "a structure", z, self.event_ndim, natural.shape[: natural.ndim - self.event_ndim])
-        within = signed(z)
-        within = self._cut(within, inside, within.dtype)
-        if not free:
-            natural = torch.where(within != 0, natural, 0)
-        elif self._ignores_entries:  # A part that is 0 adds 0 by itself, in the gradient of the scores too.
-            within = torch.where(self.read_mask(self._event(natural), natural.device), within, 0)
-        if differentiated(natural) and not within.requires_grad:
-            return score_of(natural, within, self.event_ndim, total.log_partition)
-        return total((within * natural).flatten(-self.event_ndim))
+        check_batches(call, "a structure", z, self.event_ndim, shape[: len(shape) - self.event_ndim])
 
     def _check_memory(self, what: str, size: int, advice: str) -> None:
         """Refuse a result that this machine cannot hold: to begin with it would end the process, or the machine's patience."""
@@ -214,10 +213,8 @@ class Oracle(IndexedStructures):
         return self._chosen("argmax", parameters, self._reference_argmax, as_indices=as_indices)
 
     def _reference_argmax(self, rows: Tensor) -> Tensor:
-        return self._feasible_or_zero(self._argmax(self._cleaned(rows)), rows)
-
-    def _feasible_or_zero(self, best: Tensor, rows: Tensor) -> Tensor:
-        """The best structures of rows [b, *event], 0 where one has a forbidden part: then every structure has."""
+        """0 where the best structure has a forbidden part: then every structure has."""
+        best = self._argmax(self._cleaned(rows))
         infeasible = ((best != 0) & (rows == -math.inf)).flatten(1).any(-1)
         return best.masked_fill(unsqueeze_event(infeasible, self.event_ndim), 0)
 
@@ -226,6 +223,12 @@ def inner(structure: Tensor, scores: Tensor, event_ndim: int) -> Tensor:
     """``⟨θ, z⟩`` over the event dimensions, where a part that is 0 adds 0 even at score -inf."""
     product = structure * torch.where(structure != 0, scores, 0)
     return product.flatten(product.ndim - event_ndim).sum(-1)
+
+
+def grown(structure: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+    """A structure with 0 in the entries that completed padding has besides."""
+    missing = [size - structure.shape[-1 - i] for i, size in enumerate(reversed(event_shape))]
+    return pad(structure, [side for size in missing for side in (0, size)]) if any(missing) else structure
 
 
 def at_least_single(rows: Tensor) -> Tensor:

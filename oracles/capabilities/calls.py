@@ -6,7 +6,7 @@ import abc
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Self, final
 
 import torch
 from torch import Tensor
@@ -25,8 +25,16 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """Dtypes of scores."""
 
+LARGEST = 1e5
+"""Up to this score, sums in float64 keep nine digits behind the point. Beyond it the exact law is taken, on the CPU."""
+
 MOST_KNOWN = 1024
 """Shapes of scores that an oracle keeps in mind."""
+
+
+def are_large(scores: Tensor) -> bool:
+    """Whether some scores exceed `LARGEST`, where numbers can be looked at."""
+    return kernels.reach(scores, LARGEST) == 2
 
 
 class Calls(Configured, abc.ABC):
@@ -87,8 +95,8 @@ class Calls(Configured, abc.ABC):
 
     # Check, and complete.
 
-    def _parameters(
-        self, call: str, scores: Tensor, lengths: Tensor | None, *, sums: bool = False, raw: bool = False
+    def _parameters(  # noqa: PLR0913
+        self, call: str, scores: Tensor, lengths: Tensor | None, *, sums: bool = False, raw: bool = False, as_indices: Any = False
     ) -> tuple[Tensor, Tensor | None]:
         """Natural parameters, at least float32, with their padding completed, and which entries are inside (None for all), or ValueError.
 
@@ -100,10 +108,16 @@ class Calls(Configured, abc.ABC):
             lengths: of the items.
             sums: whether the log-partition of such scores must be within reach.
             raw: scores in their dtype, in the place of natural parameters.
+            as_indices: whether structures are in compact form; refused is what is neither True nor False, of which most would be true.
         """
+        if as_indices is not True and as_indices is not False:
+            raise ValueError(f"`{call}` got as_indices={as_indices!r}; expected True or False")
         # Shapes and dtypes in which nothing was found wrong are kept: to look them up takes less time than the checks.
         if not isinstance(scores, Tensor) or (scores.layout, scores.shape, scores.dtype, sums) not in self._fitting:
-            self._check_once(call, scores, sums)
+            self.check_scores(call, scores)
+            if sums:
+                self.check_marginals(call, self._event(scores))
+            self._keep_in_mind(scores.layout, scores.shape, scores.dtype, sums)
         inside = None
         if lengths is not None:
             self.check_lengths(call, scores, lengths)
@@ -111,48 +125,34 @@ class Calls(Configured, abc.ABC):
             scores = torch.where(inside, scores, 0)
         elif scores.is_neg():  # a view of torch's that NumPy does not know
             scores = scores.resolve_neg()
-        if scores.is_cpu:
-            plain = scores.detach() if scores.requires_grad else scores
-            # One cheap pass first: errors in ignored entries are allowed, and rare.
-            if not kernels.below_infinity(share_rows(plain, self.event_ndim) if 0 in plain.stride() else plain):
-                bad = ~(plain < math.inf) & self.read_mask(self._event(scores), scores.device)
-                if bool(bad.any()):
-                    raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
+        # One cheap pass first: errors in ignored entries are allowed, and rare.
+        if kernels.reach(scores, LARGEST) == 3 and bool((~(scores < math.inf) & self.read_mask(self._event(scores))).any()):
+            raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
         if lengths is not None:
             scores = self._complete(scores, lengths)
         if raw:
             return scores, inside
         return self.natural_parameters(in_single(scores, self.event_ndim) if scores.dtype in HALF else scores), inside
 
-    def _check_once(self, call: str, scores: Tensor, sums: bool) -> None:
-        """Find fault with scores, or keep in mind that there is none."""
-        self.check_scores(call, scores)
-        if sums:
-            self.check_marginals(call, self._event(scores))
-        if len(self._fitting) == MOST_KNOWN:
-            self._fitting.clear()
-        self._fitting.add((scores.layout, scores.shape, scores.dtype, sums))
-
     def check_scores(self, call: str, scores: Tensor) -> None:
         """Raise ValueError, in the name of a call, for scores of another type or shape; their values are not looked at."""
-        if not isinstance(scores, Tensor) or scores.dtype not in FLOATING:
-            got, do = (
-                (f"dtype {scores.dtype}", "scores.float()")
-                if isinstance(scores, Tensor)
-                else (type(scores).__name__, "torch.as_tensor(scores)")
-            )
+        tensor = isinstance(scores, Tensor)
+        if not tensor or scores.dtype not in FLOATING:
+            got, do = (f"dtype {scores.dtype}", "scores.float()") if tensor else (type(scores).__name__, "torch.as_tensor(scores)")
             raise ValueError(f"`{call}` got scores of {got}; expected a floating-point torch.Tensor, as {do} gives")
         check_dense(call, "scores", scores)
         if scores.ndim < self.event_ndim:
             raise ValueError(
                 f"`{call}` got scores of shape {tuple(scores.shape)}; expected [*batch, *event] with {self.event_ndim} event dimension(s)"
             )
-        self._check_sizes(call, self._event(scores))
+        self.check_event(call, self._event(scores))
 
-    def _check_sizes(self, call: str, event: tuple[int, ...]) -> None:
-        if 0 in event:
-            raise ValueError(f"`{call}` got event shape {event}; expected at least one part in every dimension")
-        self._check_event(call, event)
+    @final
+    def check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
+        """Raise ValueError, in the name of a call, where no score tensor of this oracle has such a shape."""
+        if 0 in event_shape:
+            raise ValueError(f"`{call}` got event shape {event_shape}; expected at least one part in every dimension")
+        self._check_event(call, event_shape)
 
     def check_lengths(self, call: str, scores: Tensor, lengths: Tensor) -> None:
         """Raise ValueError for lengths that scores ``[*batch, *event]`` do not have, in the name of a call or of the argument."""
@@ -171,23 +171,24 @@ class Calls(Configured, abc.ABC):
         # Values are looked at on the CPU alone, and the limits brought to no other device: either would make the host wait.
         if lengths.device.type != "cpu":
             return
-        inside = (lengths >= 0) & (lengths <= torch.tensor(limits if one else limits[0]))
-        if not bool(inside.all()):
-            wrong = lengths[~inside] if not one else lengths.reshape(-1, *one)[~inside.reshape(-1, *one).all(-1)]
+        wrong = (lengths < 0) | (lengths > torch.tensor(limits if one else limits[0]))
+        if bool(wrong.any()):
+            first = lengths.reshape(-1, *one)[wrong.reshape(-1, len(limits)).any(-1)][0].tolist()
             least, most = ([0] * len(limits), list(limits)) if one else (0, limits[0])
             raise ValueError(
-                f"`lengths` must be between {least} and {most} for scores of shape {tuple(scores.shape)}, got {wrong[0].tolist()}"
+                f"`lengths` must be between {least} and {most} for scores of shape {tuple(scores.shape)}, got {first}"
                 + (f". {self.layout}" if self.layout else "")
             )
 
     # Select, and run.
 
     def _run(
-        self, operation: str, parameters: Tensor, outputs: Sequence[Output], reference: Reference, *others: Tensor
+        self, operation: str, parameters: Tensor, outputs: Sequence[Output | None], reference: Reference, *others: Tensor
     ) -> Sequence[Tensor]:
         """Results ``[*batch, ...]`` of an operation on natural parameters ``[*batch, *event]`` and others like them, without gradients.
 
-        Rows that `Tensor.expand` made are computed once. A kernel computes what it can, and the reference everything else.
+        Rows that `Tensor.expand` made are computed once. A kernel computes what it can, and the reference everything else. An output that
+        is None is like the rows.
         """
         rows = parameters.detach() if parameters.requires_grad else parameters
         plain = rows.ndim == self.event_ndim + 1 and (rows.shape[0] <= 1 or rows.stride(0) != 0)
@@ -196,15 +197,15 @@ class Calls(Configured, abc.ABC):
             shared = rows if others else share_rows(rows, self.event_ndim)
             batch, distinct, rows = rows.shape[:dims], shared.shape[:dims], shared.reshape(-1, *event)
             others = tuple(other.reshape(len(rows), *other.shape[dims:]) for other in others)
-        kernel = self._kernel(operation, rows)
+        kernel, shapes = self._kernel(operation, rows), [each or (rows.shape[1:], None) for each in outputs]
         results: Sequence[Tensor]
         if kernel is None:
-            found = zip(reference(rows, *others), outputs, strict=True)
+            found = zip(reference(rows, *others), shapes, strict=True)
             # Log-partitions stay in their dtype: differences of them are taken.
             results = [value if not shape else kernels.converted(value, dtype or rows.dtype) for value, (shape, dtype) in found]
         else:
-            kernel = kernel.drawing(*others) if operation.startswith("sample") else kernel
-            results = kernel.computed((rows, *others), outputs, reference)
+            walked = others[0].shape[1:].numel() if operation.startswith("sample") else 0
+            results = kernel.computed((rows, *others), shapes, reference, uniforms=walked)
         if plain:
             return results
         return [each.reshape((*distinct, *each.shape[1:])).expand((*batch, *each.shape[1:])) for each in results]
@@ -225,9 +226,11 @@ class Calls(Configured, abc.ABC):
         """The kernel of an operation for rows of this shape."""
         return kernels.find(self.kernel, operation, rows, self.kernel_options())
 
+    # What an oracle keeps in mind, in its process.
+
     @cached_property
     def _fitting(self) -> set[tuple[Any, ...]]:
-        """Layouts, shapes and dtypes of scores in which nothing was found wrong, and whether their sums are within reach."""
+        """Layouts, shapes and dtypes in which nothing was found wrong, of scores, and of structures for scores."""
         return set()
 
     @cached_property
@@ -235,9 +238,34 @@ class Calls(Configured, abc.ABC):
         """The kernels that were selected before, by operation and shape of rows."""
         return {}
 
+    @cached_property
+    def _masks(self) -> dict[tuple[tuple[int, ...], torch.device], Tensor]:
+        """`read_mask` by its arguments."""
+        return {}
+
+    def _keep_in_mind(self, *fitting: Any) -> None:
+        if len(self._fitting) == MOST_KNOWN:
+            self._fitting.clear()
+        self._fitting.add(fitting)
+
     def __getstate__(self) -> dict[str, Any]:
-        """Options: caches stay in their process."""
-        return {name: value for name, value in vars(self).items() if name not in ("_fitting", "_kernels")}
+        return {name: value for name, value in vars(self).items() if name not in ("_fitting", "_kernels", "_masks")}
+
+    def _keeping(self, **kept: Any) -> Self:
+        """An equal oracle, with what `ragged.of_lengths` or `WarmStart` lets it keep besides."""
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self), **kept)
+        return twin
+
+    def _kept_lengths(self, scores: Tensor) -> Tensor | None:
+        """The lengths of the rows of scores ``[*batch, ..., *event]`` where `ragged.of_lengths` let the oracle keep them."""
+        lengths: Tensor | None = vars(self).get("_lengths")
+        if lengths is None:
+            return None
+        several, rows = len(self.length_limits(self._event(scores))) > 1, scores.shape[: scores.ndim - self.event_ndim]
+        lengths = lengths.movedim(-1, 0) if several else lengths.unsqueeze(0)
+        each = unsqueeze_event(lengths, len(rows) + 1 - lengths.ndim).expand(-1, *rows)
+        return each.movedim(0, -1) if several else each[0]
 
     # Cut back.
 
@@ -255,7 +283,3 @@ class Calls(Configured, abc.ABC):
 
     def _event(self, scores: Tensor) -> tuple[int, ...]:
         return tuple(scores.shape)[scores.ndim - self.event_ndim :]  # a slice of `torch.Size` takes longer
-
-    def _rows(self, values: Tensor) -> Tensor:
-        """[*batch, *event] -> [b, *event]; a reshape takes a microsecond where nothing is to be done."""
-        return values if values.ndim == self.event_ndim + 1 else values.reshape(-1, *self._event(values))

@@ -7,20 +7,24 @@ give every gradient exactly; derivatives beyond the second go through the torch 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
-from torch._C._functorch import unwrap_if_dead
 
-from ..kernels.switch import SERVING, serving_as
-from ..numerics import Total
+from ..kernels import Output
+from ..kernels.switch import SERVING
 from ..transforms import applied
 
 if TYPE_CHECKING:
     from .marginals import MarginalOracle
+
+LOG_PARTITION: Output = (), torch.float64
+"""Shape and dtype of a log-partition: one float64 number for a row, because differences are taken."""
+
+LAW = None, LOG_PARTITION
+"""Results of the operation ``marginals``, the first of which is like the rows."""
 
 
 class Law(torch.autograd.Function):
@@ -38,66 +42,61 @@ class Law(torch.autograd.Function):
         if at is not None:
             ctx.save_for_backward(scores, None)
             return at.view_as(at)
-        marginals, log_partition = oracle._compute_marginals(scores)
+        marginals, log_partition = oracle._run("marginals", scores, LAW, oracle._exact_marginals)
         ctx.save_for_backward(scores, marginals if wanted == "A" else None)
         return log_partition if wanted == "A" else marginals if wanted == "μ" else (marginals, log_partition)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         along, weights = (None, *grads) if ctx.wanted == "A" else (*grads, None)[:2]
-        scores, marginals = ctx.saved_tensors
-        if SERVING.get() == ctx.serving:  # as it is on the CPU
-            return _pulled_back(scores, marginals, ctx.oracle, along, weights), None, None, None
-        with serving_as(ctx.serving):
-            return _pulled_back(scores, marginals, ctx.oracle, along, weights), None, None, None
-
-
-def _pulled_back(
-    scores: Tensor, marginals: Tensor | None, oracle: MarginalOracle, along: Tensor | None, weights: Tensor | None
-) -> Tensor | None:
-    """The gradient of `Law` from those of μ and of A; None where neither has one. Marginals are given where they are known."""
-    # In a backward that is not differentiated in turn the numbers alone are wanted: a function takes as long as a small kernel.
-    higher, gradient = torch.is_grad_enabled(), None
-    if along is not None:
-        gradient = _product(scores, along, oracle) if higher else oracle._compute_covariance_product(scores, along)
-    if weights is None:
-        return gradient
-    if higher:
-        marginals = marginals_of(scores, oracle)
-    elif marginals is None:
-        marginals = oracle._compute_marginals(scores)[0]
-    first = unsqueeze_event(weights.to(marginals.dtype), oracle.event_ndim) * marginals
-    return first if gradient is None else gradient + first
+        (scores, marginals), oracle, gradient = ctx.saved_tensors, ctx.oracle, None
+        # In a backward that is not differentiated in turn the numbers alone are wanted: a function takes as long as a small kernel.
+        higher, token = torch.is_grad_enabled(), SERVING.set(ctx.serving)  # which a thread of autograd for a GPU does not know
+        try:
+            if along is not None:
+                gradient = _product(scores, along, oracle) if higher else oracle._compute_covariance_product(scores, along)
+            if weights is not None:
+                if higher:
+                    marginals = law(scores, oracle, "μ", None)
+                elif marginals is None:
+                    marginals = oracle._run("marginals", scores, LAW, oracle._exact_marginals)[0]
+                first = weights.to(marginals.dtype).reshape(*weights.shape, *[1] * oracle.event_ndim) * marginals
+                gradient = first if gradient is None else gradient + first
+        finally:
+            SERVING.reset(token)
+        return gradient, None, None, None
 
 
 class Exchanged(torch.autograd.Function):
     """A structure, with the derivative of marginals that are there already."""
 
     @staticmethod
-    def forward(ctx: Any, marginals: Tensor, structure: Tensor) -> Tensor:
+    def forward(ctx: Any, structure: Tensor, marginals: Tensor) -> Tensor:
         return structure.view_as(structure)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0], None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+        return None, grads[0]
 
 
 class Score(torch.autograd.Function):
-    """⟨η, z⟩, less A if it is given, summed in float64; its gradient is not: torch would make it of float64 numbers for every part."""
+    """⟨η, z⟩, summed in float64; its gradient is not: torch would make it of float64 numbers for every part."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, structure: Tensor, event_ndim: int, log_partition: Tensor | None) -> Tensor:
-        ctx.save_for_backward(structure, log_partition)
-        ctx.shape, ctx.event_ndim = scores.shape, event_ndim
-        return Total(log_partition=log_partition)((structure * scores).flatten(-event_ndim)).to(scores.dtype)
+    def forward(ctx: Any, scores: Tensor, structure: Tensor, event_ndim: int, finite: bool) -> Tensor:
+        ctx.save_for_backward(scores, structure)
+        ctx.event_ndim = event_ndim
+        product = structure * (scores if finite else torch.where(structure != 0, scores, 0))
+        return product.flatten(product.ndim - event_ndim).sum(-1, dtype=torch.float64)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (structure, log_partition), (grad,) = ctx.saved_tensors, grads
-        if log_partition is not None:
-            grad = grad.masked_fill(log_partition == -math.inf, 0)
-        product = unsqueeze_event(grad, ctx.event_ndim) * structure
-        return product.sum_to_size(ctx.shape), None, None, None if log_partition is None else -grad.sum_to_size(log_partition.shape)
+        scores, structure = ctx.saved_tensors
+        grad = grads[0].to(scores.dtype).reshape(*grads[0].shape, *[1] * ctx.event_ndim)
+        of_structure = None
+        if ctx.needs_input_grad[1]:
+            of_structure = (grad * torch.where(structure != 0, scores, 0)).sum_to_size(structure.shape)
+        return (grad * structure).sum_to_size(scores.shape), of_structure, None, None
 
 
 class CovarianceProduct(torch.autograd.Function):
@@ -122,51 +121,12 @@ class CovarianceProduct(torch.autograd.Function):
         return first, second, None
 
 
-_law, _product, _score, _exchanged = map(applied, (Law, CovarianceProduct, Score, Exchanged))
+law, _product, score, exchanged_for = map(applied, (Law, CovarianceProduct, Score, Exchanged))
 
 
 def differentiated(scores: Tensor) -> bool:
     """Whether a gradient may be asked for."""
     return scores.requires_grad and torch.is_grad_enabled()
-
-
-def score_of(scores: Tensor, structure: Tensor, event_ndim: int, log_partition: Tensor | None) -> Tensor:
-    """`Score`, differentiable in the scores and the log-partition."""
-    result: Tensor = _score(unwrap_if_dead(scores), structure, event_ndim, log_partition)
-    return result
-
-
-def log_partition_of(scores: Tensor, oracle: MarginalOracle) -> Tensor:
-    """The log-partition, differentiable."""
-    result: Tensor = _law(unwrap_if_dead(scores), oracle, "A", None)
-    return result
-
-
-def marginals_of(scores: Tensor, oracle: MarginalOracle, at: Tensor | None = None) -> Tensor:
-    """Marginals, or a structure in their place, with the derivative of marginals."""
-    result: Tensor = _law(unwrap_if_dead(scores), oracle, "μ", at)
-    return result
-
-
-def both_of(scores: Tensor, oracle: MarginalOracle) -> tuple[Tensor, Tensor]:
-    """Marginals and the log-partition, differentiable."""
-    result: tuple[Tensor, Tensor] = _law(unwrap_if_dead(scores), oracle, "both", None)
-    return result
-
-
-def exchanged_for(structure: Tensor, marginals: Tensor) -> Tensor:
-    """The structure, with the derivative of marginals."""
-    result: Tensor = _exchanged(marginals, structure)
-    return result
-
-
-def reference_marginals(log_partition: Callable[[Tensor], Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Marginals and log-partition of rows by automatic differentiation."""
-    with torch.inference_mode(False), torch.enable_grad():
-        leaf = rows.detach().clone().requires_grad_()
-        value = log_partition(leaf)
-        (marginals,) = torch.autograd.grad(value.sum(), leaf)
-    return marginals, value.detach()
 
 
 def reference_covariance_product(

@@ -14,9 +14,8 @@ from ..magnitudes import counted
 from ..numerics import share_rows
 from ..tensor_kinds import signed, with_plain_default
 from ..transforms import operation
-from .base import FORBIDDEN, Oracle
+from .base import FORBIDDEN, NEARLY_INFINITE, Oracle
 from .derivatives import unsqueeze_event
-from .indices import wants_indices
 
 MAX_RANK = 2**62
 """The largest number of structures that can be unranked: ranks are int64."""
@@ -115,7 +114,7 @@ class EnumerableOracle(Oracle):
 
     def _check_enumerable(self, call: str, event_shape: tuple[int, ...]) -> int:
         """The number of structures, or ValueError where ranks would not fit."""
-        self._check_sizes(call, event_shape)
+        self.check_event(call, event_shape)
         total = self.count(event_shape)
         if total > MAX_RANK:
             raise ValueError(f"`{call}` got a space of {counted(total)} structures; expected at most 2**62, choose smaller sizes")
@@ -146,17 +145,17 @@ class KBestOracle(Oracle):
         Raises:
             ValueError: k is not within ``1 .. count``.
         """
-        compact = wants_indices("kbest", as_indices)
-        parameters, inside = self._parameters("kbest", scores.detach() if isinstance(scores, Tensor) else scores, lengths)
+        given = scores.detach() if isinstance(scores, Tensor) else scores
+        parameters, inside = self._parameters("kbest", given, lengths, as_indices=as_indices)
         total, event = self.count(self._event(scores)), self._event(parameters)
         if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= total:
             raise ValueError(f"`kbest` got k={k}; expected 1 <= k <= {total}, the number of structures")
         items = share_rows(parameters, self.event_ndim).numel() // math.prod(event)
         self._check_memory(
-            f"`kbest` got k={k}", 8 * k * items * math.prod(self.index_shape(event) if compact else event), "choose a smaller k"
+            f"`kbest` got k={k}", 8 * k * items * math.prod(self.index_shape(event) if as_indices else event), "choose a smaller k"
         )
-        found = self._listed_best(parameters, k, compact).movedim(scores.ndim - self.event_ndim, 0)
-        return self._cut_indices(found, inside, event) if compact else self._cut(found, inside, scores.dtype)
+        found = self._listed_best(parameters, k, as_indices).movedim(scores.ndim - self.event_ndim, 0)
+        return self._cut_indices(found, inside, event) if as_indices else self._cut(found, inside, scores.dtype)
 
     def _listed_best(self, parameters: Tensor, k: int, as_indices: bool = False) -> Tensor:
         """``[*batch, k, *event]`` of natural parameters, or indices; in float64, whatever their dtype."""
@@ -175,7 +174,7 @@ class KBestOracle(Oracle):
             return structures
         rows = self._cleaned(rows)
         # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
-        if rows.is_cpu and rows.numel() and kernels.least(rows) > -math.inf:  # every structure is feasible
+        if kernels.reach(rows, NEARLY_INFINITE) == 0:  # every structure is feasible
             return self._kbest(rows, k).movedim(0, 1)
         listed = self._kbest(torch.where(rows > -math.inf, rows, FORBIDDEN), k)
         used = (listed != 0) & (rows == -math.inf)

@@ -16,20 +16,13 @@ import torch
 from torch import Tensor
 
 from ..kernels import Output
-from ..numerics import Total, share_rows
+from ..numerics import share_rows, total
 from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming
 from .calls import Calls
 
 NONE = -1
 """No index."""
-
-
-def wants_indices(call: str, as_indices: bool) -> bool:
-    """Whether structures are in compact form; ValueError for what is neither True nor False, of which most would be true."""
-    if as_indices is True or as_indices is False:
-        return as_indices
-    raise ValueError(f"`{call}` got as_indices={as_indices!r}; expected True or False")
 
 
 class IndexedStructures(Calls):
@@ -74,7 +67,7 @@ class IndexedStructures(Calls):
             raise ValueError(f"`indices` got structures of {got}; expected a torch.Tensor [..., *event] of 0/1")
         check_dense("indices", "structures", structures)
         event = tuple(structures.shape[structures.ndim - self.event_ndim :])
-        self._check_sizes("indices", event)
+        self.check_event("indices", event)
         self._check_countless("indices", event)
         if structures.is_cpu and structures.is_floating_point() and not bool((structures == structures.round()).all()):
             raise ValueError(
@@ -104,7 +97,7 @@ class IndexedStructures(Calls):
                     [0., 1., 0.]])
         """
         event = tuple(event_shape)
-        self._check_sizes("dense", event)
+        self.check_event("dense", event)
         self._check_indices("dense", indices, event)
         size, parts = math.prod(event), self._parts(indices.long(), event)
         at = torch.where(parts < 0, size, parts)
@@ -145,26 +138,16 @@ class IndexedStructures(Calls):
         parts = torch.arange(used.shape[-1], device=used.device).expand_as(place)
         return torch.full((*used.shape[:-1], most + 1), NONE, device=used.device).scatter_(-1, place, parts)[..., :most]
 
-    def _own_parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        """One part for each index, ``[..., p]``."""
-        return self._parts(indices, event_shape)[..., : math.prod(self.index_shape(event_shape))]
-
-    def _of_dense(self, structures: Tensor) -> Tensor:
-        """Indices of the results of kernels and references, which are 0 in ignored entries."""
-        event = tuple(structures.shape[structures.ndim - self.event_ndim :])
-        self._check_countless("as_indices", event)
-        return self._indices_of(structures != 0)
-
     def _cut_indices(self, indices: Tensor, inside: Tensor | None, event_shape: tuple[int, ...]) -> Tensor:
         """What lies inside ``[*batch, *event]``, -1 elsewhere, of indices ``[..., *batch, *index]`` of an event that may have grown."""
         if inside is None:
             return indices
         event = tuple(inside.shape[inside.ndim - self.event_ndim :])
-        own = self._own_parts(indices, event_shape)
+        own = self._parts(indices, event_shape)[..., : math.prod(self.index_shape(event_shape))]  # one part for each index
         moved, within = _in_event(own, event_shape, event)
         kept = within & looked_up(inside.flatten(inside.ndim - self.event_ndim), moved)
         if not self._indices_are_parts:
-            return torch.where(kept.reshape(indices.shape), indices, NONE)
+            return torch.where(kept.reshape((*kept.shape[:-1], *self.index_shape(event_shape))), indices, NONE)
         # Parts that are left come first, in their order.
         last = torch.iinfo(torch.int64).max
         parts = torch.where(kept, moved, last).sort(-1).values
@@ -172,19 +155,17 @@ class IndexedStructures(Calls):
         (most,) = self.index_shape(event)
         return torch.nn.functional.pad(parts, (0, most - parts.shape[-1]), value=NONE)[..., :most]
 
-    def _score_indices(self, call: str, indices: Tensor, parameters: Tensor, inside: Tensor | None, total: Total) -> Tensor:
-        """⟨η, z⟩ of natural parameters ``[*batch, *event]`` and indices ``[*batch, *index]``, which broadcast: sums of looked-up parts."""
+    def _score_indices(
+        self, call: str, indices: Tensor, given: tuple[Tensor, Tensor | None], finite: bool, offsets: Tensor | None = None
+    ) -> Tensor:
+        """`Oracle._score` of indices ``[*batch, *index]``: sums of looked-up parts."""
+        parameters, inside = given
         natural = self._cut(self._cleaned(parameters), inside, parameters.dtype)
-        event = tuple(natural.shape[natural.ndim - self.event_ndim :])
+        event, batch = self._event(natural), natural.shape[: natural.ndim - self.event_ndim]
         self._check_indices(call, indices, event)
-        check_batches(call, "indices", indices, self.index_ndim, natural.shape[: natural.ndim - self.event_ndim])
-        indices = indices.long()
-        if inside is not None:
-            own = self._own_parts(indices, event)
-            kept = (own >= 0) & looked_up(inside.flatten(inside.ndim - self.event_ndim), own)
-            indices = torch.where(kept.reshape((*kept.shape[:-1], *self.index_shape(event))), indices, NONE)
-        parts = self._parts(indices, event)
-        return total(torch.where(parts < 0, 0, looked_up(natural.flatten(natural.ndim - self.event_ndim), parts)))
+        check_batches(call, "indices", indices, self.index_ndim, batch)
+        parts = self._parts(self._cut_indices(indices.long(), inside, event), event)
+        return total(torch.where(parts < 0, 0, looked_up(natural.flatten(len(batch)), parts)), offsets)
 
     def _check_indices(self, call: str, indices: Any, event_shape: tuple[int, ...]) -> None:
         if not isinstance(indices, Tensor) or indices.is_floating_point() or indices.dtype == torch.bool:
@@ -226,23 +207,19 @@ class IndexedStructures(Calls):
     ) -> Tensor:
         """The structures ``[*batch, *leading, *event]`` that an operation chooses, or their indices ``[*batch, *leading, *index]``.
 
-        Args:
-            operation: the name of kernels for structures; those for indices have ``_parts`` behind it.
-            parameters: natural parameters.
-            reference: structures [b, *leading, *event] of rows and others.
-            others: as in `_run`.
-            output: the leading dimensions, and the dtype of structures.
-            as_indices: which of both.
+        Of rows and others, as in `_run`, the reference gives structures [b, *leading, *event]. The output says the leading dimensions, and
+        the dtype of structures. Kernels for indices have the name of the operation with ``_parts`` behind it.
         """
-        event, (leading, dtype) = self._event(parameters), output
+        event, (leading, dtype) = tuple(parameters.shape)[parameters.ndim - self.event_ndim :], output
         if not as_indices:
             dense = (*leading, *event), dtype
             return self._run(operation, parameters, (dense,), lambda *rows: (reference(*rows),), *others)[0]
 
         def numbered(*given: Tensor) -> tuple[Tensor]:
-            """By whatever computes dense structures."""
+            """By whatever computes dense structures, which are 0 in ignored entries."""
             structures = self._chosen(operation, given[0], reference, *given[1:], output=output)
-            return (self._parts(self._of_dense(structures), event)[..., : self._written_parts(event)] + 1,)
+            self._check_countless("as_indices", event)
+            return (self._parts(self._indices_of(structures != 0), event)[..., : self._written_parts(event)] + 1,)
 
         # Kernels write 1 + part, and leave 0 where there is none.
         written = (*leading, self._written_parts(event)), torch.int64

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch._C._functorch import unwrap_if_dead
 
-from ..kernels import Output
-from ..numerics import Total, share_rows
+from .. import kernels
+from ..numerics import share_rows
 from ..transforms import operation
-from .base import LARGEST, Oracle, at_least_single, inner
+from .base import Oracle, at_least_single, grown, inner
+from .calls import LARGEST, are_large
 from .derivatives import (
-    both_of,
+    LAW,
+    LOG_PARTITION,
     differentiated,
     exchanged_for,
-    log_partition_of,
-    marginals_of,
+    law,
     reference_covariance_product,
-    reference_marginals,
     unsqueeze_event,
 )
-from .indices import wants_indices
-
-LOG_PARTITION: Output = (), torch.float64
-"""Shape and dtype of a log-partition: one float64 number for a row, because differences are taken."""
 
 
 class ExactLaw(Protocol):
@@ -96,8 +93,7 @@ class MarginalOracle(Oracle):
 
         Its gradient is `marginals` where η is θ; of a policy that is normalised locally it is constantly 0, and so is its gradient.
         """
-        parameters, _ = self._parameters("log_partition", scores, lengths, sums=True)
-        return self._log_partition_of(parameters).to(scores.dtype)
+        return self._law_of(self._parameters("log_partition", scores, lengths, sums=True)[0], "A").to(scores.dtype)
 
     @final
     @operation()
@@ -121,22 +117,19 @@ class MarginalOracle(Oracle):
             (tensor([1., 0., 0.]), tensor([-0.3715,  0.0487,  0.3228]))
         """
         if at is not None and not (isinstance(at, Tensor) and isinstance(scores, Tensor) and at.shape == scores.shape):
-            self._check_alike("marginals", scores, at=at)
+            self._check_alike("marginals", scores, "at", at)
             scores, at = torch.broadcast_tensors(scores, at)
         parameters, inside = self._parameters("marginals", scores, lengths, sums=True)
         if at is not None:
-            at = self._grown(at, parameters)
-        if parameters.requires_grad and torch.is_grad_enabled():
-            marginals = self._differentiable_marginals(parameters, at)
-        else:
-            marginals = self._compute_marginals(parameters)[0] if at is None else at
+            at = grown(at.detach().to(parameters.dtype), self._event(parameters))
+        marginals = self._law_of(parameters, "μ", at)
         return marginals if inside is None and marginals.dtype == scores.dtype else self._cut(marginals, inside, scores.dtype)
 
     @final
     @operation()
     def feasible(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Boolean ``[*batch]``: whether any structure has a score above ``-inf``."""
-        return self._log_partition_of(self._parameters("feasible", scores, lengths, sums=True)[0].detach()) > -math.inf
+        return self._law_of(self._parameters("feasible", scores, lengths, sums=True)[0].detach(), "A") > -math.inf
 
     @final
     @operation()
@@ -146,16 +139,17 @@ class MarginalOracle(Oracle):
         ``z`` and ``scores`` broadcast against each other, so that many samples may share one row of scores. With ``as_indices`` z is given
         in compact form, ``[*batch, *index]``: see `score`.
         """
-        single, inside = self._parameters("log_prob", scores, lengths, sums=True)
-        score, reach = self._score_indices if wants_indices("log_prob", as_indices) else self._score, self.reach(single)
-        log_partition = self._log_partition_of(single)
-        result = score("log_prob", z, single, inside, Total(reach == 0, log_partition))
-        if reach == 2 and (exact := self._exact(single.detach())):
-            large, law = exact
-            total = Total(offsets=law.offsets.reshape(*large.shape, -1))
-            value = score("log_prob", z.detach(), single.detach().double(), inside, total)
+        parameters, inside = self._parameters("log_prob", scores, lengths, sums=True, as_indices=as_indices)
+        score, reach = self._score_indices if as_indices else self._score, kernels.reach(parameters, LARGEST)
+        log_partition = self._law_of(parameters, "A")
+        infeasible = log_partition == -math.inf
+        result = (score("log_prob", z, (parameters, inside), reach == 0) - log_partition).masked_fill(infeasible, -math.inf)
+        result.detach().clamp_(max=0)  # What rounding leaves above it, under the same derivative.
+        if reach == 2 and (exact := self._exact(parameters.detach())):
+            large, offsets = exact[0], exact[1].offsets.reshape(*exact[0].shape, -1)
+            value = score("log_prob", z.detach(), (parameters.detach().double(), inside), False, offsets)
             # Of an infeasible item the exact sums are NaN.
-            result = torch.where(large & (log_partition > -math.inf), exchanged_for(value, result), result)
+            result = torch.where(large & ~infeasible, exchanged_for(value, result), result)
         return result.to(scores.dtype)
 
     @final
@@ -164,7 +158,7 @@ class MarginalOracle(Oracle):
         """``H = A − ⟨η, μ⟩`` in nats: ``[*batch]``, differentiable; 0 for an infeasible item."""
         double = self._parameters("entropy", scores, lengths, sums=True)[0].double()
         marginals, log_partition = self._both_of(double)
-        reach = self.reach(double)
+        reach = kernels.reach(double, LARGEST)
         entropy = log_partition - self._mean_score(marginals, double, reach)
         if reach == 2 and (exact := self._exact(double)):
             entropy = torch.where(exact[0], exact[1].entropy().reshape(exact[0].shape), entropy)
@@ -179,10 +173,10 @@ class MarginalOracle(Oracle):
 
         ``inf`` where the other law forbids what this one allows; 0 for an item that is infeasible under ``scores``.
         """
-        self._check_alike("kl", scores, other=other)
+        self._check_alike("kl", scores, "other", other)
         here, there = (self._parameters("kl", theta, lengths, sums=True)[0].double() for theta in (scores, other))
         marginals, log_partition = self._both_of(here)
-        divergence, reach = self._log_partition_of(there) - log_partition, max(self.reach(here), self.reach(there))
+        divergence, reach = self._law_of(there, "A") - log_partition, max(kernels.reach(each, LARGEST) for each in (here, there))
         if reach == 0:
             divergence = divergence + self._mean_score(marginals, here - there, 0)
         else:
@@ -214,20 +208,32 @@ class MarginalOracle(Oracle):
             given = torch.broadcast_tensors(*given)
         rows = [self._cleaned(each).double() for each in given]
         large = torch.stack([((each.abs() > LARGEST) & (each > -math.inf)).flatten(-self.event_ndim).any(-1) for each in rows]).any(0)
-        law = self._law(self._rows(rows[0])) if bool(large.any()) else None
-        return None if law is None else (large, law)
+        exact = self._law(rows[0].reshape(-1, *self._event(rows[0]))) if bool(large.any()) else None
+        return None if exact is None else (large, exact)
 
-    def _log_partition_of(self, valid: Tensor) -> Tensor:
-        return log_partition_of(valid, self) if differentiated(valid) else self._compute_log_partition(valid)
+    def _law_of(self, parameters: Tensor, wanted: Literal["A", "μ"], at: Tensor | None = None) -> Tensor:
+        """A, or μ or the structure in its place, differentiable where a gradient may be asked for."""
+        if parameters.requires_grad and torch.is_grad_enabled():
+            result: Tensor = law(unwrap_if_dead(parameters), self, wanted, at)
+            return result
+        if at is not None:
+            return at
+        if wanted == "μ":
+            return self._run("marginals", parameters, LAW, self._exact_marginals)[0]
+        return self._run("log_partition", parameters, (LOG_PARTITION,), lambda rows: (self._reference_log_partition(rows),))[0]
 
-    def _differentiable_marginals(self, parameters: Tensor, at: Tensor | None) -> Tensor:
-        """Marginals, or the structure in their place, with the derivative of marginals."""
-        return marginals_of(parameters, self, at)
+    def _both_of(self, parameters: Tensor) -> Sequence[Tensor]:
+        """Marginals and log-partition, differentiable where a gradient may be asked for."""
+        found: Sequence[Tensor] = (
+            law(unwrap_if_dead(parameters), self, "both", None)
+            if differentiated(parameters)
+            else self._run("marginals", parameters, LAW, self._exact_marginals)
+        )
+        return found
 
-    def _check_alike(self, call: str, scores: Tensor, **named: Tensor) -> None:
-        """ValueError where what is named is no tensor of events of the same size, in a batch that broadcasts against that of the scores."""
+    def _check_alike(self, call: str, scores: Tensor, name: str, given: Any) -> None:
+        """ValueError where what is given is no tensor of events of the same size, in a batch that broadcasts against that of the scores."""
         self.check_scores(call, scores)
-        ((name, given),) = named.items()
         if not isinstance(given, Tensor):
             raise ValueError(
                 f"`{call}` got {name} of type {type(given).__name__}; expected a tensor like the scores, of shape {tuple(scores.shape)}"
@@ -240,34 +246,13 @@ class MarginalOracle(Oracle):
             f"`{call}` got {name} of shape {tuple(given.shape)} for scores of shape {tuple(scores.shape)}; expected one like them"
         )
 
-    def _grown(self, structure: Tensor, valid: Tensor) -> Tensor:
-        """A structure in the dtype of valid scores, with 0 in the entries that completed padding has besides."""
-        structure = structure.detach().to(valid.dtype)
-        missing = [valid.shape[dim] - structure.shape[dim] for dim in range(-1, -1 - self.event_ndim, -1)]
-        return pad(structure, [side for size in missing for side in (0, size)]) if any(missing) else structure
-
-    def _both_of(self, valid: Tensor) -> tuple[Tensor, Tensor]:
-        return both_of(valid, self) if differentiated(valid) else self._compute_marginals(valid)
-
     # What `derivatives` differentiates: kernels where they apply, the reference elsewhere and for rows whose range a kernel cannot certify.
-
-    def _compute_log_partition(self, parameters: Tensor) -> Tensor:
-        """[*batch]."""
-        return self._run("log_partition", parameters, (LOG_PARTITION,), lambda rows: (self._reference_log_partition(rows),))[0]
-
-    def _compute_marginals(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
-        """Marginals and log-partitions."""
-        outputs = (parameters.shape[parameters.ndim - self.event_ndim :], None), LOG_PARTITION
-        marginals, log_partition = self._run("marginals", parameters, outputs, self._exact_marginals)
-        return marginals, log_partition
 
     def _compute_covariance_product(self, parameters: Tensor, direction: Tensor) -> Tensor:
         """``Cov(z) v`` for directions v like the parameters."""
-        output = parameters.shape[parameters.ndim - self.event_ndim :], None
         along = direction.detach().resolve_neg().to(parameters.dtype)  # NumPy does not know torch's negative views
-        return self._run("covariance_product", parameters, (output,), lambda *given: (self._reference_covariance_product(*given),), along)[
-            0
-        ]
+        reference = self._reference_covariance_product
+        return self._run("covariance_product", parameters, (None,), lambda *given: (reference(*given),), along)[0]
 
     def _reference_log_partition(self, scores: Tensor) -> Tensor:
         rows = at_least_single(self._cleaned(scores)).reshape(-1, *self._event(scores))
@@ -276,12 +261,17 @@ class MarginalOracle(Oracle):
     def _exact_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Marginals and log-partitions of rows in torch, right at any scale."""
         marginals, log_partition = self._reference_marginals(rows)
-        if self.reach(rows) == 2 and (exact := self._exact(rows.detach())):
+        if are_large(rows) and (exact := self._exact(rows.detach())):
             marginals = torch.where(unsqueeze_event(exact[0], self.event_ndim), exact[1].marginals, marginals)
         return marginals, log_partition
 
     def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return reference_marginals(self._reference_log_partition, rows)
+        """By automatic differentiation."""
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = rows.detach().clone().requires_grad_()
+            value = self._reference_log_partition(leaf)
+            (marginals,) = torch.autograd.grad(value.sum(), leaf)
+        return marginals, value.detach()
 
     def _reference_covariance_product(self, rows: Tensor, along: Tensor) -> Tensor:
         return reference_covariance_product(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..active_set.solution import SparseSolution
 from .base import Oracle
-from .derivatives import unsqueeze_event
 
 O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle type
 
@@ -22,10 +19,7 @@ def of_lengths(oracle: O, lengths: Tensor) -> O:
     Padded scores serve as they are wherever structures are weighed against each other. What measures them (a projection), or counts their
     parts, must leave the padding out.
     """
-    twin: Any = object.__new__(_kind(type(oracle)))
-    twin.__dict__.update(oracle.__dict__, _lengths=lengths)
-    result: O = twin
-    return result
+    return oracle._keeping(_lengths=lengths)
 
 
 class Inside:
@@ -60,31 +54,3 @@ class Inside:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.function, name)
-
-
-@functools.cache
-def _kind(kind: type[Oracle]) -> type[Oracle]:
-    """A subclass whose operations that measure leave the padding out."""
-
-    def project(self: Any, scores: Tensor, *, lengths: Tensor | None = None, start: SparseSolution | None = None) -> SparseSolution:
-        sizes = _sizes(self, scores) if lengths is None else lengths
-        solution: SparseSolution = kind.project(self, scores, lengths=sizes, start=start)  # type: ignore[attr-defined]
-        return solution
-
-    def within(self: Any, parts: Tensor, scores: Tensor) -> Tensor:
-        inside: Tensor = self._inside_padded(self._event(scores), _sizes(self, scores))
-        return parts & inside
-
-    changed = {"parts_within": within} | ({"project": project} if hasattr(kind, "project") else {})
-    return type(kind.__name__, (kind,), changed)
-
-
-def _sizes(oracle: Any, scores: Tensor) -> Tensor:
-    """The lengths of the rows of scores ``[*batch, ..., *event]``."""
-    lengths: Tensor = oracle._lengths
-    each = lengths.ndim - (len(oracle.length_limits(oracle._event(scores))) > 1)
-    rows = scores.shape[: scores.ndim - oracle.event_ndim]
-    samples = unsqueeze_event(lengths.movedim(-1, 0) if each < lengths.ndim else lengths, len(rows) - each)
-    if each < lengths.ndim:
-        return samples.expand(-1, *rows).movedim(0, -1)
-    return samples.expand(rows)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..numerics import log_sum_exp, sparse_max
-from ..random_streams import check_generator, standard_gumbel
+from ..random_streams import standard_gumbel
 from ..transforms import operation
 from .marginals import MarginalOracle
 
@@ -99,7 +99,6 @@ class RelaxedOracle(MarginalOracle):
             generator: the only source of randomness.
             lengths: int [*batch], how much of the event an item uses.
         """
-        check_generator("relaxed_sample", generator)
         if not temperature > 0:
             raise ValueError(f"`relaxed_sample` got temperature={temperature}; expected a positive number")
         parameters, inside = self._parameters("relaxed_sample", scores, lengths)

@@ -1,25 +1,27 @@
-"""Exact samples."""
+"""Exact samples, and the kinds of oracles that estimators for special structures name as what they need."""
 
 from __future__ import annotations
 
 import abc
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
 from ..numerics import share_rows
-from ..random_streams import check_generator, inner_uniform, random_uniform
+from ..random_streams import inner_uniform, random_uniform
 from ..transforms import operation, transforming, uncompiled
-from .base import LARGEST
-from .indices import wants_indices
+from .calls import LARGEST, are_large
 from .marginals import MarginalOracle
 
 
 class SamplingOracle(MarginalOracle):
     """An oracle that draws exact samples of its Gibbs distribution."""
+
+    _draws_from_the_last: ClassVar[bool] = False
+    """Whether samples are built from the last place, which then takes the last uniform, and the first place the first one."""
 
     @abc.abstractmethod
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
@@ -54,46 +56,81 @@ class SamplingOracle(MarginalOracle):
             tensor([[1, 0, 0],
                     [1, 0, 0]])
         """
-        check_generator("sample", generator)
-        compact = wants_indices("sample", as_indices)
         if num_samples is not None and (not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples < 1):
             raise ValueError(f"`sample` got num_samples={num_samples}; expected at least 1, or None for one sample without that dimension")
-        parameters, inside = self._parameters("sample", scores, lengths, sums=True)
-        parameters, event = parameters.detach(), self._event(parameters)
-        batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
-        leading = 1 if num_samples is None else num_samples
-        uniforms = random_uniform(batch, (leading, self._noise_size(event)), generator=generator, device=scores.device)
+        parameters, inside = self._parameters("sample", scores, lengths, sums=True, as_indices=as_indices)
+        parameters, dims = parameters.detach(), scores.ndim - self.event_ndim
+        batch, event = tuple(scores.shape)[:dims], tuple(parameters.shape)[dims:]
+        noise = (num_samples or 1, self._noise_size(event))
+        uniforms = random_uniform(batch, noise, generator=generator, device=scores.device)
         if len(batch) == 1 and (batch[0] == 1 or parameters.stride(0) != 0):
-            structures = self._draw(parameters, uniforms, compact).transpose(0, 1)
+            structures = self._draw(parameters, uniforms, as_indices).transpose(0, 1)
         else:
-            structures = self._draw_shared(parameters, uniforms, compact)
+            # Expanded dimensions join the samples, so that tables are built once per distinct row.
+            expanded = [dim for dim, size in enumerate(batch) if size > 1 and parameters.stride(dim) == 0]
+            order = [*(dim for dim in range(dims) if dim not in expanded), dims, *expanded]
+            rows, shuffled = share_rows(parameters, self.event_ndim).reshape(-1, *event), uniforms.permute(*order, dims + 1)
+            repeats = shuffled.shape[dims - len(expanded) : -1].numel()
+            drawn = self._draw(rows, shuffled.reshape(len(rows), repeats, noise[1]), as_indices)
+            drawn = drawn.reshape(*shuffled.shape[:-1], *drawn.shape[2:])
+            structures = drawn.permute(*(order.index(dim) for dim in [dims, *range(dims)]), *range(dims + 1, drawn.ndim))
         structures = structures[0] if num_samples is None else structures
-        return self._cut_indices(structures, inside, event) if compact else self._cut(structures, inside, scores.dtype)
-
-    def _draw_shared(self, parameters: Tensor, uniforms: Tensor, as_indices: bool) -> Tensor:
-        """Structures ``[s, *batch, *event]``, or their indices, by uniforms ``[*batch, s, noise]``.
-
-        Expanded dimensions join the samples, so that tables are built once per distinct row.
-        """
-        event = self._event(parameters)
-        batch = parameters.shape[: parameters.ndim - self.event_ndim]
-        expanded = [dim for dim, size in enumerate(batch) if size > 1 and parameters.stride(dim) == 0]
-        distinct = [dim for dim in range(len(batch)) if dim not in expanded]
-        order = [*distinct, len(batch), *expanded]
-        rows = share_rows(parameters, self.event_ndim).reshape(-1, *event)
-        shuffled = uniforms.permute(*order, len(batch) + 1)
-        repeats = math.prod(shuffled.shape[len(distinct) : -1])
-        drawn = self._draw(rows, shuffled.reshape(rows.shape[0], repeats, shuffled.shape[-1]), as_indices)
-        drawn = drawn.reshape(*shuffled.shape[:-1], *drawn.shape[2:])
-        back = [order.index(dim) for dim in [len(batch), *range(len(batch))]]
-        return drawn.permute(*back, *range(len(back), drawn.ndim))
+        if inside is None and (as_indices or structures.dtype == scores.dtype):
+            return structures
+        return self._cut_indices(structures, inside, event) if as_indices else self._cut(structures, inside, scores.dtype)
 
     def _draw(self, rows: Tensor, uniforms: Tensor, as_indices: bool = False) -> Tensor:
         """Structures [b, s, *event], or indices, of natural parameters [b, *event] and uniforms [b, s, noise]."""
+        uniforms = uniforms.flip(-1) if self._draws_from_the_last else uniforms
         return self._chosen("sample", rows, self._reference_draw, uniforms, output=((uniforms.shape[1],), None), as_indices=as_indices)
 
     def _reference_draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         return self._sample(self._cleaned(rows), uniforms.transpose(0, 1)).transpose(0, 1)
+
+
+class FactorisedOracle(SamplingOracle):
+    """One or more independent categories: along the last event dimension, every structure uses exactly one part.
+
+    The Gibbs law is the product of the softmax along that dimension, so that a Gumbel race, a conditional law or an antithetic pair has a
+    closed form. A category of two parts is a bit.
+
+    Example:
+        >>> from structgrad.oracles import Categorical, Subset
+        >>> isinstance(Categorical(), FactorisedOracle), isinstance(Subset(1), FactorisedOracle)
+        (True, False)
+    """
+
+
+class SubsetOracle(SamplingOracle):
+    """Exactly ``k`` of n parts, any of them: event ``[n]``.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> isinstance(Subset(3), SubsetOracle), Subset(3).k
+        (True, 3)
+    """
+
+    k: int
+
+
+class PolicyOracle(SamplingOracle):
+    """Structures that are built by a sequence of decisions: every part is an action at a state, the last event dimension the choice there.
+
+    A structure passes a state at most once, and uses exactly one action at each state that it passes.
+
+    Example:
+        >>> from structgrad.oracles import ShiftReduce
+        >>> ShiftReduce("local").steps((4, 4, 2))[2, 2]  # after two shifts, with a stack of two: the third decision
+        tensor([2, 2])
+    """
+
+    @abc.abstractmethod
+    def step_log_probs(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """Log-probability of each action at its state, ``[*batch, *event]``; ``-inf`` where impossible; differentiable."""
+
+    @abc.abstractmethod
+    def steps(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        """Int64 ``[*event]``: how many decisions come before the state of each part; -1 for an ignored entry."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +187,6 @@ class DistinctSamplingOracle(SamplingOracle):
         References:
             Kool, van Hoof & Welling 2019, "Stochastic beams and where to find them".
         """
-        check_generator("sample_distinct", generator)
         if not isinstance(k, int) or isinstance(k, bool) or k < 1:
             raise ValueError(f"`sample_distinct` got k={k!r}; expected an integer >= 1, how many structures to draw")
         if transforming():
@@ -169,7 +205,7 @@ class DistinctSamplingOracle(SamplingOracle):
         drawn = self._sample_distinct(self._cleaned(rows), items, k, uniforms.reshape(len(items), uniforms.shape[-1]))
         structures = self._cut(drawn.structures.reshape(k, *batch, *event), inside, scores.dtype)
         log_probs, log_rest = drawn.log_probs.reshape(*batch, k), drawn.log_rest.reshape(batch)
-        if self.reach(rows) == 2:  # Walks add up log-weights, which lose digits.
+        if are_large(rows):  # Walks add up log-weights, which lose digits.
             cleaned = self._cleaned(rows)
             large = ((cleaned.abs() > LARGEST) & (cleaned > -math.inf)).flatten(1).any(1)[items].reshape(batch)
             raw = self._parameters("sample_distinct", scores, lengths, raw=True)[0]  # a policy in float32 is rounded already

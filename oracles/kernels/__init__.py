@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C._functorch import maybe_current_level
 
+from ..numerics import share_rows
 from . import switch
 
 GRAIN = 400_000
@@ -133,28 +135,26 @@ class Kernel(NamedTuple):
     operations: int
     complete: bool = False  # computes every row, and has no certificates to write
 
-    def drawing(self, uniforms: Tensor) -> Kernel:
-        """The same for uniforms [b, s, n] of s samples of each row, whose walks are work too."""
-        _, samples, noise = uniforms.shape
-        return self._replace(operations=self.operations + UNIFORM * samples * noise)
-
     def __call__(self, *tensors: Tensor) -> None:
         launch(self.function, [tensor.detach().numpy() for tensor in tensors], self.options, self.operations)
 
-    def computed(self, inputs: tuple[Tensor, ...], outputs: Sequence[Output], reference: Reference) -> list[Tensor]:
-        """Results [b, ...] of inputs [b, ...] without gradients. Rows that the kernel refuses are computed by the reference, in float64."""
+    def computed(self, inputs: tuple[Tensor, ...], outputs: Sequence[Output], reference: Reference, *, uniforms: int = 0) -> list[Tensor]:
+        """Results [b, ...] of inputs [b, ...] without gradients. Rows that the kernel refuses are computed by the reference, in float64.
+
+        So many uniforms for each row are work too: the walks that take them.
+        """
         arrays, results = [given.contiguous().numpy() for given in inputs], []
-        rows = arrays[0].shape[0]
+        rows, operations = arrays[0].shape[0], self.operations + UNIFORM * uniforms
         for shape, dtype in outputs:
             array, result = _made((rows, *shape), dtype or inputs[0].dtype)
             arrays.append(array)
             results.append(result)
         if self.complete:
-            launch(self.function, arrays, self.options, self.operations)
+            launch(self.function, arrays, self.options, operations)
             return results
         certified = np.zeros(rows, np.bool_)
         arrays.append(certified)
-        launch(self.function, arrays, self.options, self.operations)
+        launch(self.function, arrays, self.options, operations)
         if b"\0" in certified.tobytes():  # a reduction takes longer than a kernel of one row
             refused = torch.from_numpy(np.flatnonzero(~certified))
             found = reference(*(given[refused].double() for given in inputs))
@@ -219,25 +219,18 @@ def converted(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.float() if dtype == torch.float32 else values.double()  # in two thirds of the time
 
 
-def least(values: Tensor) -> float:
-    """The minimum of a CPU tensor, NaN where there is one.
-
-    By NumPy, in one thread, as in `zeros`: OpenMP's threads, which torch would wake, go on spinning for a while where kernels want to run.
-    """
-    return float(np.minimum.reduce(values.numpy(), None)) if values.dtype in FLOATING else float(values.amin())
-
-
-def below_infinity(values: Tensor) -> bool:
-    """Whether every number of a CPU tensor is below +inf, and none is NaN."""
-    if values.dtype in FLOATING and switch.SERVING.get():
-        return bool(_bounds().below_infinity(values.contiguous().numpy().ravel()))
-    return bool((values < math.inf).all())
-
-
 def reach(values: Tensor, limit: float) -> int:
-    """0 if every number of a CPU tensor is of such a size at most, 1 if so except for -inf, 2 otherwise."""
+    """0 if no number exceeds a limit, 1 if some are -inf besides, 2 if some are larger, 3 if one is NaN or +inf.
+
+    Values are looked at on the CPU alone, where elsewhere it would synchronise, and under no transform: 1 where they are not.
+    """
+    if not values.is_cpu or maybe_current_level() is not None:
+        return 1
+    values = share_rows(values.detach(), 0) if 0 in values.stride() else values.detach()
     if values.dtype in FLOATING and switch.SERVING.get():
         return int(_bounds().reach(values.contiguous().numpy().ravel(), limit))
+    if not bool((values < math.inf).all()):
+        return 3
     forbidden = values == -math.inf
     return int(forbidden.any()) if bool((forbidden | (values.abs() <= limit)).all()) else 2
 

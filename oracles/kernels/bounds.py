@@ -10,18 +10,14 @@ from .compilation import compiled
 @compiled
 def reach(values, limit):
     """See `structgrad.oracles.kernels.reach`."""
-    inside, forbidden = True, False
+    # Most scores are of such a size: to find that alone takes a third of the time.
+    most, inside = values.dtype.type(limit), True
     for i in range(len(values)):
-        below = values[i] == -math.inf
-        forbidden |= below
-        inside &= below | (abs(values[i]) <= limit)
-    return int(forbidden) if inside else 2
-
-
-@compiled
-def below_infinity(values):
-    """Whether every number of a line is below +inf, and none is NaN: in a third of the time of `reach`."""
-    below = True
+        inside &= abs(values[i]) <= most
+    if inside:
+        return 0
+    number, small = True, True
     for i in range(len(values)):
-        below &= values[i] < math.inf
-    return below
+        number &= values[i] < math.inf
+        small &= (abs(values[i]) <= most) | (values[i] == -math.inf)
+    return 1 if small else 2 if number else 3

@@ -219,9 +219,10 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
         result: Tensor = _Policy.apply(at_least_single(scores), self)  # type: ignore[no-untyped-call]
         return result
 
-    def _log_partition_of(self, parameters: Tensor) -> Tensor:
-        """For ``"local"`` the log-probability of the first SHIFT, which has no alternative: exactly 0, and so is its gradient."""
-        return super()._log_partition_of(parameters) if self.normalization == "global" else parameters[..., 0, 0, 0]
+    def _law_of(self, parameters: Tensor, wanted: Literal["A", "μ"], at: Tensor | None = None) -> Tensor:
+        """For ``"local"`` A is the log-probability of the first SHIFT, which has no alternative: exactly 0, and so is its gradient."""
+        alone = wanted == "A" and self.normalization == "local"
+        return parameters[..., 0, 0, 0] if alone else super()._law_of(parameters, wanted, at)
 
     def _law(self, rows: Tensor) -> ExactLaw | None:
         """Log-probabilities of a policy are exact as they are."""

@@ -109,8 +109,8 @@ def test_the_range_suffices_at_ordinary_scores(case: OracleCase, monkeypatch: py
     left: list[int] = []
     computed = kernels.Kernel.computed
 
-    def watched(kernel: kernels.Kernel, inputs: Any, outputs: Any, reference: Any) -> Any:
-        return computed(kernel, inputs, outputs, lambda *rows: left.append(len(rows[0])) or reference(*rows))
+    def watched(kernel: kernels.Kernel, inputs: Any, outputs: Any, reference: Any, **given: int) -> Any:
+        return computed(kernel, inputs, outputs, lambda *rows: left.append(len(rows[0])) or reference(*rows), **given)
 
     monkeypatch.setattr(kernels.Kernel, "computed", watched)
     for regime in ORDINARY:
