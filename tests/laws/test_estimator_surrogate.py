@@ -104,13 +104,12 @@ def objective(name: str, case: OracleCase, kind: str, scores: Tensor) -> Tensor:
 
 @pairs_of(EXACT_FOR_ANOTHER_OBJECTIVE)
 def test_a_deterministic_estimate_is_the_derivative_of_its_objective(name: str, case: OracleCase) -> None:
-    for kind in ("linear", "quadratic", "smooth"):
-        for scale in (0.05, 1.0, 5.0):
-            scores = scale * numbers(*case.event, seed=3)
-            estimate = make_estimator(name).gradient(LOSSES[kind](case), case.oracle, scores, generator=seeded())
-            steps = 1e-5 * torch.eye(scores.numel(), dtype=scores.dtype).reshape(-1, *case.event)
-            difference = objective(name, case, kind, scores + steps) - objective(name, case, kind, scores - steps)
-            torch.testing.assert_close(estimate, (difference / 2e-5).reshape(case.event), rtol=1e-5, atol=1e-7)
+    for kind, scale in (("linear", 5.0), ("smooth", 1.0)):
+        scores = scale * numbers(*case.event, seed=3)
+        estimate = make_estimator(name).gradient(LOSSES[kind](case), case.oracle, scores, generator=seeded())
+        steps = 1e-5 * torch.eye(scores.numel(), dtype=scores.dtype).reshape(-1, *case.event)
+        difference = objective(name, case, kind, scores + steps) - objective(name, case, kind, scores - steps)
+        torch.testing.assert_close(estimate, (difference / 2e-5).reshape(case.event), rtol=1e-5, atol=1e-7)
     scores = numbers(4, *case.event)
     value = make_estimator(name).surrogate(LOSSES["smooth"](case), case.oracle, scores, generator=seeded())
     torch.testing.assert_close(value, objective(name, case, "smooth", scores), rtol=1e-12, atol=1e-12)

@@ -32,7 +32,7 @@ def layer_of(name: str, **options: Any) -> StructuredLayer:
     return StructuredLayer(oracle, estimator, event_shape=event, **options)
 
 
-def stream(layer: StructuredLayer, draws: int = 4) -> list[Tensor]:
+def stream(layer: StructuredLayer, draws: int = 2) -> list[Tensor]:
     """Scores after each of some steps of training, which depend on every number that is drawn."""
     oracle, event = first_space(layer.estimator)
     table, values = nn.Parameter(0.1 * numbers(20, *event)), []
