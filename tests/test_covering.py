@@ -1,9 +1,8 @@
-"""The drawn cases cover what they leave out, and the costs of tests are checked."""
+"""The drawn cases cover the cases that they leave out."""
 
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,45 +49,17 @@ def test_options_and_sizes_take_turns() -> None:
     assert len(drawn([{"name": str(name)} for name in names])) == len(names)
 
 
-@pytest.mark.parametrize(("first", "second", "third"), list(itertools.product(range(5), repeat=3)))
+@pytest.mark.parametrize(("first", "second", "third"), list(itertools.product(range(3), repeat=3)))
 def test_a_product(first: int, second: int, third: int, request: pytest.FixtureRequest) -> None:
     """Pytest collects a part by default, and the whole product in a sweep or if a case is named."""
     here = [item for item in request.session.items if item.name.startswith("test_a_product[")]
-    assert covering.RUN["whole"] or covering.FEW < len(here) < 80
+    assert covering.RUN["whole"] or len(here) < 27
     assert covering.RUN["whole"] or len(covering.sampled(range(100), 5)) == 5
-
-
-def spent(seconds: float, *, whole: bool = True, exit_status: int = 0) -> Any:
-    """The exit status of a session whose tests took some CPU seconds at the pace of the reference."""
-    source = pytest.Config.ArgsSource.TESTPATHS if whole else pytest.Config.ArgsSource.ARGS
-    config: Any = SimpleNamespace(args_source=source, option=SimpleNamespace(keyword="", markexpr="not sweep", costs=False))
-    bill, session = costs.Bill(config, None), SimpleNamespace(exitstatus=exit_status)
-    output = {"costs": ({"tests/test_a.py": seconds / 2, costs.COMPILING: 1e6}, [costs.REFERENCE])}
-    for _ in range(2):
-        bill.pytest_testnodedown(SimpleNamespace(workeroutput=output))
-    bill.pytest_sessionfinish(session)  # type: ignore[arg-type]
-    return session.exitstatus
-
-
-def test_a_run_of_all_tests_fails_where_they_outgrow_their_budget() -> None:
-    most = costs.SLACK * costs.BUDGET
-    assert spent(0.99 * most) == pytest.ExitCode.OK
-    assert spent(1.01 * most) == pytest.ExitCode.TESTS_FAILED
-    assert spent(1.01 * most, whole=False) == pytest.ExitCode.OK
-    assert spent(1.01 * most, exit_status=pytest.ExitCode.INTERRUPTED) == pytest.ExitCode.INTERRUPTED
-
-
-def test_a_slow_machine_has_the_same_budget() -> None:
-    bill = costs.Bill(SimpleNamespace(), None)  # type: ignore[arg-type]
-    bill.seconds.update({"tests/test_a.py": 80.0, costs.COMPILING: 30.0})
-    bill.paces = [4 * costs.REFERENCE]
-    assert bill.spent() == pytest.approx(20)
-    assert bill.table() == ["| file | CPU s |", "|---|---|", "| `tests/test_a.py` | 80.0 |", "| `compiling kernels` | 30.0 |"]
 
 
 def test_hooks_of_other_plugins_are_not_missed_where_these_are_missing() -> None:
     """A machine with a GPU may have pytest and no other plugin."""
-    hooks = [(owner, name) for owner in (covering, costs, costs.Costs, costs.Bill) for name in vars(owner) if name.startswith("pytest_")]
+    hooks = [(owner, name) for owner in (covering, costs, costs.Costs) for name in vars(owner) if name.startswith("pytest_")]
     foreign = {name: getattr(owner, name) for owner, name in hooks if not hasattr(hookspec, name)}
     assert set(foreign) == {"pytest_configure_node", "pytest_testnodedown", "pytest_xdist_auto_num_workers"}
     assert all(hook.pytest_impl["optionalhook"] for hook in foreign.values())
