@@ -107,12 +107,8 @@ class CoupledCategories(UnbiasedEstimator[FactorisedOracle]):
     balanced: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def _numbers(self, batch: tuple[int, ...], nodes: torch.Size, generator: torch.Generator, device: torch.device) -> Tensor:
-        """Random numbers of the samples, ``[..., *batch, *nodes]``."""
-
-    @abc.abstractmethod
-    def _bits(self, numbers: Tensor, logits: Tensor) -> Tensor:
-        """Whether each sample goes right at each node, ``[..., *batch, *categories, nodes]``."""
+    def _drawn(self, batch: tuple[int, ...], logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Random numbers of the samples, and whether each goes right at each node, ``[..., *batch, *categories, nodes]`` both."""
 
     @abc.abstractmethod
     def _estimate(self, choices: Choices, numbers: Tensor, bits: Tensor, losses: Tensor) -> Tensor:
@@ -121,8 +117,8 @@ class CoupledCategories(UnbiasedEstimator[FactorisedOracle]):
     def surrogate(self, loss: Loss, oracle: FactorisedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         batch = tuple(scores.shape[: scores.ndim - oracle.event_ndim])
         choices = Choices.of(log_probabilities(oracle, scores.detach()), self.balanced)
-        numbers = self._numbers(batch, choices.logits.shape[len(batch) :], generator, scores.device)
-        bits = self._bits(numbers, choices.logits).double()
+        numbers, bits = self._drawn(batch, choices.logits, generator)
+        bits = bits.double()
         losses = evaluate(loss, choices.structures(choices.passed(bits)[0]).to(scores.dtype), oracle.event_ndim)
         estimate = self._estimate(choices, numbers, bits, unsqueeze_event(losses.detach().double(), oracle.event_ndim))
         return with_estimate(losses.flatten(0, losses.ndim - len(batch) - 1).mean(0), oracle, scores, choices.structures(estimate))
@@ -141,12 +137,11 @@ class AntitheticChoices(CoupledCategories):
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=2 * self.num_pairs)
 
-    def _numbers(self, batch: tuple[int, ...], nodes: torch.Size, generator: torch.Generator, device: torch.device) -> Tensor:
-        return random_uniform(batch, (self.num_pairs, *nodes), generator=generator, device=device).movedim(len(batch), 0)
-
-    def _bits(self, numbers: Tensor, logits: Tensor) -> Tensor:
+    def _drawn(self, batch: tuple[int, ...], logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        shape = (self.num_pairs, *logits.shape[len(batch) :])
+        numbers = random_uniform(batch, shape, generator=generator, device=logits.device).movedim(len(batch), 0)
         # At the edges a choice of probability 0 is never made: uniforms may be 0, and are never 1.
-        return torch.stack([numbers >= (-logits).sigmoid(), numbers < logits.sigmoid()])
+        return numbers, torch.stack([numbers >= (-logits).sigmoid(), numbers < logits.sigmoid()])
 
     def _estimate(self, choices: Choices, numbers: Tensor, bits: Tensor, losses: Tensor) -> Tensor:
         weights = self._weights(choices, numbers, bits)
@@ -263,14 +258,11 @@ class CARMS(CoupledCategories, name="carms", references=("dimitriev2021carms", "
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.num_samples)
 
-    def _numbers(self, batch: tuple[int, ...], nodes: torch.Size, generator: torch.Generator, device: torch.device) -> Tensor:
-        uniforms = inner_uniform(batch, (self.num_samples, *nodes), generator=generator, device=device)
+    def _drawn(self, batch: tuple[int, ...], logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        uniforms = inner_uniform(batch, (self.num_samples, *logits.shape[len(batch) :]), generator=generator, device=logits.device)
         exponentials = -uniforms.movedim(len(batch), 0).log()
-        copula: Tensor = (1 - exponentials / exponentials.sum(0)).pow(self.num_samples - 1)
-        return copula
-
-    def _bits(self, numbers: Tensor, logits: Tensor) -> Tensor:
-        return numbers < logits.sigmoid()
+        copula = (1 - exponentials / exponentials.sum(0)).pow(self.num_samples - 1)
+        return copula, copula < logits.sigmoid()
 
     def _estimate(self, choices: Choices, numbers: Tensor, bits: Tensor, losses: Tensor) -> Tensor:
         parts, count = choices.passed(bits)[0], self.num_samples
