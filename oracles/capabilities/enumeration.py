@@ -150,19 +150,14 @@ class KBestOracle(Oracle):
         total, event = self.count(self._event(scores)), self._event(parameters)
         if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= total:
             raise ValueError(f"`kbest` got k={k}; expected 1 <= k <= {total}, the number of structures")
-        items = share_rows(parameters, self.event_ndim).numel() // math.prod(event)
-        self._check_memory(
-            f"`kbest` got k={k}", 8 * k * items * math.prod(self.index_shape(event) if as_indices else event), "choose a smaller k"
-        )
-        found = self._listed_best(parameters, k, as_indices).movedim(scores.ndim - self.event_ndim, 0)
+        shared, dims = share_rows(parameters, self.event_ndim), scores.ndim - self.event_ndim
+        size = 8 * k * shared.shape[:dims].numel() * math.prod(self.index_shape(event) if as_indices else event)
+        self._check_memory(f"`kbest` got k={k}", size, "choose a smaller k")
+        # In float64, whatever the dtype.
+        double, output = kernels.converted(shared, torch.float64), ((k,), parameters.dtype)
+        listed = self._chosen("kbest", double, lambda rows: self._reference_kbest(rows, k), output=output, as_indices=as_indices)
+        found = listed.expand(*parameters.shape[:dims], *listed.shape[dims:]).movedim(dims, 0)
         return self._cut_indices(found, inside, event) if as_indices else self._cut(found, inside, scores.dtype)
-
-    def _listed_best(self, parameters: Tensor, k: int, as_indices: bool = False) -> Tensor:
-        """``[*batch, k, *event]`` of natural parameters, or indices; in float64, whatever their dtype."""
-        shared = kernels.converted(share_rows(parameters, self.event_ndim), torch.float64)
-        output = (k,), parameters.dtype
-        listed = self._chosen("kbest", shared, lambda rows: self._reference_kbest(rows, k), output=output, as_indices=as_indices)
-        return listed.expand(*parameters.shape[: parameters.ndim - self.event_ndim], *listed.shape[parameters.ndim - self.event_ndim :])
 
     def _reference_kbest(self, rows: Tensor, k: int) -> Tensor:
         """[b, k, *event] of float64 parameters [b, *event]."""
