@@ -2,6 +2,6 @@
 
 from .examples import Examples
 from .hypergraph import DEAD, UNIT, Builder, Derivations, Level, walked
-from .oracle import DerivedOracle, StatedOracle
+from .oracle import DerivedOracle
 
-__all__ = ["DEAD", "UNIT", "Builder", "Derivations", "DerivedOracle", "Examples", "Level", "StatedOracle", "walked"]
+__all__ = ["DEAD", "UNIT", "Builder", "Derivations", "DerivedOracle", "Examples", "Level", "walked"]

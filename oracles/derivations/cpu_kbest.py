@@ -5,7 +5,7 @@ a time: each edge offers the best of what it leads to and has not given yet, and
 an edge and the entries of the two nodes that it leads to; entry v is the best of node v, and the others come after them, as they are found.
 So the k best take, after the maxima, time in proportion to k times the nodes of a derivation, and not to k times the edges.
 
-Lists are those of `algorithms.kbest` to the last bit: an offer is what the scores of both entries and of the part add up to, in that order,
+Lists have a fixed order, to the last bit: an offer is what the scores of both entries and of the part add up to, in that order,
 and of equal ones the first is taken by edge, then by the place of the first entry in its list, then by that of the second. What follows an
 offer is never better and comes later in that order, so that the best offer is the next of all.
 
@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..kernels.compilation import compiled, inner, uncounted
-from ..kernels.parts import ascend, mark, number
-from .cpu import Array, maximise, scores_and_nodes, size_of
-from .packing import STEPS, Numbers, Packed
+from ..kernels.compilation import compiled, inlined, inner, uncounted
+from .cpu_maxima import maximise, scores_and_nodes
+from .cpu_rows import size_of, write
+from .packing import STEPS, Array, Numbers, Packed
 
 FORBIDDEN = -1e100
 """Score of a forbidden part, as `capabilities.base.FORBIDDEN`: what takes one comes last."""
@@ -73,12 +73,7 @@ def kbest(lanes: int, doubles, singles, out_doubles, out_singles, numbers, *tabl
             for part in range(len(own)):
                 own[part] = scores[part * lanes + lane]
             _begin(space, best, lanes, lane)
-            if numbers.shape[0] > 0:
-                _list(packed, space, own, numbers[start + lane], True)
-            elif structures.singles.shape[0] > 0:
-                _list(packed, space, own, structures.singles[start + lane], False)
-            else:
-                _list(packed, space, own, structures.doubles[start + lane], False)
+            _list(packed, space, own, k, structures, numbers, start + lane)
 
 
 @inner
@@ -107,21 +102,17 @@ def _begin(space, best, lanes, lane):
     space.counters[0], space.counters[1] = nodes, 0
 
 
-@uncounted
-def _list(packed, space, scores, structures, numbered):
-    """Write the structures of one item: [k, d], or [k, p] by their parts. Where one takes a forbidden part, all after it do."""
+@inlined
+def _list(packed, space, scores, k, structures, numbers, row):
+    """Write the structures of one item. Where one takes a forbidden part, all after it do."""
     entry = len(space.last) - 1
-    for rank in range(len(structures)):
+    for rank in range(k):
         if rank > 0:
             entry = _next(packed, space, scores, entry)
         taken = _take_parts(packed, space, scores, entry) if entry >= 0 else FORBIDDING
         if taken == FORBIDDING:
             return
-        if numbered:
-            ascend(space.taken, taken)
-            number(space.taken, taken, structures[rank])
-        else:
-            mark(space.taken, taken, structures[rank])
+        write(space.taken, taken, structures, numbers, row, rank)
 
 
 @uncounted

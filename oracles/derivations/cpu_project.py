@@ -10,7 +10,8 @@ from numba import uint64
 from ..active_set import cpu as active_set
 from ..active_set.cpu_factor import SLOTS
 from ..kernels.compilation import compiled, uncounted
-from .cpu import follow, maximise, scores_and_nodes, vectors_of
+from .cpu_maxima import follow, maximise, scores_and_nodes
+from .cpu_rows import vectors_of
 from .packing import ENTRIES, PLACES, STEPS, WAITING, WIDTH, Numbers
 
 

@@ -70,9 +70,9 @@ class EdgeLaw:
     def edges(self) -> tuple[list[Tensor], Tensor]:
         """The probability ``[b, h, e]`` of each edge of every level, and ``[b, *event]`` of each part."""
         sums, found = algorithms.Sums(self.tables, self.rows), []
-        for place in reversed(range(len(self.logs))):
-            found.append(sums.above(place).unsqueeze(2) * self.logs[place].exp())
-            sums.put(place, found[-1])
+        for level, logs in zip(reversed(self.tables.levels), reversed(self.logs), strict=True):
+            found.append(sums.above(level).unsqueeze(2) * logs.exp())
+            sums.put(level, found[-1])
         return found[::-1], self.restored(sums.by_part())
 
     @property

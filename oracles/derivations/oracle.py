@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import math
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -12,13 +11,12 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, Oracle, ProjectionOracle, RelaxedOracle
+from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, ProjectionOracle, RelaxedOracle
 from ..capabilities.marginals import ExactLaw
 from ..capabilities.relaxation import Maximum
-from ..kernels.switch import SERVING
 from ..numerics import in_double
 from ..transforms import uncompiled
-from . import algorithms, executor, without_replacement
+from . import algorithms, executor
 from .examples import Examples
 from .hypergraph import Derivations
 from .law import EdgeLaw
@@ -26,31 +24,11 @@ from .packing import STEPS, Packed, Ranking, pack, ranking
 from .tables import Tables, tables_of
 
 
-class StatedOracle(Oracle):
-    """An oracle that states how its structures are derived.
-
-    On the CPU the one compiled executor serves what `executor.OPERATIONS` names, where the structure has no kernel of its own for that.
-
-    Derivations fix the order of ties and the use of uniforms, in torch and on other devices too: ties go to the edge that comes first, and
-    a sample takes one uniform for each node of its derivation, in preorder, but for one that is made of nothing in one way.
-    """
-
-    @abc.abstractmethod
-    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
-        """The hypergraph whose parts are the entries of an event, in row-major order."""
-
-    def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
-        own = super()._select(operation, rows)
-        if own is not None or operation not in executor.OPERATIONS:
-            return own
-        if operation == "project" and _may_be_empty(self, tuple(rows.shape[1:])):
-            return None  # the compiled active set takes a structure without parts for none
-        packed = _packed(self, tuple(rows.shape[1:]))
-        return None if packed is None else executor.kernel(packed, operation, len(rows))
-
-
-class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """An oracle that states how its structures are derived, and has every operation by that.
+
+    On the CPU the one compiled executor computes `executor.OPERATIONS`, where the structure has no kernel of its own for that. The k best,
+    structures of ranks and samples without replacement are computed by it on the CPU for every device.
 
     A subclass is a frozen dataclass of options with ``name``, and states
 
@@ -117,6 +95,10 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
         if cls.size_names:
             cls.examples = cls.examples.filled(cls.size_names)
 
+    @abc.abstractmethod
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        """The hypergraph whose parts are the entries of an event, in row-major order."""
+
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
         if not cls.axes:
@@ -137,8 +119,7 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
             raise ValueError(f"`{call}` got event shape {event_shape}; expected {expected}")
 
     def count(self, event_shape: tuple[int, ...]) -> int:
-        tables = self._tables(event_shape)
-        return int(tables.counts[tables.root])
+        return _count(self, tuple(event_shape))
 
     def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
         return self._tables(event_shape, device).read.reshape(event_shape).clone()
@@ -154,6 +135,17 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
         event = self._event(scores)
         completion = torch.zeros_like(scores).masked_fill(~self._completion(event, lengths), -math.inf)
         return torch.where(self._inside(event, lengths), scores, completion)
+
+    def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
+        return super()._select(operation, rows) or self._executed(operation, rows)
+
+    def _executed(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
+        """An operation on rows of this shape by the executor, where it has that."""
+        if operation.removesuffix("_parts") not in executor.OPERATIONS:
+            return None
+        if operation == "project" and _may_be_empty(self, tuple(rows.shape[1:])):
+            return None  # the compiled active set takes a structure without parts for none
+        return executor.kernel(_packed(self, tuple(rows.shape[1:])), operation, len(rows))
 
     # The operations of the base classes, on rows [b, parts].
 
@@ -187,51 +179,48 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
         return algorithms.covariance_product(self._tables_for(rows), cleaned, direction).reshape(rows.shape)
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
-        return self._tables(event_shape).steps
+        return int(_packed(self, tuple(event_shape)).sizes[STEPS])
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         drawn = algorithms.sample(self._tables_for(rows), rows.flatten(1).double(), uniforms)
         return drawn.reshape(*drawn.shape[:2], *rows.shape[1:])
 
-    def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
-        return without_replacement.uniforms_needed(self._tables(event_shape).steps, k)
-
-    def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
-        event = tuple(rows.shape[1:])
-        packed = _packed(self, event) if rows.device.type == "cpu" and SERVING.get() else None
-        if packed is not None:
-            drawn = executor.sample_distinct(packed, rows.flatten(1), items, k, uniforms)
-        else:
-            drawn = without_replacement.sample_distinct(self._tables_for(rows), rows.flatten(1), items, k, uniforms)
-        return replace(drawn, structures=drawn.structures.reshape(k, len(items), *event))
-
-    def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        kernel = StatedOracle._select(self, "kbest", rows) if kernels.enabled(rows) else None
-        if kernel is None:
-            listed = algorithms.kbest(self._tables_for(rows), rows.flatten(1), k)
-            return listed.reshape(k, *rows.shape)
-        # Few numbers are 1: what is written, and cast to the dtype of the scores, is mostly zeros, of which float32 has the fewest bytes.
-        structures = kernels.zeros((len(rows), k, *rows.shape[1:]), torch.float32)
-        kernel(rows.contiguous(), structures)
-        return structures.movedim(1, 0)
-
     def _rank(self, structures: Tensor) -> Tensor:
         return algorithms.rank(self._tables_for(structures), structures.flatten(1))
 
+    # Those below go from node to node in an order that the numbers decide. Compiled steps on the CPU take 5 to 1,000 times less time than
+    # batched torch, so they compute them for every device, and without kernels too.
+
+    def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
+        """One for the first structure, and two for every node of each."""
+        return 1 + 2 * k * int(_packed(self, tuple(event_shape)).sizes[STEPS])
+
+    def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
+        event = tuple(rows.shape[1:])
+        drawn = executor.sample_distinct(_packed(self, event), rows.flatten(1).cpu(), items.cpu(), k, uniforms.cpu())
+        structures, *others = (values.to(rows.device) for values in vars(drawn).values())
+        return DrawnSet(structures.reshape(k, len(items), *event), *others)
+
+    def _kbest(self, rows: Tensor, k: int) -> Tensor:
+        kernel = self._executed("kbest", rows)
+        assert kernel is not None, "the executor has it"
+        # Few numbers are 1: what is written, and cast to the dtype of the scores, is mostly zeros, of which float32 has the fewest bytes.
+        structures = kernels.zeros((len(rows), k, *rows.shape[1:]), torch.float32)
+        kernel(rows.cpu().contiguous(), structures)
+        return structures.movedim(1, 0).to(rows.device)
+
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        event_shape = tuple(event_shape)
-        packed = _packed(self, event_shape) if ranks.device.type == "cpu" and SERVING.get() else None
-        if packed is None:
-            return algorithms.unrank(self._tables(event_shape, ranks.device), ranks).reshape(-1, *event_shape)
-        kernel = executor.unranking(packed, _ranking(self, event_shape))
+        event = tuple(event_shape)
+        packed = _packed(self, event)
         # How often a part is counted, at most once for each node of a derivation, must fit.
-        fits = self._tables(event_shape).binary is None or int(packed.sizes[STEPS]) < 256
-        structures = kernels.zeros((len(ranks), *event_shape), torch.uint8 if fits else torch.int64)
-        kernel(ranks.contiguous(), structures)
-        return structures
+        fits = int(packed.sizes[STEPS]) < 256 or bool(self.binary_mask(event).all())
+        structures = kernels.zeros((len(ranks), *event), torch.uint8 if fits else torch.int64)
+        executor.unranking(packed, _ranking(self, event))(ranks.cpu().contiguous(), structures)
+        return structures.to(ranks.device)
 
 
-def _stated(oracle: StatedOracle, event_shape: tuple[int, ...]) -> Derivations:
+@lru_cache(maxsize=64)
+def _packed(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> Packed:
     """What an oracle states for an event shape, once it is sure that it can be used."""
     found = oracle.derivations(event_shape)
     if not isinstance(found, Derivations):
@@ -241,17 +230,22 @@ def _stated(oracle: StatedOracle, event_shape: tuple[int, ...]) -> Derivations:
             f"`{oracle.name}.derivations` has {found.parts} parts for event shape {event_shape}; "
             f"expected {math.prod(event_shape)}, one for each entry: Builder({math.prod(event_shape)})"
         )
-    return found
+    packed = pack(found)
+    if packed is None:
+        raise ValueError(f"`{oracle.name}` has no structure of event shape {event_shape}; expected one at least, or a shape it refuses")
+    return packed
 
 
 @lru_cache(maxsize=64)
 def _tables(oracle: DerivedOracle, event_shape: tuple[int, ...], device: torch.device) -> Tables:
     # Made in inference mode, they could take part in no gradient later.
     with torch.inference_mode(False):
-        tables = tables_of(_stated(oracle, event_shape), device, oracle.binary_mask(event_shape).flatten())
-    if not tables.counts[tables.root]:
-        raise ValueError(f"`{oracle.name}` has no structure of event shape {event_shape}; expected one at least, or a shape it refuses")
-    return tables
+        return tables_of(_packed(oracle, event_shape), device, oracle.binary_mask(event_shape).flatten())
+
+
+@lru_cache(maxsize=64)
+def _count(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> int:
+    return int(ranking(_packed(oracle, event_shape), object).counts[-1])
 
 
 @lru_cache(maxsize=64)
@@ -263,18 +257,11 @@ def _longest(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> int:
 
 
 @lru_cache(maxsize=64)
-def _packed(oracle: StatedOracle, event_shape: tuple[int, ...]) -> Packed | None:
-    return pack(_stated(oracle, event_shape))
-
-
-@lru_cache(maxsize=64)
-def _may_be_empty(oracle: StatedOracle, event_shape: tuple[int, ...]) -> bool:
+def _may_be_empty(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> bool:
     """Whether having no part is a structure."""
     return oracle._holds_empty(event_shape)
 
 
 @lru_cache(maxsize=64)
-def _ranking(oracle: StatedOracle, event_shape: tuple[int, ...]) -> Ranking:
-    packed = _packed(oracle, event_shape)
-    assert packed is not None, "what is listed has structures"
-    return ranking(packed)
+def _ranking(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> Ranking:
+    return ranking(_packed(oracle, event_shape))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...oracles import kernels, make_oracle
 from ...oracles.capabilities import EnumerableOracle, KBestOracle, MarginalOracle, Oracle, ProjectionOracle, RelaxedOracle, SamplingOracle
-from ...oracles.derivations import Derivations, StatedOracle, walked
+from ...oracles.derivations import Derivations, DerivedOracle, walked
 from ..problems.sized import size_names, sized_structure
 from ..truth.laws import derivations_of
 from .result import Check, DisagreementError, Judged, check_limits, checked, settled
@@ -89,7 +89,7 @@ def audit_oracle(  # noqa: PLR0913
 
     def rules(event: tuple[int, ...]) -> Iterator[Check]:
         scenes.append(listed(oracle, event))
-        yield from check_rules(scenes[-1], oracle.derivations(event) if isinstance(oracle, StatedOracle) else None)
+        yield from check_rules(scenes[-1], oracle.derivations(event) if isinstance(oracle, DerivedOracle) else None)
 
     for event in chosen:
         of_rules = list(checked("derivations", f"{oracle.name} {'x'.join(map(str, event))}", functools.partial(rules, event)))

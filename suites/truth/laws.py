@@ -29,7 +29,7 @@ from torch.nn.functional import one_hot, pad
 from ...oracles import Assignment, Categorical, Constituency, IndependentCategoricals, ProjectiveTree, SpanningTree, Subset
 from ...oracles.assignment.oracle import SUMS
 from ...oracles.capabilities import Oracle
-from ...oracles.derivations import UNIT, Builder, Derivations, StatedOracle
+from ...oracles.derivations import UNIT, Builder, Derivations, DerivedOracle
 
 MAX_ASSIGNMENT = 18  # the largest n of permutations, which have 2ⁿ sets of columns
 MAX_CHOICES = 2**27  # the most choices of a pass, which takes about 50 bytes for each
@@ -43,7 +43,7 @@ def derivations_of(oracle: Oracle, event: tuple[int, ...]) -> Derivations | None
     choices = event[0] * oracle.k if isinstance(oracle, Subset) else event[0] ** 3 // 6 if cubic else math.prod(event)
     if choices > MAX_CHOICES or (isinstance(oracle, Assignment) and event[0] > MAX_ASSIGNMENT):
         return None
-    if isinstance(oracle, StatedOracle):
+    if isinstance(oracle, DerivedOracle):
         return oracle.derivations(event)
     if type(oracle) in (Categorical, IndependentCategoricals):
         parts = torch.arange(math.prod(event)).reshape(-1, 1, event[-1])  # a node per category

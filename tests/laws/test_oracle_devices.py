@@ -20,19 +20,19 @@ from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, assert_s
 from tests.waiting import PRETENDED, Unset, WaitsError, watched
 
 PROJECTIONS = frozenset({"project", "project_weights", "project_atoms", "project_support", "project_gap"})
+LISTS = frozenset({"kbest", "enumerate"})
+"""Lists of derivations are made on the CPU."""
+
 TREES = frozenset({"argmax", "score", "log_prob"})
 """The last two are asked of the best structure here."""
 
 WAIT: dict[str, frozenset[str]] = {
-    "linear_chain": PROJECTIONS,
-    "tied_chain": PROJECTIONS,
-    "alignment": PROJECTIONS,
-    "constituency": PROJECTIONS,
-    "projective_tree": PROJECTIONS,
     "spanning_tree": PROJECTIONS | {"kbest"} | TREES,
     "assignment": PROJECTIONS,
-    "shift_reduce": PROJECTIONS,
-    **dict.fromkeys(DERIVED, PROJECTIONS),
+    **dict.fromkeys(
+        ("linear_chain", "tied_chain", "alignment", "constituency", "projective_tree", "shift_reduce", *DERIVED), PROJECTIONS | LISTS
+    ),
+    **dict.fromkeys(("subset", "categories"), LISTS),
 }
 """The active set asks after every step whether it is done, and contraction after every round."""
 

@@ -24,7 +24,6 @@ from structgrad.oracles import (
     TiedChain,
     kernels,
 )
-from structgrad.oracles.derivations import DerivedOracle, algorithms
 from structgrad.oracles.kernels import switch
 from tests.helpers import ORACLE_CASES, OracleCase, make_scores, natural_parameters, structure_indices, structures
 
@@ -161,17 +160,6 @@ def test_equal_scores_count_the_structures(oracle: Any, event: tuple[int, ...], 
     for compiled in (True, False) if math.prod(event) < 2000 else (True,):
         with switch.serving_as(compiled):
             torch.testing.assert_close(oracle.log_partition(scores), expected, rtol=1e-13, atol=0)
-
-
-@pytest.mark.parametrize("case", [case for case in ORACLE_CASES if isinstance(case.oracle, DerivedOracle)], ids=str)
-def test_derivations_are_taken_apart_by_the_executor(case: OracleCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise AssertionError("in torch")
-
-    monkeypatch.setattr(algorithms, "unrank", refuse)
-    assert len(case.oracle.enumerate(case.event, 0, 1)) == 1
-    with kernels.disabled(), pytest.raises(AssertionError, match="in torch"):
-        case.oracle.enumerate(case.event, 0, 1)
 
 
 @pytest.mark.parametrize("name", ["assignment", "categories", "spanning_tree"])
