@@ -24,9 +24,8 @@ from structgrad.oracles import (
     Subset,
     TiedChain,
 )
-from structgrad.suites.truth.replay import scripted
 from tests.derived_cases import DERIVED_CASES
-from tests.helpers import OracleCase, enumerate_truth, structures
+from tests.helpers import OracleCase, structures
 
 
 class Variant(str):
@@ -316,15 +315,6 @@ def loss_gradient(loss: Loss, points: Tensor) -> Tensor:
     leaf = points.detach().clone().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(leaf).sum(), leaf)
     return gradient
-
-
-def exact_mean(estimator: Estimator[Any], case: OracleCase, loss: Loss, scores: Tensor) -> Tensor:
-    """The mean of an estimator that draws one sample, over all samples: [*event]."""
-    space = structures(case)
-    dealt: Any = scripted(case.oracle, space.unsqueeze(0))
-    estimates = estimator.gradient(loss, dealt, scores.expand(len(space), *case.event), generator=torch.Generator())
-    probabilities = enumerate_truth(case, scores).probabilities[0]
-    return torch.einsum("s,s...->...", probabilities, estimates)
 
 
 class FixedNoise(Noise):

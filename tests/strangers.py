@@ -1,21 +1,12 @@
-"""Damaged files: valid files of every kind, damaged at random, and the outcomes of reading them.
-
-``python -m tests.strangers --files 10000`` prints how many files of each kind were read, how many were refused with a sentence, and how
-many ended otherwise. It prints the details of the last.
-"""
+"""Damaged files: valid files of every kind, damaged at random, and the outcomes of reading them."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import resource
 import shutil
-import signal
-import sys
 import tempfile
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,12 +25,6 @@ from structgrad.suites.running.planning.plan import plan_from
 from structgrad.suites.running.work import Cell, Grid, encode
 from structgrad.suites.trust import text_of
 from tests.reports import examples
-
-SECONDS = 20
-"""Seconds allowed for reading a file."""
-
-MEMORY = 4 * 2**30
-"""Bytes that a process may allocate while it reads."""
 
 NASTY = (
     "\x1b[2J",
@@ -185,33 +170,3 @@ def outcome(kind: Kind, sound: Path, chance: random.Random) -> str:
 
 
 _OURS = (store.DamagedError, store.OtherSchemaError, store.NewerSchemaError)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-
-    def too_long(*_: object) -> None:
-        raise TimeoutError(f"longer than {SECONDS} s")
-
-    signal.signal(signal.SIGALRM, too_long)
-    for kind, one in KINDS.items():
-        counts = Counter[str]()
-        with tempfile.TemporaryDirectory() as sound:
-            one.write(Path(sound))
-            for number in range(given.files // len(KINDS)):
-                signal.alarm(SECONDS)
-                end = outcome(one, Path(sound), random.Random(f"{given.seed} {kind} {number}"))
-                signal.alarm(0)
-                counts[end if end in ("read", "refused") else "else"] += 1
-                if end not in ("read", "refused"):
-                    sys.stderr.write(f"{kind}, {number}: {end}\n")
-        sys.stdout.write(f"| {kind} | {counts.total()} | {counts['read']} | {counts['refused']} | {counts['else']} |\n")
-
-
-if __name__ == "__main__":
-    main()

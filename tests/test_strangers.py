@@ -29,6 +29,7 @@ from structgrad.suites.running import store
 from structgrad.suites.running.planning.plan import plan_from
 from structgrad.suites.running.runner import derive
 from tests import strangers
+from tests.covering import RUN
 from tests.reports import examples
 from tests.suites.running_cases import cells_of
 
@@ -42,7 +43,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=1000 if RUN["whole"] else 60, deadline=None)
 @example(kind="score file (.safetensors)", number=2633)  # a header of 2**63 bytes, as it says
 @given(kind=st.sampled_from(list(strangers.KINDS)), number=st.integers(0, 2**32))
 def test_a_damaged_file_is_read_or_refused_with_a_sentence(sound: dict[str, Path], kind: str, number: int) -> None:

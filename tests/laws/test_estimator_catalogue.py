@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from structgrad.estimators import ESTIMATORS, make_estimator
 from structgrad.oracles import PolicyOracle
 from tests.catalogue import categories, couplings, deterministic, policies, score_function, straight_through, taylor
 from tests.catalogue.setting import Setting
-from tests.estimator_cases import ALL_CASES, CASES, EACH_NAME, LOSSES, VARIANTS, exact_mean, loss_gradient, numbers, pairs_of
-from tests.helpers import OracleCase, enumerate_truth, make_scores, read_parts, seeded, structures
+from tests.estimator_cases import ALL_CASES, CASES, EACH_NAME, LOSSES, VARIANTS, pairs_of
+from tests.helpers import OracleCase, make_scores, seeded
 
 NATURAL = tuple(case for case in CASES if case.potentials is None)
 """Where scores are natural parameters: the formulas say so by z − μ."""
@@ -55,15 +54,3 @@ def assert_the_estimate_is_the_formula(name: str, case: OracleCase) -> None:
             feasible = bool(case.oracle.feasible(scores))
             expected = torch.where(setting.free, FORMULAS[estimator.name](setting), 0) if feasible else torch.zeros_like(scores)
             torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
-
-
-@pytest.mark.parametrize("case", NATURAL, ids=str)
-@pytest.mark.parametrize("kind", ["linear", "smooth"])
-def test_the_mean_of_straight_through_on_samples(case: OracleCase, kind: str) -> None:
-    scores, loss = numbers(*case.event), LOSSES[kind](case)
-    truth = enumerate_truth(case, scores)
-    mean_gamma = torch.einsum("s,s...->...", truth.probabilities[0], loss_gradient(loss, structures(case)))
-    free = read_parts(case)
-    torch.testing.assert_close(exact_mean(make_estimator("ste_sample"), case, loss, scores), torch.where(free, mean_gamma, 0))
-    pushed = (truth.covariance[0] @ mean_gamma.flatten()).reshape(case.event)
-    torch.testing.assert_close(exact_mean(make_estimator("simple"), case, loss, scores), pushed)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -102,17 +101,6 @@ def test_expanded_rows_are_independent_replicates(name: str, case: OracleCase) -
     assert estimates.unique(dim=0).shape[0] > 1
     # An estimate may be exact, up to rounding, which replicates of one table share.
     assert abs(float(products.mean())) < 5 * float(products.std()) / len(products) ** 0.5 + 1e-28
-
-
-@pytest.mark.parametrize("name", ["imle[num_samples=3]", "imle[lambda=2.0, noise=sum_of_gamma/k=2, num_samples=3, divide_by_lambda=True]"])
-@oracles
-def test_samples_of_one_call_are_averaged(name: str, case: OracleCase) -> None:
-    scores, targets = numbers(4, *case.event), numbers(4, *case.event, seed=8)
-    found = make_estimator(name).gradient(with_targets(case, targets), case.oracle, scores, generator=seeded())
-    repeated = scores.unsqueeze(1).expand(4, 3, *case.event)
-    one = make_estimator(name.replace("num_samples=3", "num_samples=1"))
-    single = one.gradient(with_targets(case, targets.unsqueeze(1)), case.oracle, repeated, generator=seeded())
-    torch.testing.assert_close(found, single.mean(1), rtol=1e-12, atol=1e-13)
 
 
 @oracles
