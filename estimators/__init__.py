@@ -73,6 +73,7 @@ from .supervised import (
     margin_perceptron,
     margin_sparsemap_loss,
     sparsemap_loss,
+    spo_plus_loss,
     structured_perceptron,
 )
 from .supervised_training import SUPERVISED, Frozen, Supervised
@@ -238,6 +239,7 @@ __all__ = [
     "own_estimator",
     "smoothed_maximum",
     "sparsemap_loss",
+    "spo_plus_loss",
     "structured_perceptron",
     "train_step",
 ]

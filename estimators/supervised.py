@@ -284,6 +284,29 @@ def margin_sparsemap_loss(
     return sparsemap_loss(oracle, scores + _margins(oracle, target.to(scores), cost), target, lengths=lengths)
 
 
+@naming("spo_plus_loss")
+def spo_plus_loss(oracle: Oracle | str, scores: Tensor, rewards: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    """The SPO+ loss of predicted scores θ against true rewards r: ``[*batch]``, ``max_z ⟨2θ − r, z⟩ − ⟨2θ − r, z*⟩`` with the best z* of r.
+
+    It bounds the reward that the predicted decision ``argmax θ`` loses, ``⟨r, z* − argmax θ⟩``, and is convex in θ. For costs c to be
+    minimised give ``-c`` as rewards. The gradient in the scores is ``2 (argmax(2θ − r) − z*)``.
+
+    Cost: two argmax. Arguments are those of `structured_perceptron`, and ``rewards``, like the scores.
+
+    References:
+        Elmachtoub & Grigas 2022, "Smart "predict, then optimize"", section 3.2.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> rewards, scores = torch.tensor([1.0, 0.9, 0.0]), torch.tensor([0.0, 1.0, 2.0])
+        >>> spo_plus_loss(Subset(1), scores, rewards), spo_plus_loss(Subset(1), rewards, rewards)
+        (tensor(5.), tensor(0.))
+    """
+    (structures,) = check_call("spo_plus_loss", oracle=oracle)
+    best = structures.argmax(rewards, lengths=lengths)
+    return structured_perceptron(structures, 2 * scores - rewards, best, lengths=lengths)
+
+
 @dataclass(frozen=True)
 class PerturbedFenchelYoung(Configured):
     """The perturbed Fenchel–Young loss, ``E max_z ⟨θ + ε, z⟩ − ⟨θ, y⟩`` up to a constant, of gradient ``E argmax(θ + ε) − y``.

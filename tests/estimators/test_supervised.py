@@ -27,6 +27,7 @@ from structgrad.estimators import (
     margin_sparsemap_loss,
     smoothed_maximum,
     sparsemap_loss,
+    spo_plus_loss,
     structured_perceptron,
 )
 from structgrad.oracles import Alignment, Categorical, Constituency, LinearChain, ShiftReduce, Subset, TiedChain
@@ -361,3 +362,18 @@ def test_an_oracle_that_cannot_serve():
 def test_what_a_function_may_claim_in_an_audit():
     with pytest.raises(ValueError, match=r"^`audit` got the unknown objective 'supervised'; did you mean sparse or perturbed\?$"):
         subject_of(lambda loss, oracle, scores, generator: scores, objective="supervised")
+
+
+def test_spo_plus_bounds_the_lost_reward() -> None:
+    """With the gradient of Elmachtoub & Grigas 2022, proposition 3, and 0 at the true rewards."""
+    oracle, generator = LinearChain(), torch.Generator().manual_seed(0)
+    rewards, scores = torch.randn(2, 64, 4, 2, 2, generator=generator, dtype=torch.float64).unbind(0)
+    lengths, leaf = torch.randint(1, 5, (64,), generator=generator), scores.clone().requires_grad_()
+    loss = spo_plus_loss(oracle, leaf, rewards, lengths=lengths)
+    loss.sum().backward()
+    best, decided = (oracle.argmax(each, lengths=lengths) for each in (rewards, scores))
+    lost = oracle.score(best, rewards, lengths=lengths) - oracle.score(decided, rewards, lengths=lengths)
+    assert bool((loss >= lost - 1e-12).all())
+    assert bool((lost > 0).any())
+    torch.testing.assert_close(leaf.grad, 2 * (oracle.argmax(2 * scores - rewards, lengths=lengths) - best), rtol=0, atol=1e-12)
+    assert bool((spo_plus_loss(oracle, rewards, rewards) == 0).all())
