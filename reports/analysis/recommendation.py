@@ -122,11 +122,6 @@ def recommend(  # noqa: PLR0913 - the fields of a question
     Raises:
         FileNotFoundError: no such run.
         ValueError: wrong input, or a structure, loss or level that was not measured, with the command that measures it.
-
-    Example:
-        >>> found = recommend("subset", loss_gradients=False, stage="h=0.95")
-        >>> [answer.loss for answer in found.answers]
-        ['black_box']
     """
     if loss_gradients is None:
         from ...suites.truth.loss_checks import has_gradients

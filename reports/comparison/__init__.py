@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -309,14 +309,6 @@ def gate_json(result: GateResult, exit_code: int) -> str:
             "idle_overrides": result.idle,
         }
     )
-
-
-def github_lines(result: GateResult, most: int = 10) -> Iterable[str]:
-    """Annotations of a job; GitHub keeps ten of each kind."""
-    for kind, level in zip(("error", "warning"), LEVELS, strict=True):
-        for line in gate_findings(result, level, most).lines:
-            text = line.replace("%", "%25").replace("\r", "").replace("\n", "%0A")
-            yield f"::{kind} title=structgrad gate::{text}"
 
 
 def _cell(text: str) -> str:

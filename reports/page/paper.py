@@ -18,6 +18,7 @@ from ...suites.text import number, plural
 from ..analysis import tables
 from ..analysis.answers import MAIN_BUDGET
 from . import dataset
+from .cells import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +41,9 @@ _MATRIX = (
 )
 _PLANE = "Relative bias and variance of one estimate, medians over instances with quartiles; a triangle is an upper bound of the bias"
 _ERROR = "Relative root mean squared error against {}, bands between quartiles over instances"
+_TEX: Any = {ord("ρ"): r"$\rho$", ord("µ"): r"$\mu$", ord("∞"): r"$\infty$", ord("≈"): r"$\approx$", ord("−"): "$-$", ord("–"): "--"}
+_ESCAPES: Any = {ord(letter): f"\\{letter}" for letter in "_%#&{}$"}
+_ESCAPES |= {ord("\\"): r"\textbackslash{}", ord("~"): r"\textasciitilde{}", ord("^"): r"\textasciicircum{}"}
 _DECADES = np.logspace(0, 3, 25)
 
 
@@ -165,9 +169,21 @@ def _where(cell: Any) -> str:
     structure = f"{cell.oracle}, {number(cell.structures)} structures" if not math.isnan(cell.structures) else str(cell.oracle)
     counts = ((cell.instances, "instance"), (cell.replicates, "replicate"))
     size = ", ".join(plural(int(count), noun) for count, noun in counts if not math.isnan(count))
-    text = f"{cell.problem} ({'; '.join(filter(None, (structure, f'loss {cell.loss}', size, f'seed {cell.seed}')))})"
-    named = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    return "".join(named.get(letter, f"\\{letter}" if letter in "_%#&{}$" else letter) for letter in text)
+    return f"{cell.problem} ({'; '.join(filter(None, (structure, f'loss {cell.loss}', size, f'seed {cell.seed}')))})".translate(_ESCAPES)
+
+
+def tex_tables(found: Mapping[str, Table]) -> str:
+    r"""Tables for ``\usepackage{booktabs}``, one for each problem: medians with quartiles, and the best of an entropy level in bold."""
+    parts = []
+    for problem, table in found.items():
+        kept = [place for place in range(len(table.columns)) if any(row[place].text not in ("", "–") for row in table.rows)]
+        rows, titles = [[row[place] for place in kept] for row in table.rows], [table.columns[place][0] for place in kept]
+        shown = pd.DataFrame([[" ".join((cell.text, *cell.notes)) for cell in row] for row in rows], columns=titles)
+        bold = pd.DataFrame([["textbf:--rwrap;" * (cell.best and cell.is_number) for cell in row] for row in rows], columns=titles)
+        style: Any = shown.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis=1)
+        caption, looks = f"Estimators on {problem}".translate(_ESCAPES), {"hrules": True, "column_format": "l" * len(titles)}
+        parts.append(style.apply(lambda _, bold=bold: bold, axis=None).to_latex(caption=caption, **looks))
+    return "\n".join(parts).translate(_TEX)
 
 
 @contextmanager

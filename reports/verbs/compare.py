@@ -130,8 +130,10 @@ def gate(options: GateOptions) -> None:
             typer.echo(f"warning: {override} matches no compared number", err=True)
         typer.echo(comparison.gate_json(result, code) if options.json else comparison.gate_text(result), nl=False)
         if options.github:
-            for line in comparison.github_lines(result):
-                typer.echo(line)
+            for kind, level in zip(("error", "warning"), comparison.LEVELS, strict=True):
+                for line in comparison.gate_findings(result, level, 10).lines:  # GitHub keeps ten annotations of each kind
+                    text = line.replace("%", "%25").replace("\r", "").replace("\n", "%0A")
+                    typer.echo(f"::{kind} title=structgrad gate::{text}")
             if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
                 with Path(summary).open("a", encoding="utf-8") as file:
                     file.write(comparison.gate_markdown(result))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import itertools
 import json
 import shlex
 from collections.abc import Iterator
@@ -80,6 +81,7 @@ def facts(name: str) -> list[Record]:
 def _facts(kind: str, name: str, entry: Any) -> Record:
     """The record of one kind: the documentation last, and a command to try at the very end."""
     from ...estimators import make_estimator
+    from ...oracles import make_oracle
     from ...oracles.registry import parse
     from ...suites.problems import stages_of
     from ...suites.tasks import make_task
@@ -97,7 +99,11 @@ def _facts(kind: str, name: str, entry: Any) -> Record:
     if kind == "estimators" and not any(REQUIRED in text and option not in given for option, text in options.items()):
         calls = make_estimator(name).evaluations()  # refuses wrong options
         found["evaluations"] = {field: number for field, number in vars(calls).items() if number}
-        found["in_python"] = _gradient(name)
+        fitting = (pair for pair in PAIRED if make_estimator(name).incompatibility(make_oracle(pair[0]), pair[1]) is None)
+        for oracle, event in itertools.islice(fitting, 1):
+            loss = f"lambda z: z[..., {', '.join('0' for _ in event)}]"
+            call = f'make_estimator("{name}").gradient({loss}, "{oracle}", torch.randn{event}'
+            found["in_python"] = f"{call}, generator=torch.Generator())"
     if isinstance(entry, type) and kind not in ("suites", "losses"):
         found |= {"class": f"{entry.__module__}.{entry.__qualname__}", "options": [*options.values()]}
     if kind == "oracles":
@@ -112,18 +118,6 @@ def _facts(kind: str, name: str, entry: Any) -> Record:
     elif kind == "suites" and entry.measures != "scores":
         example += f" -p {'learnt' if entry.measures == 'learnt' else 'task'}:clusters"
     return {**found, "example": f"structgrad {example}"}
-
-
-def _gradient(name: str) -> str:
-    """A call of an estimator in Python, on the first structure that it takes."""
-    from ...estimators import make_estimator
-    from ...oracles import make_oracle
-
-    for oracle, event in PAIRED:
-        if make_estimator(name).incompatibility(make_oracle(oracle), event) is None:
-            loss = f"lambda z: z[..., {', '.join('0' for _ in event)}]"
-            return f'make_estimator("{name}").gradient({loss}, "{oracle}", torch.randn{event}, generator=torch.Generator())'
-    return ""
 
 
 def _options(kind: Any) -> dict[str, str]:

@@ -10,7 +10,7 @@ import typer
 from .options import option
 from .outcome import sentences
 
-FORMATS = ("csv", "parquet", "jsonl", "json")  # the formats of a table; ``json`` is ``jsonl``
+FORMATS = ("csv", "parquet", "jsonl", "json", "latex")  # ``json`` is ``jsonl``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,13 +20,13 @@ class ExportOptions:
     run: str = option(MISSING, None, "RUN", shown=False)
     """Run: a folder, a results.parquet, or a URL."""
     to: str = option("csv", "Options", "FORMAT")
-    """csv, parquet, or jsonl (one JSON object per line)."""
+    """csv, parquet, jsonl (one JSON object per line), or latex (tables of medians with the best in bold, for booktabs)."""
     output: Path | None = option(None, "Options", "FILE", "--output", "-o", shown="export.FORMAT in the run's folder, or here for a URL")
     """Output file, or - for standard output."""
 
 
 def export(options: ExportOptions) -> None:
-    """Write all rows of a run as CSV, Parquet or JSON lines. An unfinished run exports its finished rows."""
+    """Write all rows of a run as CSV, Parquet or JSON lines, or its tables in LaTeX. An unfinished run exports its finished rows."""
     run, to, output = options.run, options.to, options.output
     with sentences():
         from ...suites.running.remote import is_url, reading
@@ -45,6 +45,12 @@ def export(options: ExportOptions) -> None:
         elif to == "parquet":
             words = dict.fromkeys(frame.select_dtypes("category"), "string")
             content = frame.assign(batches=frame["batches"].map(list)).astype(words).to_parquet(index=False)
+        elif to == "latex":
+            from ..analysis import tables
+            from ..page import of_gradients, paper, sections
+
+            shown = tables.by_loss(of_gradients(frame))
+            content = paper.tex_tables(sections.problem_tables(shown, tables.claims(shown))).encode()
         else:
             from ..comparison import json_text
 

@@ -63,7 +63,7 @@ def recommend(options: RecommendOptions) -> None:
 
         run = recommendation.newest_run(options.oracle) if options.run is None else None if options.run == NAME else options.run
         wish: dict[str, Any] = {name: getattr(options, name) for name in ("loss", "unbiased", "batch", "loss_cost", "stage")}
-        gradients = None if options.loss_gradients is None else options.loss_gradients == "yes"
+        gradients = {"yes": True, "no": False}.get(options.loss_gradients or "")
         found = recommendation.recommend(options.oracle, loss_gradients=gradients, run=run, **wish)
         if options.json:
             typer.echo(json_text(dataclasses.asdict(found)), nl=False)

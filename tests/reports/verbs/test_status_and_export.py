@@ -105,6 +105,17 @@ def test_csv_and_json_lines_come_back_through_pandas_in_all_columns(tmp_path: Pa
     )
 
 
+def test_tables_in_latex_have_the_best_in_bold(run_folder: Path) -> None:
+    assert call("export", run_folder, "--to", "latex").exit_code == 0
+    text = (run_folder / "export.latex").read_text()
+    assert text.count(r"\begin{tabular}") == text.count(r"\bottomrule") == text.count(r"\caption{Estimators on ") > 0
+    assert r"$\rho$" in text
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert any(r"\textbf{" in row and "[" in row for row in rows)
+    assert len({row.count(" & ") for row in text.split(r"\end{tabular}")[0].splitlines() if " & " in row}) == 1
+    assert text.isascii()
+
+
 @pytest.mark.parametrize("verb", [("report",), ("export", "--to", "parquet"), ("compare", "published")])
 @pytest.mark.parametrize("name", [results.TABLE, results.MANIFEST, store.FILE])
 def test_what_was_measured_is_not_written_over(folder: Path, verb: tuple[str, ...], name: str) -> None:
