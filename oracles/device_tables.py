@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,16 +31,3 @@ def made_once(make: Callable[P, R]) -> Callable[P, R]:
             return make(*args, **named)
 
     return made  # type: ignore[return-value]  # a cached function is one of hashable arguments
-
-
-@made_once
-def pairs_of_best(k: int, device: torch.device) -> Tensor:
-    """Places in two lists in descending order whose sum can be among the k best sums: ``[2, pairs]``.
-
-    Place x of the one and y of the other have (x + 1)(y + 1) − 1 sums before them.
-
-    Example:
-        >>> pairs_of_best(3, torch.device("cpu")).mT.tolist()
-        [[0, 0], [0, 1], [0, 2], [1, 0], [2, 0]]
-    """
-    return torch.tensor([(x, y) for x in range(k) for y in range(k // (x + 1))], device=device).mT

@@ -57,11 +57,6 @@ class Derivations:
     parts: int
     sizes: Tensor | None = None
 
-    @property
-    def edges(self) -> int:
-        """How many there are: one multiplication and one addition each, of a log-partition."""
-        return sum(int((level.first != DEAD).sum()) for level in self.levels)
-
 
 class Builder:
     """Collects levels and numbers their nodes, for events of so many parts (entries, in row-major order).
