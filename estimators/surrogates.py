@@ -11,7 +11,6 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node, get_gradient_edge
 
 from ..oracles.capabilities import Oracle, SamplingOracle
-from ..oracles.kernels.switch import SERVING, serving_as
 from ..oracles.numerics import HALF
 from ..oracles.tensor_kinds import own
 from ..oracles.transforms import applied
@@ -272,13 +271,12 @@ carry: Callable[[Tensor, Tensor], Tensor] = applied(_Carry)
 class _WithBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, structure: Tensor, scores: Tensor, pull_back: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.pull_back, ctx.serving = pull_back, SERVING.get()
+        ctx.pull_back = pull_back
         return structure.view_as(structure)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
-        with serving_as(ctx.serving):
-            return None, ctx.pull_back(grads[0]), None
+        return None, ctx.pull_back(grads[0]), None
 
 
 with_backward: Callable[[Tensor, Tensor, Callable[[Tensor], Tensor]], Tensor] = applied(_WithBackward)

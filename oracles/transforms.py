@@ -22,7 +22,6 @@ from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-from .kernels.switch import SERVING, serving_as
 from .tensor_kinds import OPERATIONS, explain, with_plain_default
 
 P = ParamSpec("P")
@@ -133,11 +132,9 @@ def _transformed(method: Callable[..., Any], given: Mapping[str, Any], leads: bo
     if given.get("as_indices"):  # of structures that are given, not of those that come out
         event_ndims = {**event_ndims, "z": oracle.index_ndim}
     tensors = _aligned(tensors, oracle, event_ndims)
-    serving = SERVING.get()
 
     def run(*values: Tensor) -> tuple[Tensor, ...]:
-        with serving_as(serving):
-            result = method(**fixed, **dict(zip(tensors, values, strict=True)))
+        result = method(**fixed, **dict(zip(tensors, values, strict=True)))
         return result if isinstance(result, tuple) else (result,)
 
     name, generator = method.__qualname__.removesuffix(".__call__").rpartition(".")[2], fixed.get("generator")

@@ -103,7 +103,7 @@ class AtomLists:
     def _moved(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
         width = self.event.numel() if to_parts else self.padded_weights.shape[1]
         product = torch.zeros(*direction.shape[:2], width, dtype=torch.float64)
-        arrays = [self.bounds.numpy(), kernels.converted(direction.contiguous(), torch.float64).numpy(), product.numpy()]
+        arrays = [self.bounds.numpy(), direction.contiguous().double().numpy(), product.numpy()]
         operations = math.ceil(len(self.parts) / max(1, len(self.support))) * self.padded_weights.shape[1]
         # Imported here, because this loads the compiler.
         from .cpu_factor import move

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import kernels
 from ..transforms import applied, transforming, uncompiled
 from .atoms import AtomLists
 
@@ -82,7 +81,7 @@ class SparseSolution:
             adjoint = partial(self._grouped, lists=lists, from_parts=True)
         elif tangent is not None:
             adjoint = partial(self._move_on_face, tangent, known)
-        return self._attached(kernels.converted(self._shaped(known), self.scores.dtype).expand(self.scores.shape), adjoint)
+        return self._attached(self._shaped(known).to(self.scores.dtype).expand(self.scores.shape), adjoint)
 
     @property
     @uncompiled

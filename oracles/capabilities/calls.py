@@ -13,7 +13,6 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels import Output, Reference
-from ..kernels.switch import SERVING
 from ..numerics import HALF, in_single, share_rows, zero_ignored
 from ..options import Configured
 from ..tensor_kinds import check_dense
@@ -202,10 +201,9 @@ class Calls(Configured, abc.ABC):
         if kernel is None:
             found = zip(reference(rows, *others), shapes, strict=True)
             # Log-partitions stay in their dtype: differences of them are taken.
-            results = [value if not shape else kernels.converted(value, dtype or rows.dtype) for value, (shape, dtype) in found]
+            results = [value if not shape else value.to(dtype or rows.dtype) for value, (shape, dtype) in found]
         else:
-            walked = others[0].shape[1:].numel() if operation.startswith("sample") else 0
-            results = kernel.computed((rows, *others), shapes, reference, uniforms=walked)
+            results = kernel.computed((rows, *others), shapes, reference)
         if plain:
             return results
         return [each.reshape((*distinct, *each.shape[1:])).expand((*batch, *each.shape[1:])) for each in results]
@@ -213,7 +211,7 @@ class Calls(Configured, abc.ABC):
     @final
     def _kernel(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
         """The compiled kernel of an operation on rows [b, *event], or None where the torch reference is to run."""
-        if not rows.is_cpu or not SERVING.get() or rows.dtype not in kernels.FLOATING:
+        if rows.dtype not in kernels.FLOATING or not kernels.enabled(rows):
             return None
         key = operation, rows.shape
         if key not in self._kernels:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ..kernels import Output
-from ..kernels.switch import SERVING
 from ..transforms import applied
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class Law(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, oracle: MarginalOracle, wanted: Literal["A", "μ", "both"], at: Tensor | None) -> Any:
-        ctx.oracle, ctx.serving, ctx.wanted = oracle, SERVING.get(), wanted
+        ctx.oracle, ctx.wanted = oracle, wanted
         ctx.set_materialize_grads(False)
         if at is not None:
             ctx.save_for_backward(scores, None)
@@ -51,19 +50,16 @@ class Law(torch.autograd.Function):
         along, weights = (None, *grads) if ctx.wanted == "A" else (*grads, None)[:2]
         (scores, marginals), oracle, gradient = ctx.saved_tensors, ctx.oracle, None
         # In a backward that is not differentiated in turn the numbers alone are wanted: a function takes as long as a small kernel.
-        higher, token = torch.is_grad_enabled(), SERVING.set(ctx.serving)  # which a thread of autograd for a GPU does not know
-        try:
-            if along is not None:
-                gradient = _product(scores, along, oracle) if higher else oracle._compute_covariance_product(scores, along)
-            if weights is not None:
-                if higher:
-                    marginals = law(scores, oracle, "μ", None)
-                elif marginals is None:
-                    marginals = oracle._run("marginals", scores, LAW, oracle._exact_marginals)[0]
-                first = weights.to(marginals.dtype).reshape(*weights.shape, *[1] * oracle.event_ndim) * marginals
-                gradient = first if gradient is None else gradient + first
-        finally:
-            SERVING.reset(token)
+        higher = torch.is_grad_enabled()
+        if along is not None:
+            gradient = _product(scores, along, oracle) if higher else oracle._compute_covariance_product(scores, along)
+        if weights is not None:
+            if higher:
+                marginals = law(scores, oracle, "μ", None)
+            elif marginals is None:
+                marginals = oracle._run("marginals", scores, LAW, oracle._exact_marginals)[0]
+            first = weights.to(marginals.dtype).reshape(*weights.shape, *[1] * oracle.event_ndim) * marginals
+            gradient = first if gradient is None else gradient + first
         return gradient, None, None, None
 
 

@@ -105,10 +105,11 @@ class EnumerableOracle(Oracle):
 
     def _listed(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """What `_unrank` gives, by a kernel where there is one."""
-        kernel = kernels.find_unranking(self._unranking, ranks, event_shape, self.kernel_options())
+        name, options = self._unranking, self.kernel_options()
+        kernel = None if name is None else kernels.find("unranking", name, ranks.new_empty(0, *event_shape), options)
         if kernel is None:
             return self._unrank(ranks, event_shape)
-        structures = kernels.zeros((len(ranks), *event_shape), torch.uint8)
+        structures = torch.zeros((len(ranks), *event_shape), dtype=torch.uint8)
         kernel(ranks, structures)
         return structures
 
@@ -154,7 +155,7 @@ class KBestOracle(Oracle):
         size = 8 * k * shared.shape[:dims].numel() * math.prod(self.index_shape(event) if as_indices else event)
         self._check_memory(f"`kbest` got k={k}", size, "choose a smaller k")
         # In float64, whatever the dtype.
-        double, output = kernels.converted(shared, torch.float64), ((k,), parameters.dtype)
+        double, output = shared.double(), ((k,), parameters.dtype)
         listed = self._chosen("kbest", double, lambda rows: self._reference_kbest(rows, k), output=output, as_indices=as_indices)
         found = listed.expand(*parameters.shape[:dims], *listed.shape[dims:]).movedim(dims, 0)
         return self._cut_indices(found, inside, event) if as_indices else self._cut(found, inside, scores.dtype)
@@ -162,8 +163,8 @@ class KBestOracle(Oracle):
     def _reference_kbest(self, rows: Tensor, k: int) -> Tensor:
         """[b, k, *event] of float64 parameters [b, *event]."""
         event = self._event(rows)
-        if isinstance(kernel := self._kernel("kbest_parts", rows), kernels.Kernel):  # the structure's kernel lists parts alone
-            numbers = kernels.zeros((len(rows), k, self._written_parts(event)), torch.int64)
+        if kernel := self._kernel("kbest_parts", rows):  # the structure's kernel lists parts alone
+            numbers = torch.zeros((len(rows), k, self._written_parts(event)), dtype=torch.int64)
             kernel(rows.contiguous(), numbers)
             structures: Tensor = torch.zeros(len(rows), k, 1 + math.prod(event)).scatter_(-1, numbers, 1)[..., 1:].unflatten(-1, event)
             return structures

@@ -10,7 +10,6 @@ from typing import Any, TypeVar, final
 import torch
 from torch import Tensor
 
-from .. import kernels
 from ..active_set import solver
 from ..active_set.solution import Projection, SparseSolution, Start
 from ..numerics import share_rows
@@ -85,7 +84,7 @@ class ProjectionOracle(Oracle):
             several = lengths.shape[lengths.ndim - (len(self.length_limits(event)) > 1) :]
             sizes = lengths.expand((*batch, *several)).reshape(math.prod(batch), *several)
         shared = share_rows(valid.detach(), self.event_ndim)
-        rows, distinct = kernels.converted(shared.reshape(-1, *event), torch.float64), tuple(shared.shape[:dims])
+        rows, distinct = shared.reshape(-1, *event).double(), tuple(shared.shape[:dims])
         memory: WarmStart | None = vars(self).get("_warm")
         found, begun = start if start is not None or memory is None else memory.solution, None
         refusal = None if found is None else self._start_refusal(found, scores, lengths)

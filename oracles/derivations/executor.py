@@ -42,8 +42,9 @@ class Layout(NamedTuple):
 def kernel(packed: Packed, operation: str, rows: int) -> kernels.Kernel:
     """An operation on so many rows [b, *event] of these derivations."""
     layout = Layout(packed, WIDTH if rows >= packed.sizes[ITEMS] else 1, int(packed.sizes[ENTRIES]), False)
-    steps = EDGE * len(packed.first) // kernels.LIGHT.get(operation, 1)
-    return kernels.Kernel(globals()[operation.removesuffix("_parts")], (layout,), steps, operation not in kernels.CERTIFYING)
+    return kernels.Kernel(
+        globals()[operation.removesuffix("_parts")], (layout,), EDGE * len(packed.first), operation not in kernels.CERTIFYING
+    )
 
 
 def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:
@@ -136,7 +137,8 @@ def sample_distinct(packed: Packed, rows: Tensor, items: Tensor, k: int, uniform
     structures = torch.zeros(len(items), k, rows.shape[1])
     log_probs, log_rest, threshold = (torch.empty(shape, dtype=torch.float64) for shape in ((len(items), k), len(items), len(items)))
     arrays = (each.contiguous().numpy() for each in (rows, begins, order, uniforms, structures, log_probs, log_rest, threshold))
-    kernels.in_one_thread(_compiled(".cpu_walks").sample_distinct, (packed, *arrays))
+    # Not to be split by rows: 0 steps are for one thread.
+    kernels.launch(_compiled(".cpu_walks").sample_distinct, [packed, *arrays], (), 0)
     return DrawnSet(structures.movedim(1, 0), log_probs, log_rest, threshold)
 
 

@@ -205,7 +205,7 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
         kernel = self._executed("kbest", rows)
         assert kernel is not None, "the executor has it"
         # Few numbers are 1: what is written, and cast to the dtype of the scores, is mostly zeros, of which float32 has the fewest bytes.
-        structures = kernels.zeros((len(rows), k, *rows.shape[1:]), torch.float32)
+        structures = torch.zeros((len(rows), k, *rows.shape[1:]), dtype=torch.float32)
         kernel(rows.cpu().contiguous(), structures)
         return structures.movedim(1, 0).to(rows.device)
 
@@ -214,7 +214,7 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
         packed = _packed(self, event)
         # How often a part is counted, at most once for each node of a derivation, must fit.
         fits = int(packed.sizes[STEPS]) < 256 or bool(self.binary_mask(event).all())
-        structures = kernels.zeros((len(ranks), *event), torch.uint8 if fits else torch.int64)
+        structures = torch.zeros((len(ranks), *event), dtype=torch.uint8 if fits else torch.int64)
         executor.unranking(packed, _ranking(self, event))(ranks.cpu().contiguous(), structures)
         return structures.to(ranks.device)
 

@@ -16,7 +16,6 @@ from ..capabilities.base import at_least_single
 from ..capabilities.indices import NONE, placed
 from ..capabilities.marginals import ExactLaw
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, algorithms
-from ..kernels.switch import SERVING, serving_as
 from ..numerics import share_rows
 from ..tensor_kinds import labels_below
 from ..transforms import operation
@@ -233,7 +232,7 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
         kernel = kernels.find(self.kernel, "potentials", rows)
         if kernel is None:
             return self._reference_policy(rows)[0]
-        policy = kernels.zeros(tuple(rows.shape), rows.dtype)
+        policy = torch.zeros_like(rows, memory_format=torch.contiguous_format)
         kernel(rows.contiguous(), policy)
         return policy
 
@@ -262,7 +261,7 @@ class _Policy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, oracle: ShiftReduce) -> Tensor:
-        ctx.oracle, ctx.serving = oracle, SERVING.get()
+        ctx.oracle = oracle
         ctx.save_for_backward(scores)
         shared = share_rows(scores, 3)
         return oracle._policy(shared.reshape(-1, *scores.shape[-3:])).reshape(shared.shape).expand_as(scores)
@@ -270,8 +269,7 @@ class _Policy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (scores,) = ctx.saved_tensors
-        with serving_as(ctx.serving):
-            policy = _Policy.apply(scores, ctx.oracle)  # type: ignore[no-untyped-call]
+        policy = _Policy.apply(scores, ctx.oracle)  # type: ignore[no-untyped-call]
         possible = ctx.oracle.read_mask(tuple(scores.shape[-3:]), scores.device) & (policy > -math.inf)
         chance = torch.where(possible, policy, -math.inf).exp()
         rates = torch.where(possible, grads[0], 0)

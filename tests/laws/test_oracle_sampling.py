@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from structgrad.oracles import DistinctSamplingOracle, DrawnSet, LinearChain, SeedBlocks, SpanningTree, Subset
-from structgrad.oracles.kernels.switch import serving_as
+from structgrad.oracles import DistinctSamplingOracle, DrawnSet, LinearChain, SeedBlocks, SpanningTree, Subset, kernels
 from tests.helpers import (
     GENERIC_CASES,
     ORACLE_CASES,
@@ -94,7 +94,7 @@ distinct = pytest.mark.parametrize("case", DISTINCT, ids=str)
 
 
 def drawn_from(case: OracleCase, scores: Tensor, k: int, *, draws: int = 1, compiled: bool = True) -> DrawnSet:
-    with serving_as(compiled):
+    with nullcontext() if compiled else kernels.disabled():
         found: DrawnSet = case.oracle.sample_distinct(scores.expand(draws, *scores.shape), k, generator=seeded(7))
     return found
 
@@ -158,7 +158,7 @@ def test_the_law_of_the_threshold(oracle: DistinctSamplingOracle) -> None:
 def test_too_few_are_feasible() -> None:
     scores = torch.tensor([[0.3, 0.1, -math.inf, -math.inf], [-math.inf] * 4], dtype=torch.float64)
     for compiled in (True, False):
-        with serving_as(compiled):
+        with nullcontext() if compiled else kernels.disabled():
             drawn = Subset(1).sample_distinct(scores, 3, generator=seeded())
         assert bool((drawn.structures[2, 0] == drawn.structures[0, 0]).all())
         assert drawn.log_probs[0, 2] == drawn.log_rest[0] == drawn.threshold[0] == -math.inf

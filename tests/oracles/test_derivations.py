@@ -19,7 +19,6 @@ from structgrad.oracles import (
 )
 from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, walked
 from structgrad.oracles.derivations.packing import pack
-from structgrad.oracles.kernels import switch
 from tests.helpers import seeded
 
 
@@ -152,7 +151,7 @@ def test_odd_hypergraphs(root: Callable[[Builder], Tensor | int], structures: li
     allowed = (listed @ scores.nan_to_num(0, neginf=-1e9).mT).mT  # of each row, the score of each structure
     expected = allowed.softmax(1) @ listed
     close: Callable[..., None] = torch.testing.assert_close
-    with switch.serving_as(serving):
+    with nullcontext() if serving else kernels.disabled():
         assert oracle.count((5,)) == len(structures)
         assert torch.equal(oracle.enumerate((5,), dtype=torch.float64), listed)
         close(oracle.log_partition(scores)[:2], allowed.logsumexp(1)[:2])
