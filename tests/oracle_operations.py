@@ -53,11 +53,12 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "relax": lambda oracle, scores, **named: oracle.relax(scores, "l2", **named),
     "relaxed_value": lambda oracle, scores, **named: oracle.relaxed_value(scores, "l2", **named),
     "relaxed_sample": lambda oracle, scores, **named: oracle.relaxed_sample(scores, **_seeded(named)),
+    "relaxed_sample_hard": lambda oracle, scores, **named: oracle.relaxed_sample(scores, 0.5, hard=True, **_seeded(named)),
     "step_log_probs": lambda oracle, scores, **named: oracle.step_log_probs(scores, **named).exp(),
 }
 """What begins like the name of a method, with ``_``, is a result of that method."""
 
-RANDOM = ("sample", "samples", "relaxed_sample")
+RANDOM = ("sample", "samples", "relaxed_sample", "relaxed_sample_hard")
 
 DIFFERENTIABLE = (
     *("score", "log_partition", "marginals", "log_prob", "entropy", "kl", "project", "project_weights", "project_atoms"),
@@ -68,7 +69,8 @@ DIFFERENTIABLE = (
 
 def method_of(operation: str) -> str:
     """The method of an oracle that an operation calls."""
-    return "sample" if operation == "samples" else operation.split("_")[0] if operation.startswith("project_") else operation
+    shorter = operation.split("_")[0] if operation.startswith("project_") else operation.removesuffix("_hard")
+    return "sample" if operation == "samples" else shorter
 
 
 def operations_of(oracle: Oracle, names: Iterable[str] = tuple(OPERATIONS)) -> list[str]:

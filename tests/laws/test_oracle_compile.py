@@ -50,23 +50,18 @@ def _forgotten() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("call", CALLS)
-def test_an_operation_is_one_break_of_the_graph(call: str) -> None:
+def test_an_operation_is_one_break_of_the_graph(call: str, backend: str) -> None:
+    """With the numbers and gradients of plain code."""
     function, operations = CALLS[call]
     explained = torch._dynamo.explain(function)(numbers(3, 4, 2, 2))
     # Versions before the pinned one split the graph once more between two operations of one line.
     more = int(call == "attention" and TorchVersion(torch.__version__) < (2, 13))
     assert operations <= explained.graph_break_count <= operations + more
     assert explained.graph_count == explained.graph_break_count + 1
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.sweep)])
-@pytest.mark.parametrize("call", CALLS)
-def test_compiled_code_gives_the_numbers_and_gradients_of_what_it_was_made_of(call: str, backend: str) -> None:
-    function, leaf = CALLS[call][0], numbers(3, 4, 2, 2).requires_grad_()
-    compiled = torch.compile(function, backend=backend)
-    found, expected = compiled(leaf), function(leaf)
+    leaf = numbers(3, 4, 2, 2).requires_grad_()
+    found, expected = torch.compile(function, backend=backend)(leaf), function(leaf)
     assert torch.equal(found, expected)
     if expected.requires_grad:
         (ours,), (theirs,) = (torch.autograd.grad(result.sum(), leaf) for result in (found, expected))
@@ -97,20 +92,6 @@ def test_every_operation_is_compiled(operation: str) -> None:
 def test_every_operation_of_every_oracle_is_compiled(case: OracleCase, operation: str) -> None:
     if operation in operations_of(case.oracle):
         assert_compiled(case, operation)
-
-
-@pytest.mark.sweep
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
-def test_every_oracle_is_compiled(case: OracleCase) -> None:
-    def function(rows: Tensor) -> Tensor:
-        entropy = case.oracle.entropy(2 * rows)
-        return entropy.sin() + (case.oracle.marginals(rows) * case.oracle.project(rows.sin()).mean).flatten(1).sum(-1)
-
-    leaf = make_scores(case, 1.0, rows=3).requires_grad_()
-    found, expected = torch.compile(function, backend="eager")(leaf), function(leaf)
-    assert_same(found, expected, "all")
-    assert_same(torch.autograd.grad(found.sum(), leaf)[0], torch.autograd.grad(expected.sum(), leaf)[0], "all")
 
 
 @pytest.mark.filterwarnings("ignore")

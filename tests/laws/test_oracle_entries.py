@@ -13,7 +13,7 @@ from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, operations_of
 
 cases = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
 
-SHAPED = {"argmax", "marginals", "sample", "project", "relax", "relaxed_sample"}
+SHAPED = {"argmax", "marginals", "sample", "project", "relax", "relaxed_sample", "relaxed_sample_hard"}
 """Results that are structures or points between them."""
 
 INFEASIBLE = {"log_partition": -math.inf, "log_prob": -math.inf, "relaxed_value": -math.inf, "project_gap": math.inf}

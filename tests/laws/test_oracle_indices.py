@@ -22,6 +22,8 @@ from structgrad.oracles import (
     kernels,
 )
 from structgrad.oracles.capabilities import SamplingOracle
+from structgrad.oracles.kernels import switch
+from tests.covering import sampled
 from tests.helpers import GENERIC_CASES, ORACLE_CASES, REGIMES, OracleCase, make_scores, seeded, structures
 from tests.laws.test_oracle_lengths import CASES as RAGGED, lengths_of, padded_scores
 
@@ -42,7 +44,7 @@ def assert_says(oracle: Any, indices: Tensor, dense: Tensor) -> None:
 @cases
 def test_says_what_dense_structures_say(case: OracleCase) -> None:
     oracle, k = case.oracle, min(3, len(structures(case)))
-    for regime in REGIMES:
+    for regime in sampled(REGIMES, 4):
         scores = make_scores(case, regime)
         assert_says(oracle, oracle.argmax(scores, as_indices=True), oracle.argmax(scores))
         drawn, dense = (oracle.sample(scores, 5, generator=seeded(), as_indices=as_indices) for as_indices in (True, False))
@@ -52,26 +54,20 @@ def test_says_what_dense_structures_say(case: OracleCase) -> None:
 
 
 @generic
-def test_without_kernels_and_for_every_dtype(case: OracleCase) -> None:
-    oracle, scores = case.oracle, make_scores(case, "masked_ties")
-    for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        rows = scores.to(dtype)
-        assert_says(oracle, oracle.argmax(rows, as_indices=True), oracle.argmax(rows))
-        assert_says(oracle, *(oracle.sample(rows, 4, generator=seeded(), as_indices=form) for form in (True, False)))
-    with kernels.disabled():
-        assert_says(oracle, oracle.argmax(scores, as_indices=True), oracle.argmax(scores))
-        assert_says(oracle, *(oracle.sample(scores, 4, generator=seeded(), as_indices=form) for form in (True, False)))
-
-
-@generic
-def test_any_batch_and_expanded_rows(case: OracleCase) -> None:
-    oracle, scores = case.oracle, make_scores(case, 1.0, rows=2).unsqueeze(1).expand(2, 3, *case.event)
-    for rows in (scores, scores[0, 0], scores[:0], scores[:, 0]):
-        assert_says(oracle, oracle.argmax(rows, as_indices=True), oracle.argmax(rows))
-        assert_says(oracle, *(oracle.sample(rows, generator=seeded(), as_indices=form) for form in (True, False)))
-        assert_says(oracle, *(oracle.sample(rows, 3, generator=seeded(), as_indices=form) for form in (True, False)))
-        assert_says(oracle, *(oracle.kbest(rows, 2, as_indices=form) for form in (True, False)))
-    blocks = scores[:, 0].repeat(2, *[1] * (scores.ndim - 2))
+def test_any_dtype_batch_and_expanded_rows_with_and_without_kernels(case: OracleCase) -> None:
+    oracle, masked, wide = (
+        case.oracle,
+        make_scores(case, "masked_ties"),
+        make_scores(case, 1.0, rows=2).unsqueeze(1).expand(2, 3, *case.event),
+    )
+    for compiled in (True, False):
+        for scores in (masked, masked.float(), masked.bfloat16(), wide, wide[0, 0], wide[:0], wide[:, 0]):
+            with switch.serving_as(compiled):
+                assert_says(oracle, oracle.argmax(scores, as_indices=True), oracle.argmax(scores))
+                for count in (None, 3):
+                    assert_says(oracle, *(oracle.sample(scores, count, generator=seeded(), as_indices=form) for form in (True, False)))
+                assert_says(oracle, *(oracle.kbest(scores, 2, as_indices=form) for form in (True, False)))
+    blocks = wide[:, 0].repeat(2, *[1] * (wide.ndim - 2))
     assert_says(oracle, *(oracle.sample(blocks, 3, generator=SeedBlocks((5, 6), 2), as_indices=form) for form in (True, False)))
 
 

@@ -1,13 +1,13 @@
-"""Compiled kernels compute what their torch references compute, at any scale, and they are what runs on the CPU."""
+"""Compiled kernels compute what plain torch does, at sizes that people have and at any scale, and they are what runs on the CPU."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +15,90 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import kernels
+from structgrad.oracles import (
+    CTC,
+    Alignment,
+    Assignment,
+    Categorical,
+    Constituency,
+    EditAlignment,
+    IndependentCategoricals,
+    LabelledConstituency,
+    LinearChain,
+    ProjectiveTree,
+    SecondOrderChain,
+    SemiMarkov,
+    ShiftReduce,
+    SpanningTree,
+    Subset,
+    TiedChain,
+    TiedSemiMarkov,
+    kernels,
+)
 from structgrad.suites.problems.named import BUILT_IN_PROBLEMS
-from tests.helpers import ORACLE_CASES, OracleCase, make_scores, seeded
+from tests.covering import sampled
+from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase, make_scores, seeded
 
-REGIMES = (0.05, 1.0, 10.0, 50.0, 1000.0, "ties", "masked", "masked_ties")
-ORDINARY = (0.05, 1.0, 10.0, "ties", "equal", "masked")
+CASES: tuple[tuple[Any, tuple[int, ...]], ...] = (
+    (Categorical(), (37,)),
+    (Categorical(), (5000,)),
+    (IndependentCategoricals(), (3, 17)),
+    (IndependentCategoricals(), (300, 2)),
+    (Subset(5), (20,)),
+    (Subset(33), (33,)),
+    (Subset(40), (60,)),
+    (Subset(1), (100,)),
+    (Subset(5), (300,)),
+    *((LinearChain(), (length, tags, tags)) for length, tags in ((6, 9), (4, 17), (40, 5), (7, 33), (3, 40))),
+    *((TiedChain(), (length + tags, tags)) for length, tags in ((3, 8), (6, 9), (4, 17), (40, 5), (7, 33), (3, 40))),
+    *((Alignment(), shape) for shape in ((1, 6), (3, 7), (9, 20), (20, 9), (17, 16))),
+    *((Constituency(), (size, size)) for size in (9, 20, 40)),
+    *((ProjectiveTree(single), (size, size)) for single in (True, False) for size in (10, 22)),
+    *((SpanningTree(single), (size, size)) for single in (True, False) for size in (4, 7, 8, 14, 17, 21)),
+    *((ShiftReduce(), (size, size, 2)) for size in (6, 22)),
+    (ShiftReduce("local"), (8, 8, 2)),
+    *((Assignment(), (size, size)) for size in (3, 6, 9)),
+    (SemiMarkov(), (9, 4, 9, 9)),
+    (TiedSemiMarkov(), (23, 4, 9)),
+    (SecondOrderChain(), (6, 5, 5, 5)),
+    (LabelledConstituency(), (9, 9, 3)),
+    (CTC(), (20, 13, 3)),
+    (EditAlignment(), (9, 8, 5)),
+    *((case.oracle, case.event) for case in GENERIC_CASES),
+)
+"""Odd sizes around vectors and blocks, many items, and the small events of other laws."""
 
-cases = pytest.mark.parametrize("case", [case for case in ORACLE_CASES if case.oracle.kernel is not None], ids=str)
+SCALES = (0.05, 1.0, 10.0, 50.0, 300.0, 1000.0)
+ROWS = 19
+"""Items: full vectors of them, and some more."""
 
-Compute = Callable[[Tensor], tuple[Tensor, ...]]
+cases = pytest.mark.parametrize(("oracle", "event"), CASES, ids=str)
+small = pytest.mark.parametrize("case", [case for case in ORACLE_CASES if case.oracle.kernel is not None], ids=str)
 
 
-def operations(case: OracleCase) -> dict[str, Compute]:
-    """By the kernel that serves them; of categories torch has the derivatives of marginals, and the log-partition of a policy is no sum."""
+def scores_of(oracle: Any, event: tuple[int, ...], scale: float, dtype: torch.dtype = torch.float64) -> Tensor:
+    """A third plain, a third with ties, a third with ever more forbidden parts, the last without a structure; NaN in what is not read."""
+    scores = scale * torch.randn(ROWS, *event, generator=seeded(len(event)), dtype=torch.float64)
+    scores[6:12] = scale * (scores[6:12] / scale).round()
+    share = torch.linspace(0.02, 0.5, ROWS - 12).reshape(-1, *[1] * len(event))
+    forbidden = torch.rand(scores[12:].shape, generator=seeded(1)) < share
+    forbidden[:-2] &= oracle.argmax(scores[12:-2]) == 0
+    scores[12:] = scores[12:].masked_fill(forbidden, -math.inf)
+    scores[-1] = -math.inf
+    return torch.where(oracle.read_mask(event), scores, math.nan).to(dtype)
 
-    def product(rows: Tensor) -> tuple[Tensor, ...]:
-        leaf = rows.clone().requires_grad_()
-        direction = torch.randn(rows.shape, generator=seeded(), dtype=torch.float64)
-        return torch.autograd.grad(case.oracle.marginals(leaf), leaf, direction.to(rows))
 
-    summed: dict[str, Compute] = {} if case.potentials else {"log_partition": lambda rows: (case.oracle.log_partition(rows),)}
-    pulled: dict[str, Compute] = {} if case.oracle.kernel == "softmax" else {"covariance_product": product}
+def sums_of(oracle: Any, scores: Tensor) -> dict[str, Tensor]:
+    leaf = scores.clone().requires_grad_()
+    marginals = oracle.marginals(leaf)
+    direction = torch.randn(scores.shape[-oracle.event_ndim :], generator=seeded(2), dtype=torch.float64).to(scores.dtype)
+    (product,) = torch.autograd.grad(marginals, leaf, direction.expand(scores.shape))
+    entropy = oracle.entropy(scores)
     return {
-        "argmax": lambda rows: (case.oracle.argmax(rows),),
-        "marginals": lambda rows: (case.oracle.marginals(rows), case.oracle.entropy(rows)),
-        "sample": lambda rows: (case.oracle.sample(rows, 20, generator=seeded()),),
-        **summed,
-        **pulled,
+        "log_partition": oracle.log_partition(scores),
+        "marginals": marginals.detach(),
+        "covariance_product": product,
+        "entropy": entropy,
     }
 
 
@@ -51,52 +107,60 @@ def greatest(scores: Tensor) -> float:
     return float(scores[scores > -math.inf].abs().max()) * scores[0].numel()
 
 
-def assert_equal(compiled: Tensor, reference: Tensor, size: float = 1.0) -> None:
-    """To 1e-10 in float64 and 1e-5 in float32, of numbers of this size."""
-    tolerance = 1e-10 if compiled.dtype == torch.float64 else 1e-5
-    torch.testing.assert_close(compiled.double(), reference, rtol=tolerance, atol=tolerance * max(size, 1.0))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @cases
-def test_kernels_compute_what_references_do(case: OracleCase, dtype: torch.dtype) -> None:
-    """References compute in float64 whatever the dtype of the scores: in float32 it is they that would be inexact at large scores."""
-    for regime in REGIMES:
-        scores = make_scores(case, regime).to(dtype)
-        feasible, natural = case.oracle.feasible(scores), case.oracle.natural_parameters(scores.double())
-        for name, compute in operations(case).items():
-            with kernels.recorded() as functions:
-                compiled = compute(scores)
-            assert name in {function.__name__ for function in functions}, "the compiled path was not taken"
-            with kernels.recorded() as functions, kernels.disabled():
-                references = compute(scores.double())
-            assert not functions, "the reference runs compiled code"
-            assert {each.dtype for each in compiled} == {dtype}
-            if name == "argmax":  # of structures that tie, either
-                totals = [torch.where(z[feasible] != 0, natural[feasible], 0).flatten(1).sum(-1) for z in (compiled[0], references[0])]
-                torch.testing.assert_close(*totals, rtol=1e-12, atol=(1e-12 if dtype == torch.float64 else 1e-6) * greatest(scores))
-            elif name == "sample":
-                assert torch.equal(compiled[0].double(), references[0])
-            elif name == "log_partition":
-                assert torch.equal(compiled[0] > -math.inf, references[0] > -math.inf)
-                assert_equal(compiled[0][feasible], references[0][feasible])
-            else:
-                assert_equal(compiled[0], references[0])
-                # The entropy is a difference of the log-partition and the expected score.
-                for ours, theirs in zip(compiled[1:], references[1:], strict=True):
-                    assert_equal(ours, theirs, size=greatest(scores))
+def test_sums_equal_those_of_plain_torch(oracle: Any, event: tuple[int, ...]) -> None:
+    for scale, dtype in sampled([*itertools.product(SCALES, (torch.float64, torch.float32))], 3):
+        scores = scores_of(oracle, event, scale, dtype)
+        with kernels.recorded() as functions:
+            found = sums_of(oracle, scores)
+        assert functions, "the compiled path was not taken"
+        with kernels.recorded() as functions, kernels.disabled():  # of the very numbers that the kernels read
+            expected = sums_of(oracle, scores.double())
+        assert not functions, "the reference runs compiled code"
+        # The entropy is a difference of the log-partition and the expected score.
+        size = greatest(scores.nan_to_num(neginf=-math.inf))
+        for name, (relative, absolute) in {
+            "log_partition": (1e-12, 1e-12),
+            "marginals": (1e-9, 1e-11),
+            "covariance_product": (1e-7, 1e-10),
+            "entropy": (1e-10, 1e-12 * size),
+        }.items():
+            rough = {"rtol": 2e-5, "atol": 1e-5 * max(1.0, size) if name == "entropy" else 5e-6}
+            tolerance = {"rtol": relative, "atol": absolute} if dtype == torch.float64 else rough
+            assert found[name].dtype == dtype
+            torch.testing.assert_close(found[name].double(), expected[name], **tolerance, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @cases
+def test_structures_equal_those_of_plain_torch(oracle: Any, event: tuple[int, ...]) -> None:
+    for scale in sampled(SCALES, 1):
+        scores = scores_of(oracle, event, scale)
+
+        def found(scores: Tensor = scores) -> list[Tensor]:
+            best, listed = oracle.argmax(scores), oracle.kbest(scores, min(3, oracle.count(event)))
+            drawn = oracle.sample(scores, 5, generator=seeded())
+            return [drawn, *(oracle.score(z, scores) for z in (best, *listed))]
+
+        compiled, best = found(), oracle.argmax(scores)
+        with kernels.disabled():
+            drawn, *totals = found()
+            if scale == 1.0 and not isinstance(oracle, Assignment | SpanningTree):  # whole scores, which tie
+                assert torch.equal(best[6:12], oracle.argmax(scores)[6:12])
+        assert torch.equal(compiled[0], drawn)
+        for ours, theirs in zip(compiled[1:], totals, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-12)
+
+
+@small
 def test_projections(case: OracleCase) -> None:
-    for regime in REGIMES:
+    for regime in sampled((0.05, 1.0, 10.0, 50.0, 1000.0, "ties", "masked", "masked_ties"), 3):
         scores = make_scores(case, regime)
         with kernels.recorded() as functions:
             compiled = case.oracle.project(scores)
         assert functions, "the compiled path was not taken"
         with kernels.recorded() as functions, kernels.disabled():
             reference = case.oracle.project(scores)
-            assert_equal(compiled.mean, reference.mean, size=greatest(scores))
+            torch.testing.assert_close(compiled.mean, reference.mean, rtol=1e-10, atol=1e-10 * max(greatest(scores), 1.0))
         assert not functions, "the reference runs compiled code"
         assert torch.equal(compiled.gap.isinf(), reference.gap.isinf())
         for solution in (compiled, reference):
@@ -104,19 +168,58 @@ def test_projections(case: OracleCase) -> None:
 
 
 @cases
-def test_the_range_suffices_at_ordinary_scores(case: OracleCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the references would be compared with themselves."""
-    left: list[int] = []
+def test_a_product_is_linear_in_its_direction(oracle: Any, event: tuple[int, ...]) -> None:
+    """Of any size; and nothing moves along what is forbidden or not read."""
+    scores = scores_of(oracle, event, 1.0)[11:].requires_grad_()
+    direction = torch.randn(scores.shape, generator=seeded(3), dtype=torch.float64)
+    read = scores > -math.inf
+
+    def product(along: Tensor) -> Tensor:
+        return torch.autograd.grad(oracle.marginals(scores), scores, along)[0]
+
+    expected = product(direction)
+    assert not product(torch.zeros_like(direction)).any()
+    for size in (1e-200, 1e200):
+        torch.testing.assert_close(product(size * direction) / size, expected, rtol=1e-9, atol=1e-13)
+        torch.testing.assert_close(product(torch.where(read, direction, size)), expected, rtol=1e-12, atol=1e-14)
+
+
+@cases
+def test_an_item_does_not_depend_on_its_neighbours(oracle: Any, event: tuple[int, ...]) -> None:
+    """Not on wild or infeasible ones either, which leave something behind in a workspace."""
+    tame, wild = scores_of(oracle, event, 1.0), scores_of(oracle, event, 3000.0)
+    mixed = torch.stack([tame, wild], 1).flatten(0, 1)
+    together, beside = sums_of(oracle, tame), sums_of(oracle, mixed)
+    for name, values in together.items():
+        torch.testing.assert_close(beside[name][::2], values, rtol=1e-11, atol=1e-13)
+    for row in (0, 7, 13):
+        for name, alone in sums_of(oracle, tame[row]).items():
+            torch.testing.assert_close(alone, together[name][row], rtol=1e-11, atol=1e-13)
+    assert torch.equal(oracle.argmax(mixed)[::2], oracle.argmax(tame))
+
+
+@pytest.mark.parametrize(
+    ("oracle", "event"),
+    [
+        *((oracle, event) for oracle, event in CASES if oracle.kernel != "softmax" and oracle != ShiftReduce("local")),
+        (Alignment(), (128, 128)),
+        (Constituency(), (80, 80)),
+        (SpanningTree(), (41, 41)),
+        (LinearChain(), (128, 32, 32)),
+    ],
+    ids=str,
+)
+def test_the_range_suffices(oracle: Any, event: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or plain torch would serve, a hundred times as slow, and be compared with itself."""
     computed = kernels.Kernel.computed
-
-    def watched(kernel: kernels.Kernel, inputs: Any, outputs: Any, reference: Any, **given: int) -> Any:
-        return computed(kernel, inputs, outputs, lambda *rows: left.append(len(rows[0])) or reference(*rows), **given)
-
-    monkeypatch.setattr(kernels.Kernel, "computed", watched)
-    for regime in ORDINARY:
-        for compute in operations(case).values():
-            compute(make_scores(case, regime))
-        assert not left, regime
+    monkeypatch.setattr(
+        kernels.Kernel, "computed", lambda kernel, inputs, outputs, _, **given: computed(kernel, inputs, outputs, pytest.fail, **given)
+    )
+    for scale, operation in sampled([*itertools.product((0.0, 1.0, 10.0), ("log_partition", "marginals", "sample"))], 3):
+        scores = torch.where(oracle.read_mask(event), scale * torch.randn(2, *event, generator=seeded(), dtype=torch.float64), math.nan)
+        with kernels.recorded() as functions:
+            oracle.sample(scores, generator=seeded()) if operation == "sample" else getattr(oracle, operation)(scores)
+        assert functions
 
 
 # Processes.

@@ -180,17 +180,6 @@ def test_samples_and_atoms_are_structures_of_the_item_alone(case: OracleCase) ->
         torch.testing.assert_close(found[row], expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.potentials is None], ids=str)
-def test_padded_scores_hold_one_completion(case: OracleCase) -> None:
-    """Except of a policy, which is normalised at every state, padding included."""
-    scores = padded_scores(case, 1.0)
-    padded = case.oracle.pad(scores, lengths_of(case))
-    whole = OracleCase(case.oracle, tuple(padded.shape[1:]))
-    possible = (structures(whole).flatten(1) @ (padded == -math.inf).double().flatten(1).T == 0).sum(0)
-    assert possible.tolist() == [case.oracle.count(item_event(case, length)) for length in lengths_of(case).tolist()]
-    torch.testing.assert_close(case.oracle.log_partition(padded), case.oracle.log_partition(scores, lengths=lengths_of(case)))
-
-
 @cases
 def test_the_whole_length_one_length_for_all_and_infeasible_items(case: OracleCase) -> None:
     scores, lengths = padded_scores(case, 1.0, junk=0.5), lengths_of(case)

@@ -15,11 +15,10 @@ from torch.autograd.functional import jacobian as autograd_jacobian, jvp
 from structgrad.oracles import Categorical, LinearChain, SeedBlocks
 from structgrad.oracles.capabilities import RelaxedOracle
 from tests.covering import sampled
-from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase, enumerate_truth, launched_rows, make_scores, seeded, structures
+from tests.helpers import GENERIC_CASES, OracleCase, enumerate_truth, launched_rows, make_scores, seeded, structures
 from tests.laws.test_oracle_batches import lengths_of
 from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, assert_same, operations_of
 
-every = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
 cases = pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
 gibbs = pytest.mark.parametrize("case", [case for case in GENERIC_CASES if case.potentials is None], ids=str)
 relaxed = pytest.mark.parametrize("case", [case for case in GENERIC_CASES if isinstance(case.oracle, RelaxedOracle)], ids=str)
@@ -31,7 +30,7 @@ SMOOTH = ("log_partition", "marginals", "entropy")
 # Derivatives.
 
 
-@every
+@cases
 def test_second_derivatives_by_finite_differences(case: OracleCase) -> None:
     """Values are compared with the enumeration, and first derivatives too, by `test_oracle_laws`."""
     scores = make_scores(case, 1.0, rows=2).requires_grad_()

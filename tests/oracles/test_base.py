@@ -21,7 +21,6 @@ from structgrad.oracles import (
 from structgrad.oracles.active_set import solver
 from structgrad.oracles.active_set.solution import Projection, Start
 from structgrad.oracles.capabilities.projection import RowArgmax
-from structgrad.oracles.numerics import log_sum_exp, share_rows
 
 
 @dataclass(frozen=True)
@@ -95,33 +94,15 @@ def test_scores_of_a_known_shape_are_looked_at_again() -> None:
                 oracle.argmax(torch.where(torch.arange(4) == 3, bad, scores))
 
 
-def test_expanded_rows_are_shared_and_strided_ones_are_not() -> None:
-    rows = torch.randn(3, 1, 4)
-    assert share_rows(rows.expand(3, 5, 4), 1).shape == (3, 1, 4)
-    assert share_rows(rows.repeat(1, 5, 1), 1).shape == (3, 5, 4)
-    assert share_rows(torch.randn(1, 4).expand(3, 4).unsqueeze(-1).expand(3, 4, 2), 1).shape == (1, 4, 2)
-
-
-def test_log_sum_exp_of_nothing() -> None:
-    values = torch.tensor([[-math.inf, -math.inf], [0.0, -math.inf], [1e4, 1e4]], dtype=torch.float64, requires_grad=True)
-    result = log_sum_exp(values, -1)
-    torch.testing.assert_close(result, torch.tensor([-math.inf, 0.0, 1e4 + math.log(2)], dtype=torch.float64))
-    (gradient,) = torch.autograd.grad(result[1:].sum() + result[0], values)
-    assert gradient.tolist() == [[0, 0], [1, 0], [0.5, 0.5]]
-
-
 @pytest.mark.parametrize(
     ("name", "sizes", "expected"),
     [
-        ("categorical", {"length": 7}, (7,)),
-        ("subset[k=2]", {"length": 7}, (7,)),
+        *((name, {"length": 7}, (7,)) for name in ("categorical", "subset[k=2]")),
+        *((name, {"length": 7}, (7, 7)) for name in ("constituency", "assignment")),
+        *((name, {"length": 7}, (8, 8)) for name in ("projective_tree", "spanning_tree")),
         ("linear_chain", {"length": 5, "tags": 3}, (5, 3, 3)),
         ("alignment", {"rows": 5, "columns": 3}, (5, 3)),
-        ("constituency", {"length": 7}, (7, 7)),
-        ("projective_tree", {"length": 7}, (8, 8)),
-        ("spanning_tree", {"length": 5}, (6, 6)),
         ("shift_reduce", {"length": 5}, (6, 6, 2)),
-        ("assignment", {"length": 5}, (5, 5)),
         ("linear_chain", {"length": 3}, "`linear_chain.event_shape` got sizes length; expected length, tags"),
         ("categorical", {}, "`categorical.event_shape` got sizes nothing; expected length"),
         ("subset[k=2]", {"length": 3, "tags": 2}, "`subset.event_shape` got sizes length, tags; expected length"),

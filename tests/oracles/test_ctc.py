@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch.nn.functional import ctc_loss
@@ -34,14 +32,3 @@ def test_states_spell_the_labels() -> None:
         assert kept == [1, 3, 5]
         # Between equal labels there is a blank.
         assert 2 in states
-
-
-def test_more_labels_than_frames_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"got event shape \(2, 7, 3\); expected \(n, 2l \+ 1, 3\) for l labels in n frames, l from 1 to n"
-    ):
-        CTC().argmax(torch.zeros(2, 7, 3))
-
-
-def test_where_everything_is_forbidden_nothing_is_best() -> None:
-    assert not CTC().argmax(torch.full((5, 5, 3), -math.inf)).any()
