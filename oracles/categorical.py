@@ -104,6 +104,7 @@ class Categorical(SoftmaxOracle, ProjectionOracle, EnumerableOracle, KBestOracle
     event_ndim: ClassVar[int] = 1
     index_ndim: ClassVar[int] = 0
     _indices_are_parts: ClassVar[bool] = False
+    _projects_in_closed_form: ClassVar[bool] = True
     references: ClassVar[tuple[str, ...]] = ("martins2016softmax",)
 
     @classmethod

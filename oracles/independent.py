@@ -44,6 +44,7 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
     name: ClassVar[str] = "categories"
     event_ndim: ClassVar[int] = 2
     _indices_are_parts: ClassVar[bool] = False
+    _projects_in_closed_form: ClassVar[bool] = True
     references: ClassVar[tuple[str, ...]] = ("martins2016softmax",)
 
     @classmethod

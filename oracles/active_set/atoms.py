@@ -42,7 +42,7 @@ class AtomLists:
             (array([0, 1], dtype=int32), array([1, 1], dtype=int32), tensor([2]))
         """
         used = weights > 0
-        held = atoms.flatten(2)[used].round().long()
+        held = atoms.flatten(2)[used].double().round().long()
         places = held.nonzero(as_tuple=True)
         listed = places[1].repeat_interleave(held[places])
         parts, sizes = (counted.to(torch.int32).cpu().numpy() for counted in (listed, held.sum(-1)))
@@ -105,10 +105,7 @@ class AtomLists:
         product = torch.zeros(*direction.shape[:2], width, dtype=torch.float64)
         arrays = [self.bounds.numpy(), direction.contiguous().double().numpy(), product.numpy()]
         operations = math.ceil(len(self.parts) / max(1, len(self.support))) * self.padded_weights.shape[1]
-        # Imported here, because this loads the compiler.
-        from .cpu_factor import move
-
-        kernels.launch(move, arrays, (self.parts, self.sizes, from_parts, to_parts), operations)
+        kernels.launch(kernels.module_of("active_set").move, arrays, (self.parts, self.sizes, from_parts, to_parts), operations)
         return product
 
 

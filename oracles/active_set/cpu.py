@@ -1,7 +1,8 @@
 """SparseMAP in compiled steps: Wolfe's min-norm-point algorithm over lists of parts.
 
-Source: Wolfe 1976, "Finding the nearest point in a polytope", for the point ``θ``; Niculae et al. 2018, "SparseMAP", section 3.2. Each
-structure's ``project`` is one loop over these steps, because compiled functions cannot be passed to each other::
+Source: Wolfe 1976, "Finding the nearest point in a polytope", for the point ``θ``; Niculae et al. 2018, "SparseMAP", section 3.2. The
+``project`` of derivations and of spanning trees is one loop over these steps, because compiled functions cannot be passed to each other;
+`solver.solve` is that loop for every other argmax::
 
     space, found = active_set.workspace(d, most_parts), active_set.nothing_found()
     residual = space.residual.reshape(...)
@@ -24,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..kernels.compilation import compiled, fused, inner, shared, uncounted
+from ..kernels.compilation import compiled, fused, shared, uncounted
 from .cpu_factor import (
     ATOMS,
     FREED,
@@ -42,13 +43,28 @@ from .cpu_factor import (
     emptied,
     full,
     met,
+    move,
     product,
     with_room,
     with_room_for,
     workspace,
 )
 
-__all__ = ["Atoms", "advance", "full", "nothing_found", "record", "result", "start", "with_room", "workspace"]
+__all__ = [
+    "ATOMS",
+    "SLOTS",
+    "Atoms",
+    "advance",
+    "full",
+    "move",
+    "nothing_found",
+    "record",
+    "result",
+    "start",
+    "with_room",
+    "with_room_for",
+    "workspace",
+]
 
 Atoms = tuple[Array, Array, Array]
 """Of many items, end to end: the parts of each atom (int32), how many parts it has (int32), and its weight."""
@@ -75,7 +91,7 @@ class Found(NamedTuple):
     counters: Array
 
 
-@inner
+@compiled
 def nothing_found() -> Found:
     """Where `record` begins."""
     return Found(np.empty(256, np.int32), np.empty(16, np.int32), np.empty(16), np.zeros(2, np.int64))
@@ -95,10 +111,10 @@ def start(space: ActiveSetWorkspace, row: Array, inside: Array, begin: Array, at
     emptied(space)
     space.values[GAP], space.values[REFERENCE] = 0.0, 0.0
     copied(row, space.residual)
-    slots = len(space.parts)
+    slots = most = len(space.parts)
     for s in range(begin[0], begin[0] + begin[1]):
-        slots += atoms[1][s]
-    space = with_room_for(space, begin[1] + 1, slots)
+        slots, most = slots + atoms[1][s], max(most, atoms[1][s])
+    space = with_room_for(space, begin[1] + 1, slots, most)
     if _resume(space, inside, begin, atoms):
         _descend(space)
         _set_residual(space)
@@ -132,14 +148,14 @@ def _resume(space: ActiveSetWorkspace, inside: Array, begin: Array, atoms: Atoms
 
 @shared
 def advance(space: ActiveSetWorkspace, inside: Array, count: int) -> bool:
-    """Take in the MAP along the residual, its ``count`` parts in `ActiveSetWorkspace.parts`; False when the item is done.
+    """Take in the MAP along the residual, its ``count`` parts in `ActiveSetWorkspace.parts`, -1 without one; False when the item is done.
 
     ``inside`` [d] says which parts count; where it is empty, all do.
     """
     count = _to_slots(space, inside, count)
     if space.counters[ATOMS] == 0:
         return _first(space, count)
-    if count <= 0:
+    if count < 0:
         return False
     gap, rounding = _gap(space, count)
     space.values[GAP] = max(gap, 0.0)
@@ -169,6 +185,8 @@ def advance(space: ActiveSetWorkspace, inside: Array, count: int) -> bool:
 @fused
 def _to_slots(space: ActiveSetWorkspace, inside: Array, count: int) -> int:
     """Replace the parts of the new atom that count by their slots; how many there are, or -1 where one is forbidden."""
+    if count < 0:
+        return count
     parts, slot, kept = space.parts, space.slot, 0
     for i in range(count):
         part = parts[i]
@@ -188,8 +206,8 @@ def _to_slots(space: ActiveSetWorkspace, inside: Array, count: int) -> int:
 
 @uncounted
 def _first(space: ActiveSetWorkspace, count: int) -> bool:
-    """The best structure alone. An item without a structure gets one that uses a forbidden part, or no part at all."""
-    if count <= 0:
+    """The best structure alone. An item without a structure gets one that uses a forbidden part, or none."""
+    if count < 0:
         space.values[GAP] = np.inf
         return False
     total = 0.0
@@ -290,7 +308,7 @@ def _set_residual(space: ActiveSetWorkspace) -> None:
         space.residual[space.part[place]] = space.scores[place] - mean[place]
 
 
-@inner
+@compiled
 def record(space: ActiveSetWorkspace, found: Found, mean: Array, gap: Array, support: Array, item: int) -> Found:
     """Write down the mean [d], gap and number of atoms of an item, and put its atoms behind those of the items before."""
     count = space.counters[ATOMS]
@@ -318,7 +336,7 @@ def record(space: ActiveSetWorkspace, found: Found, mean: Array, gap: Array, sup
     return Found(parts, sizes, weights, found.counters)
 
 
-@inner
+@compiled
 def result(found: Found) -> tuple[Array, Array, Array]:
     """What was found, cut to its length: parts, sizes and weights of the atoms."""
     atoms, parts = found.counters

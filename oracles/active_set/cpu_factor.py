@@ -61,7 +61,7 @@ class ActiveSetWorkspace(NamedTuple):
 
 @compiled
 def workspace(size: int, most: int) -> ActiveSetWorkspace:
-    """Room for items of ``size`` parts whose structures have at most ``most`` of them."""
+    """Room for items of ``size`` parts whose structures have at most ``most`` of them, or more after `with_room_for`."""
     capacity, slots = 16, min(size, 64 + most)
     slot = np.empty(size, np.int32)
     for part in range(size):
@@ -105,16 +105,16 @@ def full(space: ActiveSetWorkspace) -> bool:
 @compiled
 def with_room(space: ActiveSetWorkspace) -> ActiveSetWorkspace:
     """The workspace, with room for one more atom."""
-    return with_room_for(space, space.counters[ATOMS] + 1, space.counters[SLOTS] + len(space.parts))
+    return with_room_for(space, space.counters[ATOMS] + 1, space.counters[SLOTS] + len(space.parts), len(space.parts))
 
 
 @compiled
-def with_room_for(space: ActiveSetWorkspace, atoms: int, slots: int) -> ActiveSetWorkspace:
-    """The workspace, with room for so many atoms, and for so many slots or all that there can be."""
+def with_room_for(space: ActiveSetWorkspace, atoms: int, slots: int, most: int) -> ActiveSetWorkspace:
+    """The workspace, with room for so many atoms of so many parts, and for so many slots or all that there can be."""
     slots = min(slots, len(space.slot))
-    if atoms <= len(space.weights) and slots <= len(space.incidence):
+    if atoms <= len(space.weights) and slots <= len(space.incidence) and most <= len(space.parts):
         return space
-    known, capacity, most, met = len(space.weights), len(space.weights), space.atoms.shape[1], space.counters[SLOTS]
+    known, capacity, most, met = len(space.weights), len(space.weights), max(most, len(space.parts)), space.counters[SLOTS]
     while capacity < atoms:
         capacity *= 2
     rows = len(space.incidence) if slots <= len(space.incidence) else min(len(space.slot), 2 * slots)
@@ -132,9 +132,9 @@ def with_room_for(space: ActiveSetWorkspace, atoms: int, slots: int) -> ActiveSe
     for s in range(known, capacity):
         sizes[s], home[s] = 0, s
     return ActiveSetWorkspace(
-        space.residual, space.parts, space.slot, space.part, space.scores, space.mean, space.marked, lists, sizes, home, incidence,
-        copied(space.weights, np.empty(capacity)), np.empty(capacity), np.empty(capacity + WIDTH), np.empty(capacity), solved, factor,
-        space.counters, space.values,
+        space.residual, np.empty(most, np.int32), space.slot, space.part, space.scores, space.mean, space.marked, lists, sizes, home,
+        incidence, copied(space.weights, np.empty(capacity)), np.empty(capacity), np.empty(capacity + WIDTH), np.empty(capacity), solved,
+        factor, space.counters, space.values,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ StartLists = tuple[Tensor, tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class Projection:
-    """What a solver finds for distinct rows [b, *event], in float64 and without gradients.
+    """What a solver finds for distinct rows [b, *event], in float64 and without gradients, on any device.
 
     Args:
         gap: [b], an upper bound of ``f(mean) − f(optimum)`` for ``f(μ) = ½‖μ − θ‖²``; ``inf`` for an infeasible row.
@@ -71,42 +71,43 @@ class SparseSolution:
     @uncompiled
     def mean(self) -> Tensor:
         """``[*batch, *event]``, in the marginal polytope; dtype of the scores."""
-        known, lists, tangent = self.projection.mean, self.projection.lists, self.projection.tangent
-        if known is None:
-            mean = torch.einsum("...m,...md->...d", self._weights, self._flat_atoms)
-            return mean.reshape(*mean.shape[:-1], *self._event).expand(self.scores.shape).to(self.scores.dtype)
+        known, free, tangent = self.projection.mean, self.projection.free, self.projection.tangent
         # The Jacobian of a projection is symmetric.
-        adjoint: Callable[[Tensor], Tensor] = self._move_free
-        if lists is not None:
-            adjoint = partial(self._grouped, lists=lists, from_parts=True)
+        adjoint: Callable[[Tensor], Tensor] = partial(self._grouped, from_parts=True)
+        if known is None:
+            known = torch.einsum("...m,...md->...d", self._plain_weights, self._flat_atoms).reshape(*self.shared, *self._event)
         elif tangent is not None:
             adjoint = partial(self._move_on_face, tangent, known)
-        return self._attached(self._shaped(known).to(self.scores.dtype).expand(self.scores.shape), adjoint)
+        elif free is not None:
+            adjoint = partial(self._move_free, free)
+        mean = self._shaped(known).to(self.scores)
+        return self._attached(mean.expand(self.scores.shape), adjoint)
 
     @property
     @uncompiled
     def atoms(self) -> Tensor:
         """``[*batch, m, *event]``: structures; slots of weight 0 fill the batch up to a common m."""
-        atoms = self._flat_atoms.to(self.scores.dtype)
+        atoms = self._flat_atoms.to(self.scores)
         return atoms.expand(*self._batch, *atoms.shape[-2:]).reshape(*self._batch, atoms.shape[-2], *self._event)
 
     @property
     @uncompiled
     def weights(self) -> Tensor:
         """``[*batch, m]``: probabilities of the atoms."""
-        return self._weights.expand(*self._batch, self._weights.shape[-1]).to(self.scores.dtype)
+        weights = self._plain_weights.to(self.scores.device)
+        return self._attached(weights.expand(*self._batch, weights.shape[-1]), self._move_weights).to(self.scores.dtype)
 
     @property
     @uncompiled
     def support(self) -> Tensor:
         """``[*batch]`` int64: how many structures have positive weight."""
-        return (self._plain_weights > 0).sum(-1).expand(self._batch)
+        return (self._plain_weights > 0).sum(-1).expand(self._batch).to(self.scores.device)
 
     @property
     @uncompiled
     def gap(self) -> Tensor:
         """``[*batch]``: a certificate, ``½‖mean − θ‖²`` is at most this much above its minimum; ``inf`` for an infeasible item."""
-        return self._shaped(self.projection.gap, event=False).expand(self._batch).to(self.scores.dtype)
+        return self._shaped(self.projection.gap, event=False).expand(self._batch).to(self.scores)
 
     @property
     def _event(self) -> tuple[int, ...]:
@@ -129,37 +130,39 @@ class SparseSolution:
     def _move_on_face(self, tangent: Callable[[Tensor, Tensor], Tensor], known: Tensor, direction: Tensor) -> Tensor:
         return tangent(self._shaped(known), direction.double())
 
-    def _move_free(self, direction: Tensor) -> Tensor:
+    def _move_free(self, parts: Tensor, direction: Tensor) -> Tensor:
         """A direction as the free parts of a closed form follow it, in float64: less their average, and 0 for the others."""
-        assert self.projection.free is not None
-        free, dims = self._shaped(self.projection.free), tuple(range(-self.event_ndim, 0))
+        free, dims = self._shaped(parts), tuple(range(-self.event_ndim, 0))
         inside = torch.where(free, direction.double(), 0)
         average = inside.sum(dims, keepdim=True) / free.sum(dims, keepdim=True).clamp(min=1)
         return torch.where(free, inside - average, 0)
 
     def _move_weights(self, direction: Tensor) -> Tensor:
         """From weights [*batch, m] back to scores; the derivative of weights in ``⟨atoms, θ⟩`` is symmetric."""
-        if self.projection.lists is not None:
-            return self._grouped(direction, self.projection.lists, from_parts=False)
-        atoms, active = self._flat_atoms, self._plain_weights > 0
-        moved = solve_factored(affine_factor(atoms @ atoms.mT, active), active, direction.double(), total=0.0)
-        return torch.einsum("...m,...md->...d", moved, atoms).reshape(*direction.shape[:-1], *self._event)
+        # Lists have the atoms of positive weight alone.
+        order = (self._plain_weights == 0).to(torch.int8).argsort(stable=True).to(direction.device)
+        used = direction.gather(-1, order.expand(direction.shape))[..., : self._lists.padded_weights.shape[-1]]
+        return self._grouped(used, from_parts=False)
 
-    def _grouped(self, direction: Tensor, lists: AtomLists, from_parts: bool) -> Tensor:
-        """Move directions [*batch, ...] to [*batch, *event], those that share a row together."""
+    def _grouped(self, direction: Tensor, from_parts: bool) -> Tensor:
+        """Move directions [*batch, ...] to [*batch, *event] at fixed atoms, those that share a row together; on the CPU."""
         dims = range(len(self.shared))
         expanded = [dim for dim in dims if self.shared[dim] != self._batch[dim]]
         order = [*(dim for dim in dims if dim not in expanded), *expanded, *range(len(dims), direction.ndim)]
-        permuted = direction.double().permute(order)
+        permuted = direction.double().cpu().permute(order)
         repeats = math.prod(self._batch[dim] for dim in expanded)
         rows = permuted.reshape(math.prod(self.shared), repeats, *direction.shape[len(dims) :])
-        moved = lists.move(rows, from_parts, to_parts=True).reshape(*permuted.shape[: len(dims)], *self._event)
-        return moved.permute([order.index(dim) for dim in dims] + list(range(len(dims), moved.ndim)))
+        moved = self._lists.move(rows, from_parts, to_parts=True).reshape(*permuted.shape[: len(dims)], *self._event)
+        return moved.permute([order.index(dim) for dim in dims] + list(range(len(dims), moved.ndim))).to(direction.device)
 
     @cached_property
     def decomposition(self) -> tuple[Tensor, Tensor]:
         """Atoms ``[b, m, *event]`` and weights ``[b, m]`` of distinct rows, without gradients."""
         return self.projection.decompose()
+
+    @cached_property
+    def _lists(self) -> AtomLists:
+        return self.projection.lists or AtomLists.of(*self.decomposition)
 
     @property
     def _flat_atoms(self) -> Tensor:
@@ -169,11 +172,6 @@ class SparseSolution:
     def _plain_weights(self) -> Tensor:
         lists = self.projection.lists
         return self._shaped(self.decomposition[1] if lists is None else lists.padded_weights)
-
-    @cached_property
-    def _weights(self) -> Tensor:
-        weights = self._plain_weights
-        return self._attached(weights.expand(*self._batch, weights.shape[-1]), self._move_weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,15 +186,9 @@ class Start:
     solution: SparseSolution
     rows: Tensor
 
-    def dense(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Atoms [b, m, d] and weights [b, m] in dtype and on the device of a tensor."""
-        atoms, weights = self.solution.decomposition
-        rows = self.rows.to(atoms.device)
-        return atoms.flatten(2)[rows].to(like), weights[rows].to(like)
-
     def lists(self, event: torch.Size) -> StartLists:
         """The atoms as lists of parts of this event, which may be larger than that of the solution."""
-        lists = self.solution.projection.lists or AtomLists.of(*self.solution.decomposition)
+        lists = self.solution._lists
         return lists.bounds[self.rows], (lists.parts_in(event), lists.sizes, lists.weights.numpy())
 
 
@@ -221,31 +213,3 @@ class _Attached(torch.autograd.Function):
 
 
 _attach = applied(_Attached)
-
-
-def affine_factor(gram: Tensor, active: Tensor) -> Tensor:
-    """The Cholesky factor [..., m, m] of the Gram matrix of the active atoms, which are affinely independent, plus 11ᵀ; 1 for the others.
-
-    Adding 11ᵀ to the Gram matrix changes nothing where Σw is fixed, and makes it positive definite for affinely independent atoms.
-    """
-    ones = active.to(gram.dtype)
-    both = ones.unsqueeze(-1) * ones.unsqueeze(-2)
-    factor: Tensor = torch.linalg.cholesky_ex((gram + 1) * both + torch.diag_embed(1 - ones))[0]
-    return factor
-
-
-def solve_factored(factor: Tensor, active: Tensor, correlations: Tensor, total: float) -> Tensor:
-    """The ``w`` that minimises ``½‖Σ w_s a_s‖² − ⟨c, w⟩`` subject to ``Σ w = total`` over the active atoms; 0 elsewhere.
-
-    Args:
-        factor: `affine_factor` of the atoms ``a_s``.
-        active: [..., m] bool.
-        correlations: [..., m], the linear term ``c``.
-        total: what the weights sum to: 1 for weights, 0 for their derivative.
-    """
-    ones = active.to(factor.dtype)
-    right = torch.stack(torch.broadcast_tensors(torch.where(active, correlations, 0), ones), dim=-1)
-    factor = factor.expand(*right.shape[:-2], *factor.shape[-2:])
-    free, direction = torch.cholesky_solve(right, factor).unbind(-1)
-    multiplier = (free.sum(-1, keepdim=True) - total) / direction.sum(-1, keepdim=True).clamp(min=1e-300)
-    return torch.where(active, free - multiplier * direction, 0)

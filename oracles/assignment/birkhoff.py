@@ -12,7 +12,6 @@ from torch import Tensor
 from .. import kernels
 from ..active_set import solver
 from ..active_set.solution import Projection
-from .matching import one_hot_rows
 
 TOLERANCE = 1e-9
 """A gap above this much, relative to the greatest score, makes the active set do the row again."""
@@ -25,7 +24,7 @@ def project(rows: Tensor, argmax: Callable[[Tensor, Tensor], Tensor], inside: Te
     of the face; its derivative keeps to that face.
 
     Args:
-        rows: float64, -inf where a part is forbidden; all of it in padding.
+        rows: float64 on the CPU, -inf where a part is forbidden; all of it in padding.
         argmax: MAP of float64 directions [i, n, n] for the rows of these indices [i], 0 in padding.
         inside: [b, n, n] bool, False in padding; None where there is none.
     """
@@ -40,8 +39,8 @@ def project(rows: Tensor, argmax: Callable[[Tensor, Tensor], Tensor], inside: Te
     items = (~(gaps <= TOLERANCE * (1 + scale)) & (gaps != math.inf)).nonzero().squeeze(-1)
     if len(items):  # Newton's method could not
         again = solver.solve(lambda directions, some: argmax(directions, items[some]), rows[items])
-        atoms, weights = again.decompose()
-        means[items], gaps[items] = torch.einsum("bm,bmij->bij", weights, atoms), again.gap
+        assert again.mean is not None
+        means[items], gaps[items] = again.mean, again.gap
     means = torch.where(padding, 0, means)
     return Projection(
         gap=gaps,
@@ -61,20 +60,20 @@ def _decompose(kernel: kernels.Kernel, means: Tensor, padding: Tensor) -> tuple[
     weights = torch.zeros(len(points), most, dtype=torch.float64)
     kernel(points.contiguous(), columns, weights)
     used = max(1, int((weights > 0).sum(-1).amax())) if len(points) else 1
-    atoms = one_hot_rows(columns[:, :used], torch.bool) & ~padding.unsqueeze(1 if padding.ndim else 0)
+    atoms = torch.nn.functional.one_hot(columns[:, :used].long(), size).bool() & ~padding.unsqueeze(1 if padding.ndim else 0)
     return atoms, weights[:, :used]
 
 
 class _Tangent(torch.autograd.Function):
-    """The orthogonal projection of directions [*batch, n, n] on the faces of points, which is its own transpose."""
+    """The orthogonal projection of directions [*batch, n, n] on any device on the faces of points, which is its own transpose."""
 
     @staticmethod
     def forward(ctx: Any, direction: Tensor, points: Tensor, kernel: kernels.Kernel) -> Tensor:
         ctx.points, ctx.kernel = points, kernel
-        along = direction.double().reshape(-1, *points.shape[-2:]).contiguous()
+        along = direction.double().cpu().reshape(-1, *points.shape[-2:]).contiguous()
         moved = torch.zeros_like(along)
         kernel(points.expand(direction.shape).reshape(along.shape).contiguous(), along, moved)
-        return moved.reshape(direction.shape)
+        return moved.reshape(direction.shape).to(direction.device)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:

@@ -18,9 +18,7 @@ from ..capabilities.indices import NONE, chosen, last_axis
 from ..capabilities.marginals import ExactLaw
 from ..capabilities.projection import RowArgmax
 from ..derivations import UNIT, Builder, Derivations, DerivedOracle
-from ..partition import best_choices
 from . import birkhoff
-from .matching import best_columns, one_hot_rows
 
 LARGEST_SUM = 16
 """The largest n whose n! permutations are summed over."""
@@ -122,7 +120,7 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
             )
 
     def _argmax(self, rows: Tensor) -> Tensor:
-        return one_hot_rows(best_columns(rows.double()), rows.dtype)
+        return kernels.search("assignment", "argmax", rows, (rows.shape[1:], None), ())
 
     def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
         if operation not in SUMMED:
@@ -166,29 +164,13 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         return birkhoff.project(rows, argmax, inside)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        def solve(scores: Tensor) -> tuple[Tensor, Tensor]:
-            best = self._best(scores)
-            return best.argmax(-1), best.flatten(1).any(-1)
-
-        columns, exist = best_choices(solve, rows.masked_fill(rows <= FORBIDDEN, -math.inf), k)
-        return one_hot_rows(columns, rows.dtype) * exist.unsqueeze(-1).unsqueeze(-1)
+        return self._list_best(rows.masked_fill(rows <= FORBIDDEN, -math.inf), k).movedim(0, 1)
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        """Lexicographic in the columns of the rows, by the digits of the factorial number system (Lehmer code)."""
-        size = event_shape[0]
-        rows = torch.arange(size, device=ranks.device)
-        free = torch.ones(*ranks.shape, size, dtype=torch.bool, device=ranks.device)
-        columns = []
-        for i in range(size):
-            weight = math.factorial(size - 1 - i)
-            digit = ranks // weight
-            ranks = ranks - digit * weight
-            column = ((free.cumsum(-1) == digit.unsqueeze(-1) + 1) & free).to(torch.int8).argmax(-1)
-            free = free & (rows != column.unsqueeze(-1))
-            columns.append(column)
-        return one_hot_rows(torch.stack(columns, -1), torch.bool)
+        return kernels.search("unranking", "assignment", ranks, (event_shape, torch.uint8), (), event_shape)
 
     def _rank(self, structures: Tensor) -> Tensor:
+        """Lexicographic in the columns of the rows, by the digits of the factorial number system (Lehmer code)."""
         columns = structures.argmax(-1) if structures.dtype != torch.bool else structures.to(torch.int8).argmax(-1)
         size = columns.shape[-1]
         smaller = columns.unsqueeze(-1) > columns.unsqueeze(-2)

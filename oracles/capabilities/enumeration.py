@@ -162,12 +162,8 @@ class KBestOracle(Oracle):
 
     def _reference_kbest(self, rows: Tensor, k: int) -> Tensor:
         """[b, k, *event] of float64 parameters [b, *event]."""
-        event = self._event(rows)
-        if kernel := self._kernel("kbest_parts", rows):  # the structure's kernel lists parts alone
-            numbers = torch.zeros((len(rows), k, self._written_parts(event)), dtype=torch.int64)
-            kernel(rows.contiguous(), numbers)
-            structures: Tensor = torch.zeros(len(rows), k, 1 + math.prod(event)).scatter_(-1, numbers, 1)[..., 1:].unflatten(-1, event)
-            return structures
+        if self._kernel("kbest_parts", rows):  # the structure's kernel lists parts alone
+            return self._list_best(rows, k)
         rows = self._cleaned(rows)
         # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
         if kernels.reach(rows, NEARLY_INFINITE) == 0:  # every structure is feasible
@@ -175,3 +171,11 @@ class KBestOracle(Oracle):
         listed = self._kbest(torch.where(rows > -math.inf, rows, FORBIDDEN), k)
         used = (listed != 0) & (rows == -math.inf)
         return (listed * unsqueeze_event(~used.flatten(2).any(-1), self.event_ndim)).movedim(0, 1)
+
+    def _list_best(self, rows: Tensor, k: int) -> Tensor:
+        """[b, k, *event] of float64 rows [b, *event] on any device, by the structure's kernel that lists parts."""
+        event, output = self._event(rows), ((k, self._written_parts(self._event(rows))), torch.int64)
+        numbers = kernels.search(self.kernel or "", "kbest_parts", rows, output, self.kernel_options())
+        flat = torch.zeros(len(rows), k, 1 + math.prod(event), device=rows.device).scatter_(-1, numbers, 1)
+        structures: Tensor = flat[..., 1:].unflatten(-1, event)
+        return structures

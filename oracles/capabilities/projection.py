@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar, final
+from typing import Any, ClassVar, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -31,6 +31,9 @@ class ProjectionOracle(Oracle):
         >>> int(solution.support), float(solution.gap) < 1e-12
         (2, True)
     """
+
+    _projects_in_closed_form: ClassVar[bool] = False
+    """Whether `_project` gets rows on the device of the scores; else copies on the CPU."""
 
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
         """The projection of float64 rows [b, *event], without gradients, which `SparseSolution` adds: by the active set, or a closed form.
@@ -140,6 +143,8 @@ class ProjectionOracle(Oracle):
 
     def _project_rows(self, rows: Tensor, lengths: Tensor | None, start: Start | None) -> Projection:
         event = tuple(rows.shape[1:])
+        if not self._projects_in_closed_form:  # an active set would wait for a device at every step
+            rows, lengths = rows.cpu(), None if lengths is None else lengths.cpu()
         completed = rows if lengths is None else self._complete(rows, lengths)
         kernel = self._kernel("project", completed)  # of the event that it gets, which padding may have made larger
         inside = None if lengths is None else self._inside(event, lengths).expand_as(rows)

@@ -17,7 +17,7 @@ from .packing import ENTRIES, PLACES, STEPS, WAITING, WIDTH, Numbers
 
 @compiled
 def project(packed, rows, inside, begin, mean, gap, support, atoms):
-    """SparseMAP of rows [b, d]: see `structgrad.oracles.active_set.cpu`. Having no part must be no structure."""
+    """SparseMAP of rows [b, d]: see `structgrad.oracles.active_set.cpu`."""
     solver, found = active_set.workspace(packed.sizes[ENTRIES], packed.sizes[STEPS] + 1), active_set.nothing_found()
     places, waiting = np.full(packed.sizes[ENTRIES], packed.sizes[PLACES] + WIDTH - 1), np.empty(packed.sizes[WAITING] + 2, np.int64)
     for place in range(len(packed.used)):
@@ -46,6 +46,8 @@ def project(packed, rows, inside, begin, mean, gap, support, atoms):
 
 @uncounted
 def _best_parts(packed, given, solver, scores, best, waiting):
-    """Write the parts of the best structure along the residual, each as often as it is taken; gives how many, 0 if none is feasible."""
+    """Write the parts of the best structure along the residual, each as often as it is taken; gives how many, -1 if none is feasible."""
     maximise(packed, 1, given, 0, 1, vectors_of(packed, 1), -math.inf, scores, best)
-    return follow(packed, 1, given, 0, False, scores, best, 0, waiting, solver.parts) if best[len(packed.node_parts) - 1] > -math.inf else 0
+    return (
+        follow(packed, 1, given, 0, False, scores, best, 0, waiting, solver.parts) if best[len(packed.node_parts) - 1] > -math.inf else -1
+    )

@@ -143,8 +143,6 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
         """An operation on rows of this shape by the executor, where it has that."""
         if operation.removesuffix("_parts") not in executor.OPERATIONS:
             return None
-        if operation == "project" and _may_be_empty(self, tuple(rows.shape[1:])):
-            return None  # the compiled active set takes a structure without parts for none
         return executor.kernel(_packed(self, tuple(rows.shape[1:])), operation, len(rows))
 
     # The operations of the base classes, on rows [b, parts].
@@ -254,12 +252,6 @@ def _longest(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> int:
     tables = oracle._tables(event_shape)
     ones = torch.ones(1, tables.parts, dtype=torch.float64)
     return max(1, int(algorithms.value(tables, ones, torch.amax)))
-
-
-@lru_cache(maxsize=64)
-def _may_be_empty(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> bool:
-    """Whether having no part is a structure."""
-    return oracle._holds_empty(event_shape)
 
 
 @lru_cache(maxsize=64)

@@ -144,15 +144,29 @@ def enabled(tensor: Tensor) -> bool:
 
 def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> Kernel | None:
     """Select the kernel of an operation for rows ``[b, *event]``; None where the torch reference is to run."""
-    module = _module(structure) if structure is not None and enabled(rows) else None
+    module = module_of(structure) if structure is not None and enabled(rows) else None
     function = getattr(module, operation, None)
     if module is None or not callable(function):  # a package of kernels may have a module of that name
         return None
     return Kernel(function, options, module.operations(tuple(rows.shape[1:])), operation not in CERTIFYING)
 
 
+def search(
+    structure: str, operation: str, rows: Tensor, output: Output, options: tuple[Any, ...], event: tuple[int, ...] | None = None
+) -> Tensor:
+    """The result of a kernel that has no reference, for rows [b, ...] on any device: they are copied to the CPU, and it is copied back.
+
+    Such kernels choose structures, by steps that would wait for a device or take hundreds of launches. They serve in every context.
+    """
+    module, (shape, dtype) = module_of(structure), output
+    kernel = Kernel(getattr(module, operation), options, module.operations(tuple(event or rows.shape[1:])))
+    result = torch.zeros((len(rows), *shape), dtype=dtype or rows.dtype)
+    kernel(rows.cpu().contiguous(), result)
+    return result.to(rows.device)
+
+
 @cache
-def _module(name: str) -> Any:
+def module_of(name: str) -> Any:
     """The module of some kernels; None without one, and for derivations, whose executor takes more arguments."""
     place = importlib.util.resolve_name(ELSEWHERE.get(name, f"..{name}.cpu"), __package__)
     with suppress(ModuleNotFoundError):  # a structure without a folder

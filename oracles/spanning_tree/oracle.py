@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from .. import kernels
 from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, ProjectionOracle
 from ..capabilities.base import FORBIDDEN
 from ..capabilities.marginals import ExactLaw
 from ..dependency_tree import DependencyTree
-from ..partition import best_choices
-from . import elimination, marginals, ranks as tree_ranks, without_replacement
-from .best_tree import best_heads
+from . import elimination, marginals, without_replacement
 from .law import TreeLaw
+from .ranks import rank
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class SpanningTree(DependencyTree, DistinctSamplingOracle, ProjectionOracle, Enu
         return int((words if self.single_root else words + 1) ** (words - 1))
 
     def _argmax(self, rows: Tensor) -> Tensor:
-        return self.structure(best_heads(rows, single_root=self.single_root), rows.dtype)
+        return kernels.search(self.kernel, "argmax", rows, (rows.shape[1:], None), self.kernel_options())
 
     def _log_partition(self, rows: Tensor) -> Tensor:
         result: Tensor = _LogPartition.apply(rows, self.single_root)  # type: ignore[no-untyped-call]
@@ -104,18 +104,13 @@ class SpanningTree(DependencyTree, DistinctSamplingOracle, ProjectionOracle, Enu
         return replace(drawn, structures=self.structure(drawn.structures, rows.dtype) * feasible)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        def solve(scores: Tensor) -> tuple[Tensor, Tensor]:
-            best = self._best(torch.nn.functional.pad(scores.mT, (1, 0)))
-            return self.heads(best), best.flatten(1).any(-1)
-
-        heads, exist = best_choices(solve, torch.where(rows > FORBIDDEN / 2, rows, -math.inf)[:, :, 1:].mT, k)
-        return self.structure(heads, rows.dtype) * exist.unsqueeze(-1).unsqueeze(-1)
+        return self._list_best(rows.masked_fill(rows <= FORBIDDEN / 2, -math.inf), k).movedim(0, 1)
 
     def _rank(self, structures: Tensor) -> Tensor:
-        return tree_ranks.rank(self.heads(structures), single_root=self.single_root)
+        return rank(self.heads(structures), single_root=self.single_root)
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return self.structure(tree_ranks.unrank(ranks, event_shape[0] - 1, single_root=self.single_root), torch.bool)
+        return kernels.search("unranking", self.kernel, ranks, (event_shape, torch.uint8), self.kernel_options(), event_shape)
 
 
 class _LogPartition(torch.autograd.Function):

@@ -15,19 +15,6 @@ from ..capabilities.enumeration import MAX_RANK
 from ..device_tables import made_once
 
 
-def unrank(ranks: Tensor, words: int, *, single_root: bool) -> Tensor:
-    """Heads [c, n] of the trees of int64 ranks [c]."""
-    forest = _Forest(len(ranks), words, single_root, ranks.device)
-    heads = []
-    for word in range(1, words + 1):
-        ends = forest.ways(word).cumsum(-1)
-        head = (ends <= ranks.unsqueeze(-1)).sum(-1).clamp(max=words)
-        ranks = ranks - torch.nn.functional.pad(ends, (1, 0)).gather(-1, head.unsqueeze(-1)).squeeze(-1)
-        forest.attach(word, head)
-        heads.append(head)
-    return torch.stack(heads, -1)
-
-
 def rank(heads: Tensor, *, single_root: bool) -> Tensor:
     """The int64 ranks [c] of trees by heads [c, n]."""
     words = heads.shape[-1]

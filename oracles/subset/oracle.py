@@ -54,6 +54,7 @@ class Subset(SubsetOracle, DerivedOracle):
     axes: ClassVar[tuple[str, ...]] = ("length",)
     references: ClassVar[tuple[str, ...]] = ("chen1997statistical", "ahmed2023simple")
     kernel: ClassVar[str | None] = "subset"
+    _projects_in_closed_form: ClassVar[bool] = True
     _ignores_entries: ClassVar[bool] = False
 
     def count(self, event_shape: tuple[int, ...]) -> int:

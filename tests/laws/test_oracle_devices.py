@@ -22,21 +22,18 @@ from tests.waiting import PRETENDED, Unset, WaitsError, watched
 
 PROJECTIONS = frozenset({"project", "project_gap"})
 LISTS = frozenset({"kbest", "enumerate"})
-"""Lists of derivations are made on the CPU."""
-
 OTHERS = tuple(name for name in OPERATIONS if not name.startswith("project_") and name != "relaxed_sample_hard")
-TREES = frozenset({"argmax", "score", "log_prob"})
+CHOICES = frozenset({"argmax", "score", "log_prob"})
 """The last two are asked of the best structure here."""
 
 WAIT: dict[str, frozenset[str]] = {
-    "spanning_tree": PROJECTIONS | {"kbest"} | TREES,
-    "assignment": PROJECTIONS,
+    **dict.fromkeys(("subset", "categories"), LISTS),
     **dict.fromkeys(
         ("linear_chain", "tied_chain", "alignment", "constituency", "projective_tree", "shift_reduce", *DERIVED), PROJECTIONS | LISTS
     ),
-    **dict.fromkeys(("subset", "categories"), LISTS),
+    **dict.fromkeys(("spanning_tree", "assignment"), PROJECTIONS | LISTS | CHOICES),
 }
-"""The active set asks after every step whether it is done, and contraction after every round."""
+"""The active set, lists, and searches for the best trees and matchings are compiled for the CPU."""
 
 
 def waits(call: Callable[[], Tensor]) -> str | None:

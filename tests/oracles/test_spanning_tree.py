@@ -110,13 +110,11 @@ def test_the_best_tree_is_that_of_networkx(single_root: bool, mask: float) -> No
         scores = random_scores(words, scale, mask, rows=5).to(dtype)
         expected = torch.tensor([best_total(row, single_root) for row in scores], dtype=torch.float64)
         feasible = expected > -math.inf
-        for compiled in (True, False):
-            with contextlib.nullcontext() if compiled else kernels.disabled():
-                best = oracle.argmax(scores)
-            assert torch.equal(best.flatten(1).any(-1), feasible)
-            torch.testing.assert_close(totals(best, scores)[feasible], expected[feasible], rtol=1e-14, atol=1e-12)
-            assert bool((best.sum(1)[feasible, 1:] == 1).all())
-            assert not single_root or bool((best[feasible, 0].sum(-1) == 1).all())
+        best = oracle.argmax(scores)
+        assert torch.equal(best.flatten(1).any(-1), feasible)
+        torch.testing.assert_close(totals(best, scores)[feasible], expected[feasible], rtol=1e-14, atol=1e-12)
+        assert bool((best.sum(1)[feasible, 1:] == 1).all())
+        assert not single_root or bool((best[feasible, 0].sum(-1) == 1).all())
 
 
 # Words that few others lead to, where the order of elimination matters.
