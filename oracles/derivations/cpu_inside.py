@@ -31,8 +31,8 @@ from ..kernels.vectors import (
     where_greater,
 )
 from ..kernels.wide_range import FARTHEST, LARGEST, NOTHING, ROUNDER, logarithm, normalise, split
-from .cpu_rows import _vector_of, add_product, gather, is_chain, joint_sum, own, product, segment_of, vectors_of
-from .packing import ALIKE, PARTS_PER_UNIT, REACH, UNITS, WAYS
+from .cpu_rows import _vector_of, add_product, gather, joint_sum, kind_of, known, own, product, segment_of, vectors_of
+from .packing import ALIKE, CHAIN, CHART, PARTS_PER_UNIT, REACH, TREE, UNITS, WAYS
 
 LIMIT = 1e140
 """Limit of the weights of nodes and their inverses."""
@@ -59,11 +59,15 @@ def inside(packed, lanes, space, rows, wide, start, count, log_partition, certif
         if ready > done:
             _weigh(packed, lanes, space, rows, start, done, ready)
             done = ready
-        segment = segment_of(packed, lanes, x)
+        segment, kind = segment_of(packed, lanes, x), kind_of(packed, lanes, x)
         if wide:
             _sum_edges_wide(packed.columns, space, segment)
-        elif is_chain(packed, lanes, x):
+        elif kind == CHAIN:
             _sum_edges_of_chain(packed.columns, space, segment)
+        elif kind == CHART:
+            _sum_edges(packed.columns, space, known(segment, CHART))
+        elif kind == TREE:
+            _sum_edges(packed.columns, space, known(segment, TREE))
         else:
             _sum_edges(packed.columns, space, segment)
     root, some = len(space.nodes) - WIDTH - lanes, False

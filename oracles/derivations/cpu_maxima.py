@@ -10,9 +10,9 @@ from numba import uint64
 from ..kernels.compilation import compiled, inlined, inner, uncounted
 from ..kernels.parts import allowed
 from ..kernels.vectors import WIDTH, add, greatest, load, spread, store
-from .cpu_rows import gather, is_chain, is_in_place, joint_sum, own, segment_of, size_of, vectors_of, write
+from .cpu_rows import gather, is_in_place, joint_sum, kind_of, known, own, segment_of, size_of, vectors_of, write
 from .cpu_walks import next_node
-from .packing import PLACES, STEPS, WAITING, Numbers, Packed
+from .packing import CHAIN, CHART, PLACES, STEPS, TREE, WAITING, Numbers, Packed
 
 
 @compiled
@@ -48,7 +48,7 @@ def maximise(packed, lanes, rows, start, count, done, floor, scores, best):
     Where an item's scores are gathered from the first one on, and may be as low as they are, those of segments in place are not copied.
     """
     for x in range(len(packed.segments)):
-        segment = segment_of(packed, lanes, x)
+        segment, kind = segment_of(packed, lanes, x), kind_of(packed, lanes, x)
         in_place = is_in_place(packed, lanes, x) and floor == -math.inf
         ready = packed.segments[x, 8] if lanes == 1 else vectors_of(packed, lanes)
         if ready > done:
@@ -64,8 +64,12 @@ def maximise(packed, lanes, rows, start, count, done, floor, scores, best):
             _maximise_edges_of_chain(packed.columns, 3, rows.singles, start * rows.singles.shape[1], best, segment)
         elif in_place:
             _maximise_edges_of_chain(packed.columns, 3, rows.doubles, start * rows.doubles.shape[1], best, segment)
-        elif is_chain(packed, lanes, x):
+        elif kind == CHAIN:
             _maximise_edges_of_chain(packed.columns, 2, scores, 0, best, segment)
+        elif kind == CHART:
+            _maximise_edges(packed.columns, scores, best, known(segment, CHART))
+        elif kind == TREE:
+            _maximise_edges(packed.columns, scores, best, known(segment, TREE))
         else:
             _maximise_edges(packed.columns, scores, best, segment)
 

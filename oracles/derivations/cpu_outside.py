@@ -22,7 +22,8 @@ from ..kernels.vectors import (
     where_greater,
 )
 from ..kernels.wide_range import FARTHEST, ROUNDER
-from .cpu_rows import hand_out, is_chain, is_in_place, joint_sum, own, product, segment_of, vectors_of
+from .cpu_rows import hand_out, is_in_place, joint_sum, kind_of, known, own, product, segment_of, vectors_of
+from .packing import ANYTHING, CHART, TREE
 
 
 @uncounted
@@ -39,9 +40,13 @@ def outside_pass(packed, lanes, space, wide, start, marginals):
             store(scales, i, multiply(load(scales, i), above))
             if not segment.each:
                 _increase_own(taken, columns, segment, i, multiply(above, load(space.mask, WIDTH * min(height - i, WIDTH))))
-        in_place = is_in_place(packed, lanes, x)
-        if wide or not is_chain(packed, lanes, x):
+        kind, in_place = kind_of(packed, lanes, x), is_in_place(packed, lanes, x)
+        if wide or kind == ANYTHING:
             _outside_edges(columns, space, segment, wide)
+        elif kind == CHART:
+            _outside_edges(columns, space, known(segment, CHART), False)
+        elif kind == TREE:
+            _outside_edges(columns, space, known(segment, TREE), False)
         elif in_place and marginals.singles.shape[0] > 0:
             _outside_edges_of_chain(columns, space, segment, marginals.singles, 3, start * marginals.singles.shape[1])
         elif in_place:

@@ -10,7 +10,7 @@ from numba import uint64
 from ..kernels.compilation import inlined, uncounted
 from ..kernels.parts import ascend, mark, number
 from ..kernels.vectors import WIDTH, add, collect, load, multiply, multiply_add, spread, store
-from .packing import EACH, JOINS
+from .packing import ANYTHING, CHAIN, EACH, JOINS, TREE
 
 
 class Segment(NamedTuple):
@@ -168,9 +168,17 @@ def segment_of(packed, lanes, x):
 
 
 @inlined
-def is_chain(packed, lanes, x):
-    """Whether the edges of a segment go from one node to many, of one item: passes take several vectors of these at a time."""
-    return lanes == 1 and packed.segments[x, 9] > 0
+def kind_of(packed, lanes, x):
+    """The kind of a segment: passes have a branch for each. Those of chains take several vectors of one item at a time."""
+    kind = packed.segments[x, 9]
+    return ANYTHING if kind == CHAIN and lanes > 1 else kind
+
+
+@inlined
+def known(segment, kind):
+    """A segment of two nodes that move, of which the compiler is to know the kind."""
+    part_moves = kind == TREE or segment.part_moves
+    return Segment(segment.start, segment.height, segment.begin, segment.end, True, kind == TREE, True, True, part_moves, segment.lanes)
 
 
 @inlined

@@ -24,6 +24,10 @@ SCORE_LIMIT, WIDE_SCORE_LIMIT = 50.0, 150.0
 JOINS, EACH = 1, 2
 """Flags of a level: its edges lead to two nodes; each of them takes a part of its own, and not all edges of a node the same."""
 
+ANYTHING, CHART, CHAIN, TREE = range(4)
+"""Kinds of segments, by what their edges lead to and take: two nodes that move; one node of all, and parts that move; two nodes and a part
+that move. The compiler makes passes for each, which take up to 1.5 times as long where it does not know the kind."""
+
 ANY, BROKEN = -1, 2
 """Between strides of 0 and 1: where a column holds nothing but the empty item (or no part), and where it moves otherwise."""
 
@@ -65,9 +69,8 @@ class Packed(NamedTuple):
             parts and of none, from how many items on these are to lie side by side, and whether the units of all parts are 1.
         scale: the logarithm of the number of structures, parts by unit on average, and the limit of sizes of shifted scores.
         segments: [s, 11], the first node, nodes, edges of each, the first column, flags, strides of first and second nodes and of parts,
-            how many vectors of parts it and all before need; whether it is a chain, whose edges lead from nodes that stay to nodes and
-            parts that move; and whether its parts are whole vectors of an event that no other segment takes, which passes read and write
-            there.
+            how many vectors of parts it and all before need, the kind, and whether it is a chain whose parts are whole vectors of an event
+            that no other segment takes: passes read and write them there.
         columns: [c, 4], the first node, the second, the part and its entry of each edge of the first node of a segment.
     """
 
@@ -234,7 +237,7 @@ def _in_place(segments: Array, columns: Array, blocks: Array, straight: Array, t
     whole = (heights % WIDTH == 0) & (starts % WIDTH == 0)
     first, last = np.where(whole, [starts, starts + heights - WIDTH], 0) // WIDTH
     whole &= good[first] & (breaks[np.minimum(last, len(blocks))] == breaks[first])
-    chain: Array = (segments[:, 9] > 0) & (np.diff(segments[:, 8], prepend=0) == segments[:, 1] * segments[:, 2] // WIDTH)
+    chain: Array = (segments[:, 9] == CHAIN) & (np.diff(segments[:, 8], prepend=0) == segments[:, 1] * segments[:, 2] // WIDTH)
     if len(segments):
         chain &= np.logical_and.reduceat(whole, segments[:, 3])
     return chain
@@ -318,9 +321,11 @@ class _Edges:
         edges = np.repeat(self.begins[begin] - first_column, widths) + np.arange(widths.sum())
         columns = np.stack([self.first[edges], self.second[edges], self.parts[edges]], 1)
         moving = np.array(known, np.int64).reshape(-1, 3)
-        chain = (self.flags[begin] == EACH) & (moving[:, 0] != 1) & (moving[:, 2] == 1)
+        flags, (first, second, part) = self.flags[begin], moving.T == 1
+        cases = [(flags == JOINS) & first & second, (flags == EACH) & ~first & part, (flags == JOINS + EACH) & first & second & part]
+        kinds = np.select(cases, [CHART, CHAIN, TREE], ANYTHING)
         strides, ready = np.maximum(moving, 0), np.zeros_like(begin)
-        segments = np.column_stack([begin, heights, widths, first_column, self.flags[begin], strides, ready, chain])
+        segments = np.column_stack([begin, heights, widths, first_column, flags, strides, ready, kinds])
         # Where a column of nothing stands among those that move, it moves too.
         tall = np.repeat(heights, widths)[:, None] * (np.repeat(moving, widths, 0) == 1) * (columns == [0, 0, self.none])
         return segments, columns, int(tall[:, :2].max(initial=1)), int(tall[:, 2].max(initial=1))
