@@ -49,6 +49,7 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "project_atoms": _mixture,
     "project_support": lambda oracle, scores, **named: oracle.project(scores, **named).support.to(scores.dtype),
     "project_gap": lambda oracle, scores, **named: oracle.project(scores, **named).gap,
+    "max_marginals": lambda oracle, scores, **named: oracle.max_marginals(scores, **named),
     "kbest": _kbest,
     "relax": lambda oracle, scores, **named: oracle.relax(scores, "l2", **named),
     "relaxed_value": lambda oracle, scores, **named: oracle.relaxed_value(scores, "l2", **named),

@@ -1,4 +1,4 @@
-"""A latent dependency tree inside an encoder: every word has to say the gender of its head, and nobody tells the model the heads."""
+"""A latent dependency tree inside an encoder: every word has to say the gender of its head, which the data do not contain."""
 
 import sys
 

@@ -106,12 +106,31 @@ def marginals(tables: Tables, rows: Tensor) -> tuple[Tensor, Tensor]:
     return edges.by_part(), log_partition
 
 
-class Sums:
-    """Numbers of edges, filled top down, and their sums by the node that they lead to and by the part that they take."""
+def max_marginals(tables: Tables, rows: Tensor) -> Tensor:
+    """The value [b, d] of the best structure that takes each part, -inf where none does; no gradients."""
+    padded, values, slacks = pad(rows, (0, 1)), leaves(tables, rows), []
+    for level in tables.levels:
+        joined = _joined(level, values, padded)
+        values[:, level.heads] = best = joined.amax(2)
+        slacks.append(joined - torch.where(best > -math.inf, best, 0).unsqueeze(2))
+    # What the best structure through an edge has less than the best one through its node.
+    edges = Sums(tables, rows, root=values[:, tables.root], none=-math.inf, add=torch.amax)
+    for level, slack in zip(reversed(tables.levels), reversed(slacks), strict=True):
+        edges.put(level, edges.above(level).unsqueeze(2) + slack)
+    return edges.by_part()
 
-    def __init__(self, tables: Tables, rows: Tensor, root: float = 1.0) -> None:
-        self.tables, self.root = tables, root
-        self.values = rows.new_zeros(len(rows), len(tables.first))
+
+class Sums:
+    """Numbers of edges, filled top down, and their sums by the node that they lead to and by the part that they take.
+
+    With another ``add``, such as a maximum, and what is ``none`` to it, results of that in the place of sums.
+    """
+
+    def __init__(
+        self, tables: Tables, rows: Tensor, root: Tensor | float = 1.0, none: float = 0.0, add: Callable[[Tensor, int], Tensor] = torch.sum
+    ) -> None:
+        self.tables, self.root, self.add = tables, root, add
+        self.values = rows.new_full((len(rows), len(tables.first)), none)
 
     def put(self, level: LevelTables, edges: Tensor) -> None:
         """Keep what the edges [b, h, e] of a level carry."""
@@ -119,14 +138,14 @@ class Sums:
 
     def above(self, level: LevelTables) -> Tensor:
         """Sums for the nodes [b, h] of a level, once all above it is filled."""
-        sums = _gathered(self.values, level.above).sum(2)
+        sums = self.add(_gathered(self.values, level.above), 2)
         if level is self.tables.levels[-1]:
-            sums[:, -1] += self.root
+            sums[:, -1] = self.root
         return sums
 
     def by_part(self) -> Tensor:
         """[b, d]."""
-        return _gathered(self.values, self.tables.taking).sum(2)
+        return self.add(_gathered(self.values, self.tables.taking), 2)
 
 
 def covariance_product(tables: Tables, rows: Tensor, along: Tensor) -> Tensor:

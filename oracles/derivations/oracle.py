@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, K
 from ..capabilities.marginals import ExactLaw
 from ..capabilities.relaxation import Maximum
 from ..numerics import in_double
-from ..transforms import uncompiled
+from ..transforms import operation, uncompiled
 from . import algorithms, executor
 from .examples import Examples
 from .hypergraph import Derivations
@@ -144,6 +144,34 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
         if operation.removesuffix("_parts") not in executor.OPERATIONS:
             return None
         return executor.kernel(_packed(self, tuple(rows.shape[1:])), operation, len(rows))
+
+    @final
+    @operation()
+    def max_marginals(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """The score of the best structure that has each part: ``[*batch, *event]``, -inf for a part that none has; without gradients.
+
+        The greatest of them is the score of the MAP structure; how much less a part has says what it costs to insist on it. 0 beyond an
+        item's length. Time and memory in proportion to the edges, in batched torch.
+
+        References:
+            Wainwright & Jordan 2008, "Graphical models, exponential families, and variational inference", section 8.1.
+
+        Example:
+            >>> from structgrad.oracles import LinearChain
+            >>> LinearChain().max_marginals(torch.tensor([[[0.0, 2.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 0.5]]]))
+            tensor([[[1.0000, 2.5000],
+                     [  -inf,   -inf]],
+            <BLANKLINE>
+                    [[1.0000, 0.0000],
+                     [2.0000, 2.5000]]])
+        """
+        parameters, inside = self._parameters("max_marginals", scores, lengths)
+
+        def best(rows: Tensor) -> tuple[Tensor]:
+            flat = in_double(self._cleaned(rows)).flatten(1)
+            return (algorithms.max_marginals(self._tables_for(rows), flat).reshape(rows.shape),)
+
+        return self._cut(self._run("max_marginals", parameters, (None,), best)[0], inside, scores.dtype)
 
     # The operations of the base classes, on rows [b, parts].
 

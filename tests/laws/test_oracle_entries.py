@@ -16,7 +16,13 @@ cases = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
 SHAPED = {"argmax", "marginals", "sample", "project", "relax", "relaxed_sample", "relaxed_sample_hard"}
 """Results that are structures or points between them."""
 
-INFEASIBLE = {"log_partition": -math.inf, "log_prob": -math.inf, "relaxed_value": -math.inf, "project_gap": math.inf}
+INFEASIBLE = {
+    "max_marginals": -math.inf,
+    "log_partition": -math.inf,
+    "log_prob": -math.inf,
+    "relaxed_value": -math.inf,
+    "project_gap": math.inf,
+}
 """Results for an infeasible item that are not 0."""
 
 UNWEIGHTED = {"free_parts", "feasible", "step_log_probs"}

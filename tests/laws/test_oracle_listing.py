@@ -14,6 +14,7 @@ from structgrad.oracles import (
     Assignment,
     Categorical,
     Constituency,
+    DerivedOracle,
     EnumerableOracle,
     IndependentCategoricals,
     LabelledConstituency,
@@ -210,6 +211,16 @@ def test_the_k_best_lead_all_others(case: OracleCase) -> None:
     for k in (0, len(every) + 1):
         with pytest.raises(ValueError, match=rf"`kbest` got k={k}; expected 1 <= k <= {len(every)}, the number of structures"):
             oracle.kbest(scores, k)
+
+
+@pytest.mark.parametrize("case", [case for case in ORACLE_CASES if isinstance(case.oracle, DerivedOracle)], ids=str)
+def test_max_marginals_are_scores_of_the_best_structures_with_a_part(case: OracleCase) -> None:
+    every = structures(case).unsqueeze(1)
+    for regime in (1.0, 100.0, "masked"):
+        scores = make_scores(case, regime, rows=3)
+        totals = torch.where(every != 0, natural_parameters(case, scores) * every, 0).flatten(2).sum(-1)
+        each = torch.where(every != 0, totals.reshape(*totals.shape, *[1] * len(case.event)), -math.inf)
+        torch.testing.assert_close(case.oracle.max_marginals(scores), each.amax(0), rtol=1e-12, atol=1e-12)
 
 
 def test_lists_beyond_memory_are_refused_at_once() -> None:
