@@ -151,6 +151,7 @@ def write(parts, found, structures, numbers, row, draw):
 
 @inlined
 def segment_of(packed, lanes, x):
+    """The numbers of a segment, as loops over it use them."""
     segments = packed.segments
     # Unsigned, because a negative number would count from the end, which would be asked for at every edge.
     begin, flags = uint64(segments[x, 3]), segments[x, 4]
