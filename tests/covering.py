@@ -4,6 +4,8 @@ A law over estimators, structures, scales and dtypes is a product of thousands o
 every parameter is tested, and every pair of values if two parameters have at most `PAIRS`. The cases are drawn, so that different runs
 test different ones. The seed is shown, and ``--covering-seed`` draws the same cases again. ``-m sweep`` tests the whole product, and the
 tests that are marked `sweep` themselves. A test that loops over a product of its own takes a part of it by `sampled`.
+
+By default the sizes of one structure are one test, whose failure names the sizes and the commands that run each alone.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import torch
 
 T = TypeVar("T")
 
@@ -28,13 +32,17 @@ PAIRS = 120
 FEW = 24
 """A product of no more cases is tested as it is."""
 
-RUN: dict[str, Any] = {"seed": 0, "whole": False}
-"""The seed of this run, and whether no case is left out: in a sweep, and where one is named."""
+RUN: dict[str, Any] = {"seed": 0, "whole": False, "case": ""}
+"""The seed of this run; whether no case is left out: in a sweep, and where one is named; the case that a test of several is at."""
+
+
+class Sizes(tuple[tuple[str, Any], ...]):
+    """Cases of one structure that are one test, each with the name that it has alone."""
 
 
 def sampled(options: Sequence[T], count: int) -> Sequence[T]:
     """Some of the options, drawn for each test of each run; all of them in a sweep."""
-    test = os.environ.get("PYTEST_CURRENT_TEST", "")
+    test = os.environ.get("PYTEST_CURRENT_TEST", "") + RUN["case"]
     return options if RUN["whole"] else random.Random(f"{RUN['seed']} {test}").sample(options, min(count, len(options)))
 
 
@@ -118,8 +126,46 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
         # What needs a device stands for nothing where there is none.
         groups = [[call for call in calls if any(mark.name == "gpu" for mark in call.marks) is needs] for needs in (False, True)]
         chosen = {id(group[index]) for group in groups for index in thinned([call.params for call in group], lambda _: draw())}
-        metafunc._calls = [call for call in calls if id(call) in chosen]
+        calls = [call for call in calls if id(call) in chosen]
+    metafunc._calls = calls if RUN["whole"] else list(_bundled(calls))
     return result
+
+
+def _bundled(calls: Sequence[Any]) -> Iterator[Any]:
+    """Calls that differ by the size of a structure alone, as one."""
+    several: dict[Any, list[Any]] = {}
+    for call in calls:
+        case = call.params.get("case")
+        others = tuple((name, id(value)) for name, value in call.params.items() if name != "case")
+        several.setdefault((repr(case.oracle), others) if hasattr(case, "oracle") else id(call), []).append(call)
+    for group in several.values():
+        if len(group) == 1:
+            yield group[0]
+            continue
+        sizes, first = Sizes((call.id, call.params["case"]) for call in group), group[0]
+        names = [repr(sizes[0][1].oracle) if name == str(sizes[0][1]) else name for name in first._idlist]
+        yield replace(first, params={**first.params, "case": sizes}, _idlist=names)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test of several cases with each of them."""
+    sizes = pyfuncitem.funcargs.get("case")
+    if not isinstance(sizes, Sizes):
+        return None
+    names, failed = pyfuncitem._fixtureinfo.argnames, list[Exception]()
+    for name, case in sizes:
+        RUN["case"] = name
+        torch.default_generator.manual_seed(0)
+        try:
+            pyfuncitem.obj(**{each: pyfuncitem.funcargs[each] for each in names} | {"case": case})
+        except Exception as error:
+            error.add_note(f"Run this case alone: pytest '{pyfuncitem.nodeid.partition('[')[0]}[{name}]'")
+            failed.append(error)
+    RUN["case"] = ""
+    if failed:
+        raise failed[0] if len(failed) == 1 else ExceptionGroup(f"{len(failed)} of {len(sizes)} cases fail", failed)
+    return True
 
 
 @pytest.hookimpl(tryfirst=True)
