@@ -10,7 +10,7 @@ from _pytest import hookspec
 
 from tests import costs, covering
 from tests.estimator_cases import VARIANTS
-from tests.helpers import GENERIC_CASES, ORACLE_CASES
+from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase
 
 
 def drawn(parameters: list[dict[str, Any]], seed: int = 0) -> list[dict[str, Any]]:
@@ -55,6 +55,13 @@ def test_a_product(first: int, second: int, third: int, request: pytest.FixtureR
     here = [item for item in request.session.items if item.name.startswith("test_a_product[")]
     assert covering.RUN["whole"] or len(here) < 27
     assert covering.RUN["whole"] or len(covering.sampled(range(100), 5)) == 5
+
+
+@pytest.mark.parametrize("case", [case for case in ORACLE_CASES if case.oracle.name == "subset"], ids=str)
+def test_sizes_of_a_structure_are_one_test(case: OracleCase, request: pytest.FixtureRequest) -> None:
+    here = [item for item in request.session.items if item.name.startswith("test_sizes_of")]
+    assert covering.RUN["whole"] or len(here) == 3
+    assert covering.RUN["case"] == (str(case) if not covering.RUN["whole"] and case.oracle.k != 2 else "")
 
 
 def test_hooks_of_other_plugins_are_not_missed_where_these_are_missing() -> None:

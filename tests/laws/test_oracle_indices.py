@@ -155,8 +155,8 @@ def test_a_form_of_ones_own_is_the_parts() -> None:
 def test_no_dense_sample_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a kernel writes indices; and the gradient of many samples is that of their row."""
     sizes: list[int] = []
-    original = kernels._made
-    monkeypatch.setattr(kernels, "_made", lambda shape, dtype: sizes.append(math.prod(shape)) or original(shape, dtype))
+    original = kernels._zeros
+    monkeypatch.setattr(kernels, "_zeros", lambda shape, dtype: sizes.append(math.prod(shape)) or original(shape, dtype))
     for oracle, scores in (
         (LinearChain(), torch.zeros(2, 9, 5, 5)),
         (TiedChain(), torch.zeros(2, 14, 5)),
