@@ -177,7 +177,7 @@ def feasible_softmax(scores: Tensor) -> Tensor | None:
 
     None too where a row of it is NaN, as it is by -inf alone, by +inf and by NaN. A function of Python takes twice as long for autograd.
     """
-    if not (kernels.enabled(scores) and scores.dtype in kernels.FLOATING and scores.is_contiguous()):
+    if not (scores.is_cpu and kernels.running.get() and scores.dtype in kernels.FLOATING and scores.is_contiguous()):
         return None
     probabilities = scores.softmax(-1)
     return probabilities if kernels.reach(probabilities.detach(), 2) == 0 else None

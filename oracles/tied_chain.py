@@ -51,6 +51,7 @@ class TiedChain(DerivedOracle):
     examples: ClassVar[Examples] = Examples(like="linear_chain", counted="positions")
     _indices_are_parts: ClassVar[bool] = False
     _draws_from_the_last: ClassVar[bool] = True
+    _nodes_of_a_uniform: ClassVar[int] = 2
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
@@ -176,13 +177,10 @@ class TiedChain(DerivedOracle):
             nodes = builder.add(reached.unsqueeze(1), parts[place].unsqueeze(1))
         return builder.finish(builder.add(nodes.unsqueeze(0)))
 
-    # The first tag takes the first uniform, as in `LinearChain`. Derivations go through tags from the last one, and take one per node.
+    # The first tag takes the first uniform, as in `LinearChain`. Derivations go through tags from the last one.
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0] - event_shape[1]
-
-    def _draw(self, rows: Tensor, uniforms: Tensor, as_indices: bool = False) -> Tensor:
-        return super()._draw(rows, uniforms.repeat_interleave(2, -1), as_indices)
 
     # The first tag is the most significant digit of a rank.
 

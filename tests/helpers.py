@@ -367,13 +367,6 @@ def seeded(seed: int = 0, device: torch.device | str = "cpu") -> torch.Generator
     return torch.Generator(device).manual_seed(seed)
 
 
-def refused_rows(kernel: Any, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Tensor | None:
-    """The indices of the rows that a kernel does not certify, whose results it writes; None for none."""
-    certified = torch.zeros(len(inputs[0]), dtype=torch.bool)
-    kernel(*inputs, *results, certified)
-    return None if bool(certified.all()) else (~certified).nonzero().flatten()
-
-
 def launched_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the number of rows of each kernel that is launched from now on."""
     sizes: list[int] = []

@@ -211,7 +211,7 @@ class Calls(Configured, abc.ABC):
     @final
     def _kernel(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
         """The compiled kernel of an operation on rows [b, *event], or None where the torch reference is to run."""
-        if rows.dtype not in kernels.FLOATING or not kernels.enabled(rows):
+        if rows.dtype not in kernels.FLOATING or not (rows.is_cpu and kernels.running.get()):
             return None
         key = operation, rows.shape
         if key not in self._kernels:

@@ -23,6 +23,9 @@ class SamplingOracle(MarginalOracle):
     _draws_from_the_last: ClassVar[bool] = False
     """Whether samples are built from the last place, which then takes the last uniform, and the first place the first one."""
 
+    _nodes_of_a_uniform: ClassVar[int] = 1
+    """How many nodes of a derivation, one after the other, take the same uniform."""
+
     @abc.abstractmethod
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         """Structures [s, b, *event] from rows [b, *event] and float64 uniforms [s, b, `_noise_size`]; 0 for an infeasible row."""
@@ -63,15 +66,21 @@ class SamplingOracle(MarginalOracle):
         batch, event = tuple(scores.shape)[:dims], tuple(parameters.shape)[dims:]
         noise = (num_samples or 1, self._noise_size(event))
         uniforms = random_uniform(batch, noise, generator=generator, device=scores.device)
-        if len(batch) == 1 and (batch[0] == 1 or parameters.stride(0) != 0):
-            structures = self._draw(parameters, uniforms, as_indices).transpose(0, 1)
-        else:
+        plain = len(batch) == 1 and (batch[0] == 1 or parameters.stride(0) != 0)
+        if not plain:
             # Expanded dimensions join the samples, so that tables are built once per distinct row.
             expanded = [dim for dim, size in enumerate(batch) if size > 1 and parameters.stride(dim) == 0]
             order = [*(dim for dim in range(dims) if dim not in expanded), dims, *expanded]
-            rows, shuffled = share_rows(parameters, self.event_ndim).reshape(-1, *event), uniforms.permute(*order, dims + 1)
-            repeats = shuffled.shape[dims - len(expanded) : -1].numel()
-            drawn = self._draw(rows, shuffled.reshape(len(rows), repeats, noise[1]), as_indices)
+            parameters, shuffled = share_rows(parameters, self.event_ndim).reshape(-1, *event), uniforms.permute(*order, dims + 1)
+            uniforms = shuffled.reshape(len(parameters), shuffled.shape[dims - len(expanded) : -1].numel(), noise[1])
+        uniforms = uniforms.flip(-1) if self._draws_from_the_last else uniforms
+        if self._nodes_of_a_uniform > 1:
+            uniforms = uniforms.repeat_interleave(self._nodes_of_a_uniform, -1)
+        output = (uniforms.shape[1],), None
+        drawn = self._chosen("sample", parameters, self._reference_draw, uniforms, output=output, as_indices=as_indices)
+        if plain:
+            structures = drawn.transpose(0, 1)
+        else:
             drawn = drawn.reshape(*shuffled.shape[:-1], *drawn.shape[2:])
             structures = drawn.permute(*(order.index(dim) for dim in [dims, *range(dims)]), *range(dims + 1, drawn.ndim))
         structures = structures[0] if num_samples is None else structures
@@ -79,12 +88,8 @@ class SamplingOracle(MarginalOracle):
             return structures
         return self._cut_indices(structures, inside, event) if as_indices else self._cut(structures, inside, scores.dtype)
 
-    def _draw(self, rows: Tensor, uniforms: Tensor, as_indices: bool = False) -> Tensor:
-        """Structures [b, s, *event], or indices, of natural parameters [b, *event] and uniforms [b, s, noise]."""
-        uniforms = uniforms.flip(-1) if self._draws_from_the_last else uniforms
-        return self._chosen("sample", rows, self._reference_draw, uniforms, output=((uniforms.shape[1],), None), as_indices=as_indices)
-
     def _reference_draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        """Structures [b, s, *event] of natural parameters [b, *event] and uniforms [b, s, noise]."""
         return self._sample(self._cleaned(rows), uniforms.transpose(0, 1)).transpose(0, 1)
 
 

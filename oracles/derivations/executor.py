@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +19,6 @@ from torch import Tensor
 from .. import kernels
 from ..capabilities import DrawnSet
 from .packing import ENTRIES, ITEMS, STEPS, WIDTH, Array, Numbers, Packed, Ranking
-
-_Operation = Callable[..., None]
 
 EDGE = 4
 """Inner-loop steps of an edge and an item, roughly."""
@@ -41,10 +38,9 @@ class Layout(NamedTuple):
 
 def kernel(packed: Packed, operation: str, rows: int) -> kernels.Kernel:
     """An operation on so many rows [b, *event] of these derivations."""
+    function, steps, complete = globals()[operation.removesuffix("_parts")], EDGE * len(packed.first), operation not in kernels.CERTIFYING
     layout = Layout(packed, WIDTH if rows >= packed.sizes[ITEMS] else 1, int(packed.sizes[ENTRIES]), False)
-    return kernels.Kernel(
-        globals()[operation.removesuffix("_parts")], (layout,), EDGE * len(packed.first), operation not in kernels.CERTIFYING
-    )
+    return kernels.Kernel(function, (layout,), steps, complete, () if complete else (layout._replace(wide=True),))
 
 
 def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:
@@ -66,52 +62,26 @@ def kbest(rows: Array, structures: Array, how: Layout) -> None:
     _compiled(".cpu_kbest").kbest(how.lanes, *_numbers(rows, how), *_structures(structures, how), *how.packed)
 
 
-def widening(inputs: int) -> Callable[[_Operation], _Operation]:
-    """An operation on so many inputs that computes in one range of numbers, and in a wide one the rows for which that does not suffice."""
-
-    def decorate(operation: _Operation) -> _Operation:
-        @wraps(operation)
-        def computed(*given: Any) -> None:
-            operation(*given)
-            *arrays, certified, how = given
-            if b"\0" not in certified.tobytes():  # a reduction takes longer than an operation on one row
-                return
-            failed = np.flatnonzero(~certified)
-            again = [array[failed] for array in arrays]
-            for result in again[inputs:]:
-                result.fill(0)  # feasible rows alone are written
-            still = np.zeros(len(failed), np.bool_)
-            operation(*again, still, how._replace(wide=True))
-            for result, redone in zip(arrays[inputs:], again[inputs:], strict=True):
-                result[failed] = redone
-            certified[failed] = still
-
-        return computed
-
-    return decorate
+# Those below say of which rows they can be relied upon, in one range of numbers: `kernel` says how to compute the others in a wide one.
 
 
-@widening(inputs=1)
 def log_partition(rows: Array, totals: Array, certified: Array, how: Layout) -> None:
     """Log-partitions [b] in float64, -inf where no structure is feasible."""
     _compiled(".cpu").evaluate(how.lanes, how.wide, *_numbers(rows, how), *_NONE[2], *_NONE[2], totals, certified, *how.packed)
 
 
-@widening(inputs=1)
 def marginals(rows: Array, found: Array, totals: Array, certified: Array, how: Layout) -> None:
     """Marginals [b, *event], 0 where no structure is feasible, and what `log_partition` gives."""
     given, into = _numbers(rows, how), _numbers(found, how)
     _compiled(".cpu").evaluate(how.lanes, how.wide, *given, *_NONE[2], *into, totals, certified, *how.packed)
 
 
-@widening(inputs=2)
 def covariance_product(rows: Array, directions: Array, products: Array, certified: Array, how: Layout) -> None:
     """``Cov(z) v`` [b, *event] for directions v [b, *event]."""
     given, along, into = _numbers(rows, how), _numbers(directions, how), _numbers(products, how)
     _compiled(".cpu").evaluate(how.lanes, how.wide, *given, *along, *into, np.empty(len(rows)), certified, *how.packed)
 
 
-@widening(inputs=2)
 def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, how: Layout) -> None:
     """Structures by uniforms [b, s, steps], one for each node that needs it in preorder; 0 where none is feasible."""
     given, found = _numbers(rows, how), _structures(structures, how)

@@ -56,7 +56,7 @@ _WANTED = os.environ.get("STRUCTGRAD_KERNELS") or "on"
 if _WANTED not in ("on", "off"):
     raise ValueError(f"the environment variable STRUCTGRAD_KERNELS got {_WANTED!r}; expected on or off; unset it for on")
 
-_running: ContextVar[bool] = ContextVar("structgrad_kernels_running", default=_WANTED == "on")
+running: ContextVar[bool] = ContextVar("structgrad_kernels_running", default=_WANTED == "on")
 """Whether kernels run in this context."""
 
 _observer: ContextVar[Callable[..., None] | None] = ContextVar("structgrad_kernels_observer", default=None)
@@ -86,7 +86,7 @@ def disabled() -> Iterator[None]:
         ...     LinearChain().log_partition(scores)
         tensor(2.1972)
     """
-    with _set(_running, False):
+    with _set(running, False):
         yield
 
 
@@ -137,14 +137,9 @@ def shown_to_torch() -> Iterator[None]:
             tracemalloc.stop()
 
 
-def enabled(tensor: Tensor) -> bool:
-    """Whether kernels run for the device of a tensor, in this context."""
-    return tensor.is_cpu and _running.get()
-
-
 def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> Kernel | None:
     """Select the kernel of an operation for rows ``[b, *event]``; None where the torch reference is to run."""
-    module = module_of(structure) if structure is not None and enabled(rows) else None
+    module = module_of(structure) if structure is not None and rows.is_cpu and running.get() else None
     function = getattr(module, operation, None)
     if module is None or not callable(function):  # a package of kernels may have a module of that name
         return None
@@ -183,7 +178,7 @@ def reach(values: Tensor, limit: float) -> int:
     if not values.is_cpu or maybe_current_level() is not None:
         return 1
     values = share_rows(values.detach(), 0) if 0 in values.stride() else values.detach()
-    if values.dtype in FLOATING and _running.get():
+    if values.dtype in FLOATING and running.get():
         return int(_bounds().reach(values.contiguous().numpy().ravel(), limit))
     if not bool((values < math.inf).all()):
         return 3
@@ -204,12 +199,14 @@ class Kernel(NamedTuple):
         options: scalars.
         operations: inner-loop steps of a row, roughly.
         complete: whether it computes every row, and has no certificates to write.
+        wider: the options with which it computes most of the rows that it refuses; empty where there are none.
     """
 
     function: _Function
     options: tuple[Any, ...]
     operations: int
     complete: bool = False
+    wider: tuple[Any, ...] = ()
 
     def __call__(self, *tensors: Tensor) -> None:
         launch(self.function, [tensor.detach().numpy() for tensor in tensors], self.options, self.operations)
@@ -217,12 +214,15 @@ class Kernel(NamedTuple):
     def computed(self, inputs: tuple[Tensor, ...], outputs: Sequence[Output], reference: Reference) -> list[Tensor]:
         """Results [b, ...] of inputs [b, ...] without gradients. Rows that the kernel refuses are computed by the reference, in float64."""
         arrays, results, rows, steps = list[np.ndarray](), list[Tensor](), len(inputs[0]), self.operations
+        # NumPy leaves large zeros to the system, which has pages of them; torch writes them, and records their memory.
+        recorded = _observer.get() is not None
         for given in inputs:
             arrays.append(given.contiguous().numpy())
             if len(arrays) > 1:
                 steps += PER_NUMBER * given[:1].numel()
         for shape, dtype in outputs:
-            arrays.append(array := _zeros((rows, *shape), dtype or inputs[0].dtype))
+            size, dtype = (rows, *shape), dtype or inputs[0].dtype
+            arrays.append(array := torch.zeros(size, dtype=dtype).numpy() if recorded else np.zeros(size, _NUMPY[dtype]))
             results.append(torch.from_numpy(array))
         if self.complete:
             launch(self.function, arrays, self.options, steps)
@@ -231,18 +231,17 @@ class Kernel(NamedTuple):
         launch(self.function, arrays, self.options, steps)
         if b"\0" in certified.tobytes():  # a reduction takes longer than a kernel of one row
             refused = torch.from_numpy(np.flatnonzero(~certified))
-            found = reference(*(given[refused].double() for given in inputs))
+            again = tuple(given[refused] for given in inputs)
+            if self.wider:
+                found: Sequence[Tensor] = self._replace(options=self.wider, wider=()).computed(again, outputs, reference)
+            else:
+                found = reference(*(given.double() for given in again))
             for result, values in zip(results, found, strict=True):
                 result[refused] = values.to(result.dtype)
         return results
 
 
 _NUMPY = {dtype: np.dtype(str(dtype).removeprefix("torch.")) for dtype in (torch.float32, torch.float64, torch.bool, torch.int64)}
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
-    """Zeros for results. NumPy leaves large ones to the system, which has pages of zeros; torch writes them, and records their memory."""
-    return np.zeros(shape, _NUMPY[dtype]) if _observer.get() is None else torch.zeros(shape, dtype=dtype).numpy()
 
 
 def launch(function: _Function, arrays: Sequence[Any], options: tuple[Any, ...], operations: int) -> None:

@@ -14,7 +14,7 @@ from structgrad.oracles.capabilities.base import FORBIDDEN
 from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, cpu, cpu_kbest, cpu_maxima, executor
 from structgrad.oracles.derivations.packing import pack
 from structgrad.suites.truth.laws import derivations_of
-from tests.helpers import refused_rows, seeded
+from tests.helpers import seeded
 
 CASES: tuple[tuple[Any, tuple[int, ...]], ...] = (
     *((Subset(3), (9,)), (LinearChain(), (5, 3, 3)), (Alignment(), (4, 6)), (Constituency(), (7, 7)), (ShiftReduce(), (6, 6, 2))),
@@ -69,8 +69,9 @@ def test_long_sums_leave_no_range() -> None:
     packed = pack(builder.finish(node))
     assert packed is not None
     rows = torch.cat([torch.full((3, 150), 20.0), torch.full((3, 150), -20.0)], 1).repeat(1, 2).double()
-    found, totals = torch.zeros_like(rows), torch.zeros(3, dtype=torch.float64)
-    assert refused_rows(executor.kernel(packed, "marginals", 3), (rows,), (found, totals)) is None
+    found, totals = executor.kernel(packed, "marginals", 3).computed(
+        (rows,), ((rows.shape[1:], None), ((), None)), lambda _: pytest.fail("refused")
+    )
     torch.testing.assert_close(totals, torch.full((3,), 300 * math.log(2), dtype=torch.float64), rtol=1e-12, atol=0)
     torch.testing.assert_close(found, torch.full_like(rows, 0.5), rtol=0, atol=1e-14)
 
@@ -81,14 +82,14 @@ def test_scores_beyond_every_range_are_refused() -> None:
     packed, rows = pack(derivations), torch.randn(3, derivations.parts, generator=seeded(), dtype=torch.float64)
     assert packed is not None
     rows[1] *= 1e9
-    for operation, inputs, result in (
-        ("log_partition", (rows,), torch.zeros(3, dtype=torch.float64)),
-        ("covariance_product", (rows, rows), torch.zeros_like(rows)),
-        ("sample", (rows, torch.rand(3, 1, 6, dtype=torch.float64)), rows.new_zeros(3, 1, rows.shape[1])),
+    for operation, inputs, shape in (
+        ("log_partition", (rows,), ()),
+        ("covariance_product", (rows, rows), rows.shape[1:]),
+        ("sample", (rows, torch.rand(3, 1, 6, dtype=torch.float64)), (1, rows.shape[1])),
     ):
-        refused = refused_rows(executor.kernel(packed, operation, 3), inputs, (result,))
-        assert refused is not None
-        assert refused.tolist() == [1]
+        refused = torch.full((1, *shape), 7.0)
+        (found,) = executor.kernel(packed, operation, 3).computed(inputs, ((shape, None),), lambda *_, refused=refused: (refused,))
+        assert (found == 7).reshape(3, -1).all(1).tolist() == [False, True, False]
 
 
 def test_one_compilation_serves_all_structures_and_dtypes() -> None:

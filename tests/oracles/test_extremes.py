@@ -171,7 +171,8 @@ def test_subsets_of_many_parts(compiled: bool) -> None:
         # The first 549 are certain, and one of the other 551.
         assert found.tolist() == pytest.approx([math.lgamma(1101) - 2 * math.lgamma(551), 549e3 + math.log(551)], rel=1e-12)
         torch.testing.assert_close(Subset(550).marginals(scores[0]), torch.full_like(scores[0], 0.5), rtol=0, atol=1e-11)
-        drawn, chosen = Subset(5).sample(rows[0], 4000, generator=generator), Subset(5)._draw(rows, uniforms)
+        drawn = Subset(5).sample(rows[0], 4000, generator=generator)
+        chosen = Subset(5)._chosen("sample", rows, Subset(5)._reference_draw, uniforms, output=((6,), None))
     p = Subset(5).marginals(rows[0])
     assert ((drawn.mean(0) - p) / (p * (1 - p) / 4000).sqrt()).square().mean() == pytest.approx(1, abs=0.5)
     assert torch.equal(chosen.sum(-1), torch.tensor([5.0, 5, 5, 0], dtype=chosen.dtype).unsqueeze(1).expand(4, 6))

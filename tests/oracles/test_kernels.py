@@ -101,7 +101,7 @@ def test_the_environment_switches_kernels(value: str) -> None:
         "from structgrad.oracles import LinearChain, kernels\n"
         "rows = torch.zeros(2, 3, 3, 3)\n"
         "assert abs(float(LinearChain().log_partition(rows)[0]) - 3.2958) < 1e-3\n"
-        "other = threading.Thread(target=lambda: print(kernels.enabled(rows), 'numba' in sys.modules))\n"
+        "other = threading.Thread(target=lambda: print(kernels.running.get(), 'numba' in sys.modules))\n"
         "other.start(), other.join()\n"
     )
     environment = {**os.environ, "STRUCTGRAD_KERNELS": value}

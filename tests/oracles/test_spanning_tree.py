@@ -142,7 +142,8 @@ def test_sparse_graphs_equal_the_enumeration(single_root: bool, compiled: bool) 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53], ids=["lowest", "highest"])
 def test_extreme_uniforms_give_feasible_trees(single_root: bool, uniform: float) -> None:
     oracle, scores = SpanningTree(single_root), random_scores(9, 5.0, 0.6, rows=300)
-    structures = oracle._draw(scores, torch.full((300, 1, 9), uniform, dtype=torch.float64))[:, 0]
+    uniforms = torch.full((300, 1, 9), uniform, dtype=torch.float64)
+    structures = oracle._chosen("sample", scores, oracle._reference_draw, uniforms, output=((1,), None))[:, 0]
     feasible = oracle.feasible(scores)
     assert 50 < int(feasible.sum()) < 300
     assert bool((totals(structures, scores)[feasible] > -math.inf).all())
