@@ -196,14 +196,14 @@ class Calls(Configured, abc.ABC):
             shared = rows if others else share_rows(rows, self.event_ndim)
             batch, distinct, rows = rows.shape[:dims], shared.shape[:dims], shared.reshape(-1, *event)
             others = tuple(other.reshape(len(rows), *other.shape[dims:]) for other in others)
-        kernel, shapes = self._kernel(operation, rows), [each or (rows.shape[1:], None) for each in outputs]
+        kernel = self._kernel(operation, rows)
         results: Sequence[Tensor]
         if kernel is None:
-            found = zip(reference(rows, *others), shapes, strict=True)
+            found = zip(reference(rows, *others), (each or (rows.shape[1:], None) for each in outputs), strict=True)
             # Log-partitions stay in their dtype: differences of them are taken.
             results = [value if not shape else value.to(dtype or rows.dtype) for value, (shape, dtype) in found]
         else:
-            results = kernel.computed((rows, *others), shapes, reference)
+            results = kernel.computed((rows, *others), outputs, reference)
         if plain:
             return results
         return [each.reshape((*distinct, *each.shape[1:])).expand((*batch, *each.shape[1:])) for each in results]

@@ -177,7 +177,8 @@ def reach(values: Tensor, limit: float) -> int:
     """
     if not values.is_cpu or maybe_current_level() is not None:
         return 1
-    values = share_rows(values.detach(), 0) if 0 in values.stride() else values.detach()
+    values = values.detach() if values.requires_grad else values
+    values = share_rows(values, 0) if 0 in values.stride() else values
     if values.dtype in FLOATING and running.get():
         return int(_bounds().reach(values.contiguous().numpy().ravel(), limit))
     if not bool((values < math.inf).all()):
@@ -211,23 +212,26 @@ class Kernel(NamedTuple):
     def __call__(self, *tensors: Tensor) -> None:
         launch(self.function, [tensor.detach().numpy() for tensor in tensors], self.options, self.operations)
 
-    def computed(self, inputs: tuple[Tensor, ...], outputs: Sequence[Output], reference: Reference) -> list[Tensor]:
-        """Results [b, ...] of inputs [b, ...] without gradients. Rows that the kernel refuses are computed by the reference, in float64."""
-        arrays, results, rows, steps = list[np.ndarray](), list[Tensor](), len(inputs[0]), self.operations
+    def computed(self, inputs: tuple[Tensor, ...], outputs: Sequence[Output | None], reference: Reference) -> list[Tensor]:
+        """Results [b, ...] of inputs [b, ...] without gradients; one that is None is like the first input.
+
+        Rows that the kernel refuses are computed by the reference, in float64.
+        """
+        arrays, results, first, steps = list[np.ndarray](), list[Tensor](), inputs[0], self.operations
         # NumPy leaves large zeros to the system, which has pages of them; torch writes them, and records their memory.
         recorded = _observer.get() is not None
         for given in inputs:
             arrays.append(given.contiguous().numpy())
             if len(arrays) > 1:
                 steps += PER_NUMBER * given[:1].numel()
-        for shape, dtype in outputs:
-            size, dtype = (rows, *shape), dtype or inputs[0].dtype
+        for output in outputs:
+            size, dtype = (first.shape, first.dtype) if output is None else ((first.shape[0], *output[0]), output[1] or first.dtype)
             arrays.append(array := torch.zeros(size, dtype=dtype).numpy() if recorded else np.zeros(size, _NUMPY[dtype]))
             results.append(torch.from_numpy(array))
         if self.complete:
             launch(self.function, arrays, self.options, steps)
             return results
-        arrays.append(certified := np.zeros(rows, np.bool_))
+        arrays.append(certified := np.zeros(first.shape[0], np.bool_))
         launch(self.function, arrays, self.options, steps)
         if b"\0" in certified.tobytes():  # a reduction takes longer than a kernel of one row
             refused = torch.from_numpy(np.flatnonzero(~certified))
