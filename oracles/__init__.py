@@ -29,6 +29,7 @@ from .derived.ctc import CTC
 from .derived.edit_alignment import EditAlignment
 from .derived.grammar import Grammar
 from .derived.labelled_constituency import LabelledConstituency
+from .derived.labelled_projective_tree import LabelledProjectiveTree
 from .derived.second_order_chain import SecondOrderChain
 from .derived.semi_markov import SemiMarkov
 from .derived.tied_semi_markov import TiedSemiMarkov
@@ -89,6 +90,7 @@ __all__ = [
     "IndependentCategoricals",
     "KBestOracle",
     "LabelledConstituency",
+    "LabelledProjectiveTree",
     "LinearChain",
     "MarginalOracle",
     "Oracle",

@@ -25,6 +25,7 @@ __all__ = [
     "Grammar",
     "IndependentCategoricals",
     "LabelledConstituency",
+    "LabelledProjectiveTree",
     "LinearChain",
     "OracleDistribution",
     "ProjectiveTree",
@@ -230,6 +231,10 @@ class IndependentCategoricals(OracleDistribution, oracle="categories"):
 
 class LabelledConstituency(OracleDistribution, oracle="labelled_constituency"):
     """Binary constituency trees with labels."""
+
+
+class LabelledProjectiveTree(OracleDistribution, oracle="labelled_projective_tree"):
+    """Projective dependency trees with labels."""
 
 
 class LinearChain(OracleDistribution, oracle="linear_chain"):

@@ -15,6 +15,7 @@ from structgrad.oracles import (
     EditAlignment,
     Grammar,
     LabelledConstituency,
+    LabelledProjectiveTree,
     SecondOrderChain,
     SemiMarkov,
     TiedSemiMarkov,
@@ -115,6 +116,27 @@ def grammatical_trees(oracle: Grammar, event: tuple[int, ...]) -> Iterator[np.nd
             yield structure
 
 
+def labelled_dependencies(oracle: LabelledProjectiveTree, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """Structures by the farthest child of the root, its label, what is under its arc, and what is beyond."""
+    size, _, labels = event
+
+    def headed(head: int, last: int) -> Iterator[list[tuple[int, int, int]]]:
+        """What a word heads up to the last one, on one side of it; the root has one child, and is none."""
+        if head == last:
+            yield []
+        children = range(head + 1, last + 1) if head < last else range(last, head)
+        for child in children if (last > 0 if head else last == size - 1) else ():
+            first, end = sorted((head, child))
+            for label, seam in itertools.product(range(labels), range(first, end)):
+                for parts in itertools.product(list(headed(first, seam)), list(headed(end, seam + 1)), list(headed(child, last))):
+                    yield [(head, child, label), *itertools.chain(*parts)]
+
+    for arcs in headed(0, size - 1):
+        structure = np.zeros(event)
+        structure[tuple(zip(*arcs, strict=True))] = 1
+        yield structure
+
+
 def second_order_sequences(oracle: SecondOrderChain, event: tuple[int, ...]) -> Iterator[np.ndarray]:
     """Structures by the last tag, then by the one before."""
     for backward in itertools.product(range(event[1]), repeat=event[0]):
@@ -202,6 +224,14 @@ DERIVED_CASES = (
         (14, 2),
         item=lambda length: (length * (length + 1) // 2 + 4,),
         tail=lambda event: event[1] ** 2,
+    ),
+    DerivedCase(
+        LabelledProjectiveTree(),
+        labelled_dependencies,
+        ((2, 2, 2), (4, 4, 1), (3, 3, 2)),
+        (3, 3, 2),
+        (5, 5, 2),
+        item=lambda length: (length + 1, length + 1),
     ),
     DerivedCase(SecondOrderChain(), second_order_sequences, ((1, 2, 2, 2), (2, 2, 2, 2), (5, 2, 2, 2)), (3, 2, 2, 2), (5, 2, 2, 2)),
 )

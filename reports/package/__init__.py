@@ -11,8 +11,8 @@ __version__: str
 
 PLACES = {
     "oracles": "Alignment Assignment CTC Categorical Constituency DerivedOracle EditAlignment Grammar IndependentCategoricals "
-    "LabelledConstituency LinearChain Oracle ProjectiveTree SecondOrderChain SemiMarkov ShiftReduce SpanningTree Subset TiedChain "
-    "TiedSemiMarkov make_oracle",
+    "LabelledConstituency LabelledProjectiveTree LinearChain Oracle ProjectiveTree SecondOrderChain SemiMarkov ShiftReduce "
+    "SpanningTree Subset TiedChain TiedSemiMarkov make_oracle",
     "estimators": "Estimator PathwiseEstimator StructuredLayer Supervised crf_loss make_estimator make_noise train_step",
     "suites": "learn measure run",
     "suites.audit": "audit",
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Grammar as Grammar,
         IndependentCategoricals as IndependentCategoricals,
         LabelledConstituency as LabelledConstituency,
+        LabelledProjectiveTree as LabelledProjectiveTree,
         LinearChain as LinearChain,
         Oracle as Oracle,
         ProjectiveTree as ProjectiveTree,
