@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..oracles.capabilities import Oracle, SamplingOracle
+from ..oracles.numerics import row_products
 from ..oracles.options import Count, NonNegative
 from ..oracles.random_streams import random_uniform
-from ..oracles.row_products import row_products
 from .score_function import ScoreFunction
 from .surrogates import Loss, carry, draw
 

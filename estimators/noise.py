@@ -14,7 +14,7 @@ from torch import Tensor
 from ..oracles import registry
 from ..oracles.capabilities import Oracle
 from ..oracles.capabilities.base import at_least_single
-from ..oracles.device_tables import made_once
+from ..oracles.numerics import made_once
 from ..oracles.options import Configured, Positive, Within
 from ..oracles.random_streams import gumbel_quantile, inner_uniform
 from .base import check_call

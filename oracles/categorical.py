@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ class SoftmaxOracle(FactorisedOracle):
         tables = IN_TURN._tables_for(rows.reshape(len(rows), -1, rows.shape[-1]))
         return EdgeLaw(tables, rows.flatten(1).unsqueeze(0), lambda parts: parts.reshape(rows.shape))
 
-    def _law_of(self, parameters: Tensor, wanted: Literal["A", "μ"], at: Tensor | None = None) -> Tensor:
+    def _law_of(self, parameters: Tensor, wanted: Literal["A", "μ", "both"], at: Tensor | None = None) -> Any:
         found = feasible_softmax(parameters) if wanted == "μ" and differentiated(parameters) else None
         if found is None:
             return super()._law_of(parameters, wanted, at)

@@ -15,7 +15,7 @@ from .capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KB
 from .capabilities.indices import NONE, last_axis
 from .capabilities.projection import RowArgmax
 from .categorical import IN_TURN, SoftmaxOracle, inverse_cdf
-from .numerics import cut, log_sum_exp, running_sums
+from .numerics import log_sum_exp, running_sums
 from .simplex import projection
 
 
@@ -101,7 +101,8 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
         known = rows if inside is None else torch.where(inside, rows, 0)
         mean, free, gap = projection.project(known.reshape(-1, parts), 1)
         mean, free, gap = (values.reshape(items, categories, *values.shape[1:]) for values in (mean, free, gap))
-        mean, gap = cut(_where_feasible(known, mean), inside), gap.sum(-1)
+        mean, gap = _where_feasible(known, mean), gap.sum(-1)
+        mean = mean if inside is None else torch.where(inside, mean, 0)
         return Projection(gap=gap, decompose=lambda: _common_levels(mean), mean=mean, free=free, tangent=_along_the_face)
 
     def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
@@ -113,12 +114,8 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
     def _rank(self, structures: Tensor) -> Tensor:
         return IN_TURN._rank(structures)
 
-    @property
-    def _unranking(self) -> str | None:
-        return "categories"
-
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return IN_TURN._unrank(ranks, event_shape)
+        return kernels.search("unranking", "categories", ranks, (event_shape, torch.uint8), (), event_shape)
 
 
 def _where_feasible(rows: Tensor, values: Tensor) -> Tensor:

@@ -1,12 +1,17 @@
-"""Arithmetic that is safe at forbidden (``-inf``) and at ignored entries."""
+"""Arithmetic that is safe at forbidden (``-inf``) and at ignored entries, products that are the same in every batch, and kept tables."""
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def log_sum_exp(values: Tensor, dim: int) -> Tensor:
@@ -87,6 +92,9 @@ def scaled(scores: Tensor, factor: float, event_ndim: int, dtype: torch.dtype | 
     return result
 
 
+_PRODUCTS = 2**17
+"""How many products of two numbers are held at a time: what the cache of a core holds."""
+
 HALF = (torch.float16, torch.bfloat16)
 """Dtypes that are computed in float32."""
 
@@ -101,17 +109,56 @@ def in_double(values: Tensor) -> Tensor:
     return values if values.device.type == "mps" else values.double()
 
 
-def cut(values: Tensor, inside: Tensor | None) -> Tensor:
-    """The values inside, 0 elsewhere; everything where there is no mask."""
-    return values if inside is None else torch.where(inside, values, 0)
-
-
 def share_rows(scores: Tensor, event_ndim: int) -> Tensor:
     """Cut every expanded (stride-0) batch dimension down to size 1."""
     for dim in range(scores.ndim - event_ndim):
         if scores.shape[dim] > 1 and scores.stride(dim) == 0:
             scores = scores.narrow(dim, 0, 1)
     return scores
+
+
+def row_products(rows: Tensor, matrix: Tensor) -> Tensor:
+    """``rows @ matrix.mT``, where no bit of a row's results depends on how many rows there are, or on the others.
+
+    Libraries of linear algebra choose the order of their sums by the sizes of both matrices, and differently on every processor.
+
+    Args:
+        rows: [..., d].
+        matrix: [r, d].
+
+    Returns:
+        [..., r].
+
+    Example:
+        >>> row_products(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.tensor([[2.0, 3.0]]))
+        tensor([[2.],
+                [5.]])
+    """
+    # Side by side in memory: the sum over another layout is taken for several rows at once, and for the last ones in another order.
+    pieces = rows.reshape(-1, rows.shape[-1]).contiguous().split(max(1, _PRODUCTS // matrix.numel()))
+    products = [(piece.unsqueeze(-2) * matrix).sum(-1) for piece in pieces]
+    return (products[0] if len(products) == 1 else torch.cat(products)).reshape(*rows.shape[:-1], len(matrix))
+
+
+def made_once(make: Callable[P, R]) -> Callable[P, R]:
+    """Keep the tables that a function made of sizes and, among its arguments, a device: the host waits for what it copies.
+
+    Example:
+        >>> @made_once
+        ... def squares(size: int, device: torch.device) -> torch.Tensor:
+        ...     return torch.tensor([i * i for i in range(size)], device=device)
+        >>> squares(4, torch.device("cpu")) is squares(4, torch.device("cpu"))
+        True
+    """
+
+    @functools.lru_cache(maxsize=64)
+    @functools.wraps(make)
+    def made(*args: P.args, **named: P.kwargs) -> R:
+        # Made in inference mode, they could take part in no gradient later.
+        with torch.inference_mode(False):
+            return make(*args, **named)
+
+    return made  # type: ignore[return-value]  # a cached function is one of hashable arguments
 
 
 class _ZeroIgnored(torch.autograd.Function):

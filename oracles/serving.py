@@ -20,13 +20,11 @@ from .capabilities import (
     SamplingOracle,
 )
 
-Call = Callable[[Any, Tensor, torch.Generator], object]
-
-OPERATIONS: dict[str, tuple[type, Call]] = {
+OPERATIONS: dict[str, tuple[type, Callable[[Any, Tensor, torch.Generator], object]]] = {
     "argmax": (Oracle, lambda oracle, scores, _: oracle.argmax(scores)),
     "log_partition": (MarginalOracle, lambda oracle, scores, _: oracle.log_partition(scores)),
     "marginals": (MarginalOracle, lambda oracle, scores, _: oracle.marginals(scores)),
-    "backward": (MarginalOracle, lambda oracle, scores, _: _pull_back(oracle, scores)),
+    "backward": (MarginalOracle, lambda oracle, scores, _: oracle.marginals(scores.requires_grad_()).square().sum().backward()),
     "sample": (SamplingOracle, lambda oracle, scores, generator: oracle.sample(scores, generator=generator)),
     "distinct": (DistinctSamplingOracle, lambda oracle, scores, generator: oracle.sample_distinct(scores, 2, generator=generator)),
     "kbest": (KBestOracle, lambda oracle, scores, _: oracle.kbest(scores, 2)),
@@ -48,17 +46,13 @@ def served(oracle: Oracle, event: tuple[int, ...]) -> dict[str, str]:
         >>> served(Constituency(), Constituency.event_shape(length=4))["log_partition"]
         'executor'
     """
-    return {name: _server(oracle, event, call) for name, (capability, call) in OPERATIONS.items() if isinstance(oracle, capability)}
-
-
-def _server(oracle: Oracle, event: tuple[int, ...], call: Call) -> str:
-    scores = torch.linspace(-1, 1, 2 * math.prod(event), dtype=torch.float64).reshape(2, *event)
-    with kernels.recorded() as functions:
-        call(oracle, scores, torch.Generator().manual_seed(0))
-    modules = {function.__module__ for function in functions if not function.__module__.endswith(".philox")}  # of uniforms
-    rooms = {module.split(".")[2] for module in modules} - {"active_set"}
-    return "torch" if not rooms else "executor" if rooms == {"derivations"} else "kernel"
-
-
-def _pull_back(oracle: Any, scores: Tensor) -> None:
-    oracle.marginals(scores.requires_grad_()).square().sum().backward()
+    found = {}
+    for name, (capability, call) in OPERATIONS.items():
+        if isinstance(oracle, capability):
+            scores = torch.linspace(-1, 1, 2 * math.prod(event), dtype=torch.float64).reshape(2, *event)
+            with kernels.recorded() as functions:
+                call(oracle, scores, torch.Generator().manual_seed(0))
+            modules = {function.__module__ for function in functions if not function.__module__.endswith(".philox")}  # of uniforms
+            rooms = {module.split(".")[2] for module in modules} - {"active_set"}
+            found[name] = "torch" if not rooms else "executor" if rooms == {"derivations"} else "kernel"
+    return found

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.compilation import inner, uncounted
-from ..kernels.priority_queue import pop, push
+from ..kernels.parts import pop, push
 from .cpu_matching import augment, load_costs, match
 
 Array = NDArray[Any]

@@ -7,11 +7,13 @@ the pairing check is ``isinstance``.
 Contracts that every operation keeps:
 
 * scores are ``[*batch, *event]``, float32 or float64 (half precision is computed in float32), on any device;
-* a forbidden part has score ``-inf``; an infeasible item, every structure of which has a forbidden part, has the zero tensor (indices -1)
-  as its structure; an *ignored* entry (see `Oracle.read_mask`) is never read and is 0 in every result;
+* a forbidden part has score ``-inf``; an infeasible item, every structure of which has a forbidden part, has the zero tensor as its
+  structure, indices that are all -1, 0 as marginals, projection and entropy, and the log-partition ``-inf``;
+* an *ignored* entry (see `Oracle.read_mask`) is never read and is 0 in every result;
 * ``lengths`` (optional, int ``[*batch]``) says how much of the first event axis an item uses: what lies beyond is never read, and is 0 in
   every result;
 * rows that `Tensor.expand` made (stride 0) are computed once and shared;
+* with ``as_indices`` structures are given, or come, in compact form, int64 ``[*batch, *index]``: see `Oracle.indices`;
 * ties go to the lowest index; randomness comes from an explicit `torch.Generator` alone;
 * `torch.func` and `torch.compile` see one step (see `structgrad.oracles.transforms`).
 """
@@ -32,7 +34,7 @@ from ..magnitudes import beyond_memory
 from ..numerics import HALF, total
 from ..tensor_kinds import check_dense, signed
 from ..transforms import operation
-from .calls import LARGEST, MOST_KNOWN
+from .calls import LARGEST
 from .derivatives import score, unsqueeze_event
 from .indices import IndexedStructures, check_batches
 
@@ -80,8 +82,7 @@ class Oracle(IndexedStructures):
     def argmax(self, scores: Tensor, *, lengths: Tensor | None = None, as_indices: bool = False) -> Tensor:
         """The highest-scoring structure (MAP), ties to the lowest index: ``[*batch, *event]`` of 0/1, dtype of the scores.
 
-        An infeasible item, every structure of which has a forbidden part, gives the zero tensor, as in `sample`, `kbest` and `project`.
-        With ``as_indices`` the same structure in compact form, int64 ``[*batch, *index]``, all -1 for an infeasible item: see `indices`.
+        The zero tensor for an infeasible item. With ``as_indices`` int64 ``[*batch, *index]``.
         """
         parameters, inside = self._parameters("argmax", scores, lengths, as_indices=as_indices)
         best = self._best(parameters, as_indices)
@@ -92,9 +93,8 @@ class Oracle(IndexedStructures):
     def score(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None, as_indices: bool = False) -> Tensor:
         """``⟨η, z⟩``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
 
-        It is what `argmax` maximises and what `kbest` ranks by: ``⟨θ, z⟩``, for a policy that is normalised locally the log-probability.
-        ``z`` and ``scores`` broadcast against each other, so that many structures may share one row of scores. With ``as_indices`` z is
-        given in compact form, ``[*batch, *index]``, and neither it nor the gradient is ever made dense for every structure.
+        `argmax` maximises it and `kbest` ranks by it: ``⟨θ, z⟩``, for a policy that is normalised locally the log-probability. ``z`` and
+        ``scores`` broadcast, so that many structures may share one row of scores. Indices make nothing dense, nor does their gradient.
         """
         given = self._parameters("score", scores, lengths, as_indices=as_indices)
         score = self._score_indices if as_indices else self._score
@@ -169,19 +169,17 @@ class Oracle(IndexedStructures):
         parameters, inside = given
         event, device = tuple(parameters.shape)[parameters.ndim - self.event_ndim :], parameters.device
         shape = parameters.shape if inside is None else inside.shape
-        if not isinstance(z, Tensor) or (z.layout, z.shape, z.dtype, shape) not in self._fitting:
+        if not isinstance(z, Tensor) or (z.layout, z.shape, z.dtype, shape) not in self._known:
             self._check_structures(call, z, shape)
-            self._keep_in_mind(z.layout, z.shape, z.dtype, shape)
+            self._known[z.layout, z.shape, z.dtype, shape] = True
         within = z if z.is_floating_point() else signed(z)
         if inside is not None:
             within = grown(self._cut(within, inside, within.dtype), event)
         if self._ignores_entries:
-            if (event, device) not in self._masks:
-                if len(self._masks) == MOST_KNOWN:
-                    self._masks.clear()
+            if (event, device) not in self._known:
                 with torch.inference_mode(False):
-                    self._masks[event, device] = self.read_mask(event, device)
-            within = torch.where(self._masks[event, device], within, 0)
+                    self._known[event, device] = self.read_mask(event, device)
+            within = torch.where(self._known[event, device], within, 0)
         if offsets is not None:
             return total((within * torch.where(within != 0, parameters, 0)).flatten(-self.event_ndim), offsets)
         result: Tensor = score(unwrap_if_dead(parameters), within, self.event_ndim, finite)

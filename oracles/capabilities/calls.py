@@ -27,8 +27,14 @@ FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 LARGEST = 1e5
 """Up to this score, sums in float64 keep nine digits behind the point. Beyond it the exact law is taken, on the CPU."""
 
-MOST_KNOWN = 1024
-"""Shapes of scores that an oracle keeps in mind."""
+
+class _Known(dict[tuple[Any, ...], Any]):
+    """What an oracle found before, in its process: of so many shapes at most."""
+
+    def __setitem__(self, key: tuple[Any, ...], value: Any) -> None:
+        if len(self) >= 1024:
+            self.clear()
+        super().__setitem__(key, value)
 
 
 def are_large(scores: Tensor) -> bool:
@@ -112,11 +118,11 @@ class Calls(Configured, abc.ABC):
         if as_indices is not True and as_indices is not False:
             raise ValueError(f"`{call}` got as_indices={as_indices!r}; expected True or False")
         # Shapes and dtypes in which nothing was found wrong are kept: to look them up takes less time than the checks.
-        if not isinstance(scores, Tensor) or (scores.layout, scores.shape, scores.dtype, sums) not in self._fitting:
+        if not isinstance(scores, Tensor) or (scores.layout, scores.shape, scores.dtype, sums) not in self._known:
             self.check_scores(call, scores)
             if sums:
                 self.check_marginals(call, self._event(scores))
-            self._keep_in_mind(scores.layout, scores.shape, scores.dtype, sums)
+            self._known[scores.layout, scores.shape, scores.dtype, sums] = True
         inside = None
         if lengths is not None:
             self.check_lengths(call, scores, lengths)
@@ -214,40 +220,22 @@ class Calls(Configured, abc.ABC):
         if rows.dtype not in kernels.FLOATING or not (rows.is_cpu and kernels.running.get()):
             return None
         key = operation, rows.shape
-        if key not in self._kernels:
-            if len(self._kernels) == MOST_KNOWN:
-                self._kernels.clear()
-            self._kernels[key] = self._select(operation, rows)
-        return self._kernels[key]
+        if key not in self._known:
+            self._known[key] = self._select(operation, rows)
+        kernel: kernels.Kernel | None = self._known[key]
+        return kernel
 
     def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
         """The kernel of an operation for rows of this shape."""
         return kernels.find(self.kernel, operation, rows, self.kernel_options())
 
-    # What an oracle keeps in mind, in its process.
-
     @cached_property
-    def _fitting(self) -> set[tuple[Any, ...]]:
-        """Layouts, shapes and dtypes in which nothing was found wrong, of scores, and of structures for scores."""
-        return set()
-
-    @cached_property
-    def _kernels(self) -> dict[tuple[str, torch.Size], kernels.Kernel | None]:
-        """The kernels that were selected before, by operation and shape of rows."""
-        return {}
-
-    @cached_property
-    def _masks(self) -> dict[tuple[tuple[int, ...], torch.device], Tensor]:
-        """`read_mask` by its arguments."""
-        return {}
-
-    def _keep_in_mind(self, *fitting: Any) -> None:
-        if len(self._fitting) == MOST_KNOWN:
-            self._fitting.clear()
-        self._fitting.add(fitting)
+    def _known(self) -> _Known:
+        """Shapes of scores, and of structures for scores, with nothing wrong; kernels by operation and shape; `read_mask` by arguments."""
+        return _Known()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_fitting", "_kernels", "_masks")}
+        return {name: value for name, value in vars(self).items() if name != "_known"}
 
     def _keeping(self, **kept: Any) -> Self:
         """An equal oracle, with what `ragged.of_lengths` or `WarmStart` lets it keep besides."""

@@ -52,7 +52,7 @@ class EnumerableOracle(Oracle):
         total = self._check_enumerable("unrank", tuple(event_shape))
         if ranks.is_cpu and ranks.numel() and not (0 <= int(ranks.min()) <= int(ranks.max()) < total):
             raise ValueError(f"`unrank` got ranks from {int(ranks.min())} to {int(ranks.max())}; expected 0 <= rank < {total}")
-        return self._listed(ranks, event_shape)
+        return self._unrank(ranks, tuple(event_shape))
 
     @final
     @operation()
@@ -96,22 +96,7 @@ class EnumerableOracle(Oracle):
             f"`enumerate` got {counted(last - start)} structures", (last - start) * bytes_each, "take ranges, by start= and stop="
         )
         ranks = torch.arange(start, last, dtype=torch.int64, device=device)
-        return with_plain_default(self._listed, (ranks, tuple(event_shape)), {}).to(dtype or torch.get_default_dtype())
-
-    @property
-    def _unranking(self) -> str | None:
-        """The name of the kernel that lists structures: that of all kernels of the oracle."""
-        return self.kernel
-
-    def _listed(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        """What `_unrank` gives, by a kernel where there is one."""
-        name, options = self._unranking, self.kernel_options()
-        kernel = None if name is None else kernels.find("unranking", name, ranks.new_empty(0, *event_shape), options)
-        if kernel is None:
-            return self._unrank(ranks, event_shape)
-        structures = torch.zeros((len(ranks), *event_shape), dtype=torch.uint8)
-        kernel(ranks, structures)
-        return structures
+        return with_plain_default(self._unrank, (ranks, tuple(event_shape)), {}).to(dtype or torch.get_default_dtype())
 
     def _check_enumerable(self, call: str, event_shape: tuple[int, ...]) -> int:
         """The number of structures, or ValueError where ranks would not fit."""
@@ -139,9 +124,7 @@ class KBestOracle(Oracle):
     @final
     @operation(leading="k")
     def kbest(self, scores: Tensor, k: int, *, lengths: Tensor | None = None, as_indices: bool = False) -> Tensor:
-        """The ``k`` highest-scoring structures, best first: ``[k, *batch, *event]``; the zero tensor where fewer are feasible.
-
-        With ``as_indices`` the same in compact form, int64 ``[k, *batch, *index]``, all -1 where fewer are feasible: see `indices`.
+        """The ``k`` highest-scoring structures, best first: ``[k, *batch, *event]``; the zero tensor, or -1, where fewer are feasible.
 
         Raises:
             ValueError: k is not within ``1 .. count``.
@@ -162,8 +145,6 @@ class KBestOracle(Oracle):
 
     def _reference_kbest(self, rows: Tensor, k: int) -> Tensor:
         """[b, k, *event] of float64 parameters [b, *event]."""
-        if self._kernel("kbest_parts", rows):  # the structure's kernel lists parts alone
-            return self._list_best(rows, k)
         rows = self._cleaned(rows)
         # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
         if kernels.reach(rows, NEARLY_INFINITE) == 0:  # every structure is feasible

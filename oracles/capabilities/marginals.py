@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol, final
 
@@ -91,22 +90,18 @@ class MarginalOracle(Oracle):
     def log_partition(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``A = log Σ_z exp⟨η, z⟩``: ``[*batch]``; ``-inf`` where no structure is feasible.
 
-        Its gradient is `marginals` where η is θ; of a policy that is normalised locally it is constantly 0, and so is its gradient.
+        Its gradient is `marginals` where η is θ; of a policy that is normalised locally both are 0.
         """
-        return self._law_of(self._parameters("log_partition", scores, lengths, sums=True)[0], "A").to(scores.dtype)
+        log_partition: Tensor = self._law_of(self._parameters("log_partition", scores, lengths, sums=True)[0], "A")
+        return log_partition.to(scores.dtype)
 
     @final
     @operation()
     def marginals(self, scores: Tensor, *, lengths: Tensor | None = None, at: Tensor | None = None) -> Tensor:
-        """``μ(θ) = E[z]``: ``[*batch, *event]`` in [0, 1]; differentiable, with the exact Jacobian; 0 for an infeasible item.
+        """``μ(θ) = E[z]``: ``[*batch, *event]`` in [0, 1]; differentiable, with the exact Jacobian ``Cov(z) ∂η/∂θ``.
 
-        The Jacobian is ``Cov(z) ∂η/∂θ``: ``Cov(z)`` where η is θ.
-
-        Args:
-            scores: θ, ``[*batch, *event]``.
-            lengths: of the items; None where all are whole.
-            at: a structure like the scores, to give in place of μ, with the Jacobian of μ as its derivative: the straight-through
-                forward. μ itself is then not computed.
+        With ``at``, a structure like the scores, that is given in place of μ, with the Jacobian of μ as its derivative: the
+        straight-through forward. μ itself is then not computed.
 
         Example:
             >>> from structgrad.oracles import Subset
@@ -122,26 +117,26 @@ class MarginalOracle(Oracle):
         parameters, inside = self._parameters("marginals", scores, lengths, sums=True)
         if at is not None:
             at = grown(at.detach().to(parameters.dtype), self._event(parameters))
-        marginals = self._law_of(parameters, "μ", at)
+        marginals: Tensor = self._law_of(parameters, "μ", at)
         return marginals if inside is None and marginals.dtype == scores.dtype else self._cut(marginals, inside, scores.dtype)
 
     @final
     @operation()
     def feasible(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Boolean ``[*batch]``: whether any structure has a score above ``-inf``."""
-        return self._law_of(self._parameters("feasible", scores, lengths, sums=True)[0].detach(), "A") > -math.inf
+        log_partition: Tensor = self._law_of(self._parameters("feasible", scores, lengths, sums=True)[0].detach(), "A")
+        return log_partition > -math.inf
 
     @final
     @operation()
     def log_prob(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None, as_indices: bool = False) -> Tensor:
         """``log p(z) = ⟨η, z⟩ − A``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
 
-        ``z`` and ``scores`` broadcast against each other, so that many samples may share one row of scores. With ``as_indices`` z is given
-        in compact form, ``[*batch, *index]``: see `score`.
+        ``z`` and ``scores`` broadcast, as in `score`.
         """
         parameters, inside = self._parameters("log_prob", scores, lengths, sums=True, as_indices=as_indices)
         score, reach = self._score_indices if as_indices else self._score, kernels.reach(parameters, LARGEST)
-        log_partition = self._law_of(parameters, "A")
+        log_partition: Tensor = self._law_of(parameters, "A")
         infeasible = log_partition == -math.inf
         result = (score("log_prob", z, (parameters, inside), reach == 0) - log_partition).masked_fill(infeasible, -math.inf)
         result.detach().clamp_(max=0)  # What rounding leaves above it, under the same derivative.
@@ -157,9 +152,9 @@ class MarginalOracle(Oracle):
     def entropy(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``H = A − ⟨η, μ⟩`` in nats: ``[*batch]``, differentiable; 0 for an infeasible item."""
         double = self._parameters("entropy", scores, lengths, sums=True)[0].double()
-        marginals, log_partition = self._both_of(double)
+        marginals, log_partition = self._law_of(double, "both")
         reach = kernels.reach(double, LARGEST)
-        entropy = log_partition - self._mean_score(marginals, double, reach)
+        entropy: Tensor = log_partition - self._mean_score(marginals, double, reach)
         if reach == 2 and (exact := self._exact(double)):
             entropy = torch.where(exact[0], exact[1].entropy().reshape(exact[0].shape), entropy)
         entropy = entropy.masked_fill(log_partition == -math.inf, 0)
@@ -175,8 +170,9 @@ class MarginalOracle(Oracle):
         """
         self._check_alike("kl", scores, "other", other)
         here, there = (self._parameters("kl", theta, lengths, sums=True)[0].double() for theta in (scores, other))
-        marginals, log_partition = self._both_of(here)
-        divergence, reach = self._law_of(there, "A") - log_partition, max(kernels.reach(each, LARGEST) for each in (here, there))
+        marginals, log_partition = self._law_of(here, "both")
+        divergence: Tensor = self._law_of(there, "A") - log_partition
+        reach = max(kernels.reach(each, LARGEST) for each in (here, there))
         if reach == 0:
             divergence = divergence + self._mean_score(marginals, here - there, 0)
         else:
@@ -211,25 +207,16 @@ class MarginalOracle(Oracle):
         exact = self._law(rows[0].reshape(-1, *self._event(rows[0]))) if bool(large.any()) else None
         return None if exact is None else (large, exact)
 
-    def _law_of(self, parameters: Tensor, wanted: Literal["A", "μ"], at: Tensor | None = None) -> Tensor:
-        """A, or μ or the structure in its place, differentiable where a gradient may be asked for."""
+    def _law_of(self, parameters: Tensor, wanted: Literal["A", "μ", "both"], at: Tensor | None = None) -> Any:
+        """A, or μ or the structure in its place, or μ and A, differentiable where a gradient may be asked for."""
         if parameters.requires_grad and torch.is_grad_enabled():
-            result: Tensor = law(unwrap_if_dead(parameters), self, wanted, at)
-            return result
+            return law(unwrap_if_dead(parameters), self, wanted, at)
         if at is not None:
             return at
-        if wanted == "μ":
-            return self._run("marginals", parameters, LAW, self._exact_marginals)[0]
-        return self._run("log_partition", parameters, (LOG_PARTITION,), lambda rows: (self._reference_log_partition(rows),))[0]
-
-    def _both_of(self, parameters: Tensor) -> Sequence[Tensor]:
-        """Marginals and log-partition, differentiable where a gradient may be asked for."""
-        found: Sequence[Tensor] = (
-            law(unwrap_if_dead(parameters), self, "both", None)
-            if differentiated(parameters)
-            else self._run("marginals", parameters, LAW, self._exact_marginals)
-        )
-        return found
+        if wanted == "A":
+            return self._run("log_partition", parameters, (LOG_PARTITION,), lambda rows: (self._reference_log_partition(rows),))[0]
+        both = self._run("marginals", parameters, LAW, self._exact_marginals)
+        return both if wanted == "both" else both[0]
 
     def _check_alike(self, call: str, scores: Tensor, name: str, given: Any) -> None:
         """ValueError where what is given is no tensor of events of the same size, in a batch that broadcasts against that of the scores."""

@@ -49,18 +49,12 @@ class ProjectionOracle(Oracle):
     def project(self, scores: Tensor, *, lengths: Tensor | None = None, start: SparseSolution | None = None) -> SparseSolution:
         """``argmin_{μ ∈ conv Z} ½‖μ − θ‖²``: the sparse mean with its atoms and weights, differentiable, with a certified gap.
 
-        Forbidden parts (``-inf``) are 0 in every atom. An infeasible item gives mean 0, weights 0 and gap ``inf``. Computed in float64.
+        An infeasible item gives mean 0, weights 0 and gap ``inf``. Computed in float64.
 
-        The active set begins with the atoms of ``start``, which saves it the way there where scores differ little from those of that
-        solution, as between training steps. Mean, gap and gradients are those without it, up to rounding; where the mean lies on a face
-        that is no simplex, the atoms may be others. Closed forms begin again. `WarmStart` keeps solutions for this.
-        For steps of a hundredth of the scores the search takes a quarter to a half of the time, for chains of 32 × 16 up to .6; for steps
-        of a tenth it saves a third at best, and nothing where most atoms are new, as in long chains.
-
-        Args:
-            scores: ``[*batch, *event]``.
-            lengths: of the items, where they differ.
-            start: a solution of this oracle for scores of this shape and these lengths; ValueError for any other.
+        The active set begins with the atoms of ``start``, a solution of this oracle for scores of this shape and these lengths (ValueError
+        for any other). `WarmStart` keeps solutions for this. Mean, gap and gradients are those without it, up to rounding; where the mean
+        lies on a face that is no simplex, the atoms may be others. Closed forms begin again. For steps of a hundredth of the scores the
+        search takes a quarter to a half of the time, for chains of 32 × 16 up to .6; for steps of a tenth it saves a third at best.
 
         Example:
             >>> from structgrad.oracles import LinearChain
@@ -74,7 +68,10 @@ class ProjectionOracle(Oracle):
         if transforming():
             if start is not None:
                 raise ValueError("`project` got a start under torch.func; expected none: leave it out, because a transform has other rows")
-            return self._project_transformed(scores, lengths)
+            dims = scores.ndim - self.event_ndim  # one operation, which solves again for its derivatives
+            mean, gap, *atoms = (each.reshape(-1, *each.shape[dims:]) for each in self._solved(scores, lengths))
+            projection = Projection(gap=gap, decompose=lambda: (atoms[0], atoms[1]), mean=mean)
+            return SparseSolution(projection, scores.detach(), tuple(scores.shape[:dims]), self.event_ndim)
         refuse_duals("project", scores)
         valid, inside = self._parameters("project", scores, lengths, raw=True)
         dims, event = scores.ndim - self.event_ndim, self._event(scores)
@@ -119,27 +116,10 @@ class ProjectionOracle(Oracle):
             return "a start of other lengths; expected those of the scores: give the solution of the same items"
         return None
 
-    def _project_transformed(self, scores: Tensor, lengths: Tensor | None) -> SparseSolution:
-        """The solution under a transform, whose gradients are those of two operations: each of them solves anew."""
-        mean, gap = self._projected(scores, lengths)
-        batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
-
-        def decompose() -> tuple[Tensor, Tensor]:
-            atoms, weights = self._decomposed(scores, lengths)
-            return atoms.reshape(-1, *atoms.shape[len(batch) :]), weights.reshape(-1, *weights.shape[len(batch) :])
-
-        projection = Projection(gap=gap.reshape(-1), decompose=decompose, mean=mean.reshape(-1, *self._event(scores)))
-        return SparseSolution(projection, scores.detach(), batch, self.event_ndim)
-
     @operation()
-    def _projected(self, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _solved(self, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, ...]:
         solution = self.project(scores, lengths=lengths)
-        return solution.mean, solution.gap
-
-    @operation()
-    def _decomposed(self, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        solution = self.project(scores, lengths=lengths)
-        return solution.atoms, solution.weights
+        return solution.mean, solution.gap, solution.atoms, solution.weights
 
     def _project_rows(self, rows: Tensor, lengths: Tensor | None, start: Start | None) -> Projection:
         event = tuple(rows.shape[1:])
@@ -166,12 +146,9 @@ P = TypeVar("P", bound=ProjectionOracle)
 class WarmStart:
     """Keeps the last projection, as the start of the next one: a memory for each batch that comes again while scores change little.
 
-    Called with an oracle, it gives an oracle that is equal in everything, but whose `project` begins with what is kept here, and is then
-    kept in its place. Whatever projects can be given that oracle: estimators, losses, `StructuredLayer` by its argument ``warm``. Where
-    the solution is one of another oracle, shape or lengths, and under `torch.func`, the projection begins anew.
-
-    Results are those without a memory, up to rounding; but of several sets of atoms with the same mean, the one that is found depends on
-    what was kept.
+    Called with an oracle, it gives an equal oracle, whose `project` begins with the solution that is kept here, and replaces it. Estimators
+    and losses take that oracle, `StructuredLayer` the memory by its argument ``warm``. Where the solution is one of another oracle, shape
+    or lengths, and under `torch.func`, the projection begins again. Results: see ``start`` of `ProjectionOracle.project`.
 
     Cost: memory for the atoms of one solution: for an item, four bytes for each part of each of its atoms, and its scores.
 

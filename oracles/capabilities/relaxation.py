@@ -89,15 +89,9 @@ class RelaxedOracle(MarginalOracle):
         """A relaxed sample of the Gibbs law (Fu et al. 2020): ``[*batch, *event]`` in [0, 1], differentiable; 0 for an infeasible item.
 
         The walk that draws a sample from the recursion chooses at every maximum, with probabilities that the values there give. Each choice
-        is a Gumbel-softmax here, and the result is the expected structure of the relaxed walk: for ``temperature`` → 0 an exact sample. It
-        depends on the scores through the choices, whose values are those of the exact recursion.
-
-        Args:
-            scores: [*batch, *event].
-            temperature: of every Gumbel-softmax, positive.
-            hard: take every choice as it is, which makes the result an exact sample; the derivative remains that of the softmaxes.
-            generator: the only source of randomness.
-            lengths: int [*batch], how much of the event an item uses.
+        is a Gumbel-softmax of this ``temperature`` > 0 here, and the result is the expected structure of the relaxed walk: for
+        ``temperature`` → 0 an exact sample. It depends on the scores through the choices, whose values are those of the exact recursion.
+        With ``hard`` every choice is taken as it is: an exact sample, whose derivative remains that of the softmaxes.
         """
         if not temperature > 0:
             raise ValueError(f"`relaxed_sample` got temperature={temperature}; expected a positive number")

@@ -47,10 +47,7 @@ class SamplingOracle(MarginalOracle):
         """Exact samples: ``[*batch, *event]``, or ``[num_samples, *batch, *event]``; not differentiable (see `log_prob`).
 
         Uniforms are drawn in float64 whatever the scores' dtype: float32 uniforms would make rare structures impossible.
-        An infeasible item gives the zero tensor.
-
-        With ``as_indices`` the same samples in compact form, int64 ``[*batch, *index]`` or ``[num_samples, *batch, *index]``, all -1 for an
-        infeasible item (see `indices`). Where a kernel writes these, no dense structure is made: of a long chain that is most of the time.
+        Indices take less time: of a long chain, a dense structure is most of it.
 
         Example:
             >>> from structgrad.oracles import LinearChain

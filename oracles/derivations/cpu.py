@@ -2,7 +2,7 @@
 
 Inside weights are sums of products of float64 numbers wherever they and the weights of parts keep within limits that no product of three
 can leave; scores are shifted for that, by about the log-partition per part, where all structures have the same number of parts. An item
-that does not keep within is not certified, and gets its weights as mantissas with exponents of their own (`wide_range`), which scores up
+that does not keep within is not certified, and gets its weights as mantissas with exponents of their own (`split`), which scores up
 to `LARGEST` cannot leave. What an edge adds to its node, by the weight of that, is the probability of the edge given the node, and
 everything else follows from those by products and sums, of numbers up to 1.
 

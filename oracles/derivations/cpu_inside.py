@@ -8,7 +8,7 @@ import numpy as np
 from numba import uint64
 
 from ..kernels.compilation import inlined, uncounted
-from ..kernels.exponential import exponential, exponential_single
+from ..kernels.exponential import FARTHEST, LARGEST, NOTHING, ROUNDER, exponential, logarithm, normalise, split
 from ..kernels.vectors import (
     WIDTH,
     add,
@@ -30,7 +30,6 @@ from ..kernels.vectors import (
     total,
     where_greater,
 )
-from ..kernels.wide_range import FARTHEST, LARGEST, NOTHING, ROUNDER, logarithm, normalise, split
 from .cpu_rows import _vector_of, add_product, gather, joint_sum, kind_of, known, own, product, segment_of, vectors_of
 from .packing import ALIKE, CHAIN, CHART, PARTS_PER_UNIT, REACH, TREE, UNITS, WAYS
 
@@ -155,7 +154,7 @@ def _weigh(packed, lanes, space, rows, start, begin, end):
         score = load_singles(rows.singles, start * rows.singles.shape[1] + packed.used[at])
         score = subtract(score, spread_single(np.float32(space.limits[SHIFT])))
         high, low = greatest(score, high), least(where_greater(score, none, score, still), low)
-        weight = exponential_single(score)
+        weight = exponential(score)
         store(weights, at, low_half(weight))
         store(weights, at + WIDTH, high_half(weight))
         vector += 2

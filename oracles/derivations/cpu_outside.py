@@ -5,6 +5,7 @@ from __future__ import annotations
 from numba import uint64
 
 from ..kernels.compilation import inlined, uncounted
+from ..kernels.exponential import FARTHEST, ROUNDER
 from ..kernels.vectors import (
     WIDTH,
     add,
@@ -21,7 +22,6 @@ from ..kernels.vectors import (
     total,
     where_greater,
 )
-from ..kernels.wide_range import FARTHEST, ROUNDER
 from .cpu_rows import hand_out, is_in_place, joint_sum, kind_of, known, own, product, segment_of, vectors_of
 from .packing import ANYTHING, CHART, TREE
 

@@ -11,8 +11,8 @@ import numpy as np
 from numba import uint64
 
 from ..kernels.compilation import compiled, inlined, uncounted
+from ..kernels.exponential import FARTHEST
 from ..kernels.parts import mark
-from ..kernels.wide_range import FARTHEST
 from .packing import PLACES, STEPS, WAITING
 
 

@@ -132,13 +132,12 @@ def _warn_uncached(reason: str) -> None:
 
 def _of_common_types(get_call_template: Callable[..., Any], args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
     """How a compiled function calls another: constants and short integers as any 64-bit ones, for which alone that is compiled."""
-    return get_call_template(tuple(map(_common, args)), {name: _common(kind) for name, kind in kws.items()})
 
+    def common(kind: Any) -> Any:
+        kind = types.unliteral(kind)
+        return types.int64 if kind in types.signed_domain else kind
 
-def _common(kind: Any) -> Any:
-    """The type that stands for this one: a constant's without its value, and that of 64 bits for integers with a sign."""
-    kind = types.unliteral(kind)
-    return types.int64 if kind in types.signed_domain else kind
+    return get_call_template(tuple(map(common, args)), {name: common(kind) for name, kind in kws.items()})
 
 
 def _readable(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
@@ -161,24 +160,19 @@ def _turn(folder: Path, name: str) -> Iterator[None]:
 
     A function is held while those are compiled that it calls, never the other way round: processes cannot wait for each other in a circle.
     """
-    file = _lock_file(folder, os.getpid())
+    file, held = _lock_file(folder, os.getpid()), False
     byte = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
-    if file is None or not (_lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB, byte) or _waited(file, byte)):
-        yield
-        return
+    if file is not None and not (held := _lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB, byte)):
+        notices.step(1)
+        try:
+            held = _lock(file, fcntl.LOCK_EX, byte)  # when the process that compiles the function has done so
+        finally:
+            notices.step(-1)
     try:
         yield
     finally:
-        _lock(file, fcntl.LOCK_UN, byte)
-
-
-def _waited(file: int, byte: int) -> bool:
-    """The lock after whoever compiles the function, who is waited for; whether there is such a lock at all."""
-    notices.step(1)
-    try:
-        return _lock(file, fcntl.LOCK_EX, byte)
-    finally:
-        notices.step(-1)
+        if file is not None and held:
+            _lock(file, fcntl.LOCK_UN, byte)
 
 
 class _Compiling(event.Listener):

@@ -1,15 +1,24 @@
-"""The exponential function over arrays, written so that it vectorises: the compiler's own is a call per number."""
+"""The exponential function over arrays, and sums of exponentials without limits, by arithmetic alone: loops over it turn into vectors.
+
+The compiler's own is a call per number. Where scores of hundreds or thousands add up along a path, one scale cannot hold many sums.
+There every sum is a positive number ``m · 2^e`` whose exponent e is a float64 of its own. A term is lost only where it is below 2^-900 of
+the sum that it is part of; 0 has the exponent `NOTHING`.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numba import types
+from numba.extending import intrinsic
 
-from .compilation import compiled, uncounted
+from .compilation import compiled, fused, uncounted
 from .vectors import (
     WIDTH,
     add,
+    fill,
     greatest,
     least,
     load,
@@ -17,57 +26,53 @@ from .vectors import (
     multiply_add,
     power_of_two,
     spread,
-    spread_single,
     store,
     subtract,
     where_greater,
+    width,
 )
-from .wide_range import LOG_2_HIGH, LOG_2_LOW, PER_LOG_2, ROUNDER
 
-RANGE = 700.0
-"""``exp`` is 0 below ``-RANGE``: whoever calls makes sure that no finite exponent lies there, or does not certify the result."""
+RANGE, SINGLE_RANGE = 700.0, 86.0
+"""``exp`` is 0 below ``-RANGE``, of float32 below ``-SINGLE_RANGE``. Callers certify no result with a finite exponent there."""
 
-SINGLE_RANGE = 86.0
-"""The same for float32."""
+NOTHING = -1e300
+"""The exponent of 0: small next to every other, and absorbs what is added to it."""
 
-_C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11, _C12, _C13 = (1 / math.factorial(i) for i in range(2, 14))
+FARTHEST = -1000.0
+"""Differences of exponents from here on count as this one: 2^-1000 is still a normal number."""
 
-_SINGLE_RANGE, _ZERO, _ONE, _PER_LOG_2 = np.float32(SINGLE_RANGE), np.float32(0), np.float32(1), np.float32(PER_LOG_2)
-_LOG_2_HIGH, _LOG_2_LOW, _ROUNDER = np.float32(0.693359375), np.float32(-2.12194440e-4), np.float32(12582912.0)
-_S2, _S3, _S4, _S5, _S6, _S7 = (np.float32(1 / math.factorial(i)) for i in range(2, 8))
+LARGEST = 1e6
+"""The largest score whose exponential is exact to rounding: ``split`` subtracts at most 2^21 times log 2."""
 
+PER_LOG_2, LOG_2_HIGH, LOG_2_LOW = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
+ROUNDER = 6755399441055744.0
+"""1.5 · 2⁵²: added to a number of moderate size, its last bits hold the nearest integer."""
 
-@uncounted
-def _reduced(y, per_log_2, rounder, minus_high, minus_low):
-    """Cody and Waite's reduction ``y = k log 2 + r``: k with the rounder added, for `power_of_two`, and r."""
-    shifted = multiply_add(y, per_log_2, rounder)
-    whole = subtract(shifted, rounder)
-    return shifted, multiply_add(whole, minus_low, multiply_add(whole, minus_high, y))
+_SINGLE_HIGH, _SINGLE_LOW, _SINGLE_ROUNDER = 0.693359375, -2.12194440e-4, 12582912.0
+_TAYLOR = np.array([1 / math.factorial(i) for i in range(14)])
+_FRACTION, _ONE, _WHOLE, _BIAS = 0x000FFFFFFFFFFFFF, 0x3FF0000000000000, 0x4330000000000000, 4503599627370496.0 + 1023.0
 
 
 @uncounted
 def exponential(x):
     """``exp`` of a vector, to one unit in the last place; 0 below ``-RANGE``, and ``exp(709)`` above 709.
 
-    A polynomial in what `_reduced` leaves.
+    Float32 numbers are at most 0. Cody and Waite's reduction ``y = k log 2 + r``, and a polynomial in r.
     """
-    lowest = spread(-RANGE)
-    y = least(greatest(x, lowest), spread(709.0))
-    shifted, r = _reduced(y, spread(PER_LOG_2), spread(ROUNDER), spread(-LOG_2_HIGH), spread(-LOG_2_LOW))
+    double = width(x) == WIDTH
+    lowest, rounder = fill(x, -RANGE if double else -SINGLE_RANGE), fill(x, ROUNDER if double else _SINGLE_ROUNDER)
+    y = least(greatest(x, lowest), fill(x, 709.0))
+    shifted = multiply_add(y, fill(x, PER_LOG_2), rounder)
+    whole = subtract(shifted, rounder)
+    r = multiply_add(whole, fill(x, -LOG_2_HIGH if double else -_SINGLE_HIGH), y)
+    r = multiply_add(whole, fill(x, -LOG_2_LOW if double else -_SINGLE_LOW), r)
     # Two polynomials side by side, in r², so that they do not wait for each other.
-    square = multiply(r, r)
-    odd = multiply_add(square, spread(_C13), spread(_C11))
-    even = multiply_add(square, spread(_C12), spread(_C10))
-    odd = multiply_add(square, odd, spread(_C9))
-    even = multiply_add(square, even, spread(_C8))
-    odd = multiply_add(square, odd, spread(_C7))
-    even = multiply_add(square, even, spread(_C6))
-    odd = multiply_add(square, odd, spread(_C5))
-    even = multiply_add(square, even, spread(_C4))
-    odd = multiply_add(square, odd, spread(_C3))
-    even = multiply_add(square, even, spread(_C2))
-    polynomial = multiply_add(square, multiply_add(r, odd, even), add(r, spread(1.0)))
-    return where_greater(x, lowest, multiply(polynomial, power_of_two(shifted)), spread(0.0))
+    square, degree = multiply(r, r), 12 if double else 6
+    odd, even = fill(x, _TAYLOR[degree + 1]), fill(x, _TAYLOR[degree])
+    for i in range(degree - 2, 0, -2):
+        odd, even = multiply_add(square, odd, fill(x, _TAYLOR[i + 1])), multiply_add(square, even, fill(x, _TAYLOR[i]))
+    polynomial = multiply_add(square, multiply_add(r, odd, even), add(r, fill(x, 1.0)))
+    return where_greater(x, lowest, multiply(polynomial, power_of_two(shifted)), fill(x, 0.0))
 
 
 @compiled
@@ -85,17 +90,46 @@ def exponentials(values, shift, out):
     store(out, size - WIDTH, last)
 
 
-@uncounted
-def exponential_single(x):
-    """``exp`` of a vector of float32 numbers up to 0, to one unit in the last place; 0 below ``-SINGLE_RANGE``."""
-    lowest = spread_single(-_SINGLE_RANGE)
-    y = greatest(x, lowest)
-    singles = spread_single(_PER_LOG_2), spread_single(_ROUNDER), spread_single(-_LOG_2_HIGH), spread_single(-_LOG_2_LOW)
-    shifted, r = _reduced(y, *singles)
-    square = multiply(r, r)
-    odd = multiply_add(square, spread_single(_S7), spread_single(_S5))
-    even = multiply_add(square, spread_single(_S6), spread_single(_S4))
-    odd = multiply_add(square, odd, spread_single(_S3))
-    even = multiply_add(square, even, spread_single(_S2))
-    polynomial = multiply_add(square, multiply_add(r, odd, even), add(r, spread_single(_ONE)))
-    return where_greater(x, lowest, multiply(polynomial, power_of_two(shifted)), spread_single(_ZERO))
+@fused
+def split(value: float) -> tuple[float, float]:
+    """``exp(value)`` as mantissa in (0.7, 1.42) and exponent; -inf gives 0.
+
+    ``exp(x) = 2^k exp(r)`` with k the integer nearest to x / log 2; ``exp(r)``, ``|r| <= 0.347``, by its Taylor polynomial of degree 12.
+    """
+    exponent = (value * PER_LOG_2 + ROUNDER) - ROUNDER
+    r = (value - exponent * LOG_2_HIGH) - exponent * LOG_2_LOW
+    mantissa = _TAYLOR[12]
+    for i in range(11, -1, -1):
+        mantissa = mantissa * r + _TAYLOR[i]
+    allowed = value > -math.inf
+    return (mantissa if allowed else 0.0), (exponent if allowed else NOTHING)
+
+
+def _reinterpretation(source: Any, target: Any) -> Any:
+    """What gives the bits of one type as another, by no instruction at all."""
+
+    def typed(typing_context: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], context.get_value_type(target))
+
+        return target(source), generate
+
+    return intrinsic(typed)
+
+
+_bits_of, _float_of = _reinterpretation(types.float64, types.int64), _reinterpretation(types.int64, types.float64)
+
+
+@compiled
+def normalise(mantissas, exponents):
+    """Bring mantissas [n] into [1, 2), and what they exceed it by into the exponents."""
+    for x in range(len(mantissas)):
+        bits = _bits_of(mantissas[x])
+        exponents[x] += _float_of((bits >> 52) | _WHOLE) - _BIAS
+        mantissas[x] = _float_of((bits & _FRACTION) | _ONE) if mantissas[x] > 0.0 else 0.0
+
+
+@compiled
+def logarithm(mantissa: float, exponent: float) -> float:
+    """The logarithm of the number; -inf of 0."""
+    return math.log(mantissa) + exponent * math.log(2.0) if mantissa > 0.0 else -math.inf

@@ -1,4 +1,4 @@
-"""Structures as lists of their parts, written into a dense event, or numbered for compact results."""
+"""Lists of parts in compiled steps: written into a dense event or numbered, the k-th largest of a row, and a queue by priority."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import uncounted
+from .compilation import compiled, uncounted
 
 Array = NDArray[Any]
+
+FEW = 32
+"""Up to this k a sorted list of the k largest is quicker than partitioning: most numbers are below its end, and take one comparison."""
+
+DENSE = 4
+"""Of the first so many times k numbers a good part enters the list: they pass through all of it, without a branch that none can foresee."""
 
 
 def no_structures(rows: Array, draws: int = 0) -> Array:
@@ -55,3 +61,84 @@ def ascend(parts: Array, count: int) -> None:
             parts[at] = parts[at - 1]
             at -= 1
         parts[at] = part
+
+
+@compiled
+def kth_largest(row: Array, k: int, work: Array) -> float:
+    """The k-th largest of a row; ``work`` holds at least as many numbers."""
+    if k > FEW:
+        return _partitioned(row, len(row) - k, work)
+    work[:k] = -math.inf
+    many = min(len(row), DENSE * k)
+    for i in range(many):
+        number = float(row[i])
+        for place in range(k):
+            kept = work[place]
+            work[place], number = max(kept, number), min(kept, number)
+    for i in range(many, len(row)):
+        number = row[i]
+        if number > work[k - 1]:
+            place = k - 1
+            while place > 0 and work[place - 1] < number:
+                work[place] = work[place - 1]
+                place -= 1
+            work[place] = number
+    return float(work[k - 1])
+
+
+@uncounted
+def _partitioned(row: Array, target: int, work: Array) -> float:
+    """What stands at place ``target`` in ascending order, by partitioning around the number that stands there (Hoare 1961)."""
+    for i in range(row.size):
+        work[i] = row[i]
+    first, last = 0, len(row) - 1
+    while first < last:
+        pivot, left, right = work[target], first, last
+        while left <= right:
+            while work[left] < pivot:
+                left += 1
+            while work[right] > pivot:
+                right -= 1
+            if left <= right:
+                work[left], work[right] = work[right], work[left]
+                left, right = left + 1, right - 1
+        if right < target:
+            first = left
+        if target < left:
+            last = right
+    return float(work[target])
+
+
+@uncounted
+def push(queue: Array, count: int, values: Array, entry: int) -> None:
+    """Put an entry to the ``count`` of a binary heap (Williams 1964): the greatest value leaves first, of equal ones the lowest entry."""
+    at = count
+    while at > 0:
+        above = queue[(at - 1) // 2]
+        if _precedes(values, above, entry):
+            break
+        queue[at] = above
+        at = (at - 1) // 2
+    queue[at] = entry
+
+
+@uncounted
+def pop(queue: Array, count: int, values: Array) -> int:
+    """Take the first entry of the ``count`` that the queue has."""
+    first, entry = queue[0], queue[count - 1]
+    at, below = 0, 1
+    while below < count - 1:
+        other = below + 1
+        if other < count - 1 and _precedes(values, queue[other], queue[below]):
+            below = other
+        if _precedes(values, entry, queue[below]):
+            break
+        queue[at] = queue[below]
+        at, below = below, 2 * below + 1
+    queue[at] = entry
+    return int(first)
+
+
+@uncounted
+def _precedes(values: Array, entry: int, other: int) -> bool:
+    return bool(values[entry] > values[other] or (values[entry] == values[other] and entry < other))

@@ -4,9 +4,9 @@ A vector is a local variable of a compiled function; it is loaded from and store
 converted. A place counts entries from the array's first one, and is not checked, so that arrays need room for whole vectors. Where a
 machine has shorter vectors, the compiler takes several.
 
-Vectors of twice as many float32 numbers know the same operations; `load_singles`, `spread_single` and `power_of_two` make them, `low_half`
-and `high_half` convert them. So do vectors of four float64 numbers, of `load_four`, `spread_four` and `store_four`: half as much memory is
-touched at a time.
+Vectors of twice as many float32 numbers know the same operations; `load_singles` and `spread_single` make them, `low_half`
+and `high_half` convert them. So do vectors of four float64 numbers, of `load_four` and `spread_four`: half as much memory is touched at a
+time.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ class _Model(models.PrimitiveModel):
 
 
 _LANES, _SINGLES = _Vectors("Lanes", ir.DoubleType(), WIDTH), _Vectors("Singles", ir.FloatType(), 2 * WIDTH)
-_VECTOR, _HALF = _LANES.vector, ir.VectorType(ir.FloatType(), WIDTH)
+_VECTOR = _LANES.vector
 _FOUR = _Vectors("Four", ir.DoubleType(), 4)
 
 
-def _operation(build: Callable[..., Any]) -> Any:
-    """An intrinsic, whose callers leave out its first argument."""
-    return intrinsic(build)
+_intrinsic: Any = intrinsic
+"""Callers leave out the first argument, of which numba's types do not know."""
 
 
 def _pointer(context: Any, builder: Any, kind: Any, array: Any, place: Any, vector: Any) -> Any:
@@ -48,31 +47,38 @@ def _pointer(context: Any, builder: Any, kind: Any, array: Any, place: Any, vect
     return builder.bitcast(builder.gep(data, [place]), vector.as_pointer())
 
 
-@_operation
-def load(typing_context: Any, array: Any, place: Any) -> Any:
-    """The vector at a place of an array."""
+def _loading(kind: Any) -> Any:
+    """An intrinsic that gives the vector at a place of an array; float32 numbers are converted where the kind is one of float64."""
+
+    def intrinsic_of(typing_context: Any, array: Any, place: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            held = ir.VectorType(context.get_data_type(array.dtype), kind.width)
+            vector = builder.load(_pointer(context, builder, array, arguments[0], arguments[1], held), align=array.dtype.bitwidth // 8)
+            return vector if held == kind.vector else builder.fpext(vector, kind.vector)
+
+        return kind(array, types.intp), generate
+
+    return _intrinsic(intrinsic_of)
+
+
+load, load_four, load_singles = map(_loading, (_LANES, _FOUR, _SINGLES))
+"""The vector at a place of an array."""
+
+
+@_intrinsic
+def store(typing_context: Any, array: Any, place: Any, vector: Any) -> Any:
+    """Write a vector at a place of an array."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0]
-        single = kind.dtype == types.float32
-        pointer = _pointer(context, builder, kind, arguments[0], arguments[1], _HALF if single else _VECTOR)
-        vector = builder.load(pointer, align=kind.dtype.bitwidth // 8)
-        return builder.fpext(vector, _VECTOR) if single else vector
+        held, value = ir.VectorType(context.get_data_type(array.dtype), vector.width), arguments[2]
+        value = value if held == vector.vector else builder.fptrunc(value, held)
+        builder.store(value, _pointer(context, builder, array, arguments[0], arguments[1], held), align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
 
-    return _LANES(array, types.intp), generate
-
-
-@_operation
-def load_singles(typing_context: Any, array: Any, place: Any) -> Any:
-    """The vector of 2 · `WIDTH` numbers at a place of a float32 array."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_pointer(context, builder, signature.args[0], arguments[0], arguments[1], _SINGLES.vector), align=4)
-
-    return _SINGLES(array, types.intp), generate
+    return types.void(array, types.intp, vector), generate
 
 
-@_operation
+@_intrinsic
 def collect(typing_context: Any, array: Any, start: Any, places: Any, at: Any) -> Any:
     """The vector of an array's numbers at ``start`` plus each of `WIDTH` places, listed from ``at`` on."""
 
@@ -90,40 +96,6 @@ def collect(typing_context: Any, array: Any, start: Any, places: Any, at: Any) -
     return _LANES(array, types.intp, places, types.intp), generate
 
 
-@_operation
-def store(typing_context: Any, array: Any, place: Any, vector: Any) -> Any:
-    """Write a vector at a place of an array."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind, vector = signature.args[0], arguments[2]
-        vector = builder.fptrunc(vector, _HALF) if kind.dtype == types.float32 else vector
-        builder.store(vector, _pointer(context, builder, kind, arguments[0], arguments[1], vector.type), align=kind.dtype.bitwidth // 8)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, _LANES), generate
-
-
-@_operation
-def load_four(typing_context: Any, array: Any, place: Any) -> Any:
-    """The four numbers at a place of a float64 array."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_pointer(context, builder, signature.args[0], arguments[0], arguments[1], _FOUR.vector), align=8)
-
-    return _FOUR(array, types.intp), generate
-
-
-@_operation
-def store_four(typing_context: Any, array: Any, place: Any, vector: Any) -> Any:
-    """Write four numbers at a place of a float64 array."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[2], _pointer(context, builder, signature.args[0], arguments[0], arguments[1], _FOUR.vector), align=8)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, _FOUR), generate
-
-
 def _filled(builder: Any, kind: Any, number: Any) -> Any:
     """A vector of a kind whose entries are all one number."""
     first = builder.insert_element(ir.Constant(kind.vector, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
@@ -136,17 +108,32 @@ def _spreading(kind: Any, number: Any) -> Any:
     def intrinsic_of(typing_context: Any, value: Any) -> Any:
         return kind(number), lambda context, builder, signature, arguments: _filled(builder, kind, arguments[0])
 
-    return _operation(intrinsic_of)
+    return _intrinsic(intrinsic_of)
 
 
-spread = _spreading(_LANES, types.float64)
+spread, spread_four, spread_single = (
+    _spreading(_LANES, types.float64),
+    _spreading(_FOUR, types.float64),
+    _spreading(_SINGLES, types.float32),
+)
 """The vector whose entries are all this number."""
 
-spread_four = _spreading(_FOUR, types.float64)
-"""The same of four."""
 
-spread_single = _spreading(_SINGLES, types.float32)
-"""The same in float32."""
+@_intrinsic
+def fill(typing_context: Any, vector: Any, number: Any) -> Any:
+    """A vector of the kind of another one, whose entries are all this float64 number."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        element = vector.vector.element
+        return _filled(builder, vector, arguments[1] if element == ir.DoubleType() else builder.fptrunc(arguments[1], element))
+
+    return vector(vector, types.float64), generate
+
+
+@_intrinsic
+def width(typing_context: Any, vector: Any) -> Any:
+    """How many numbers a vector has, a constant."""
+    return types.intp(vector), lambda context, builder, signature, arguments: ir.Constant(ir.IntType(64), vector.width)
 
 
 def _half(first: int) -> Any:
@@ -159,7 +146,7 @@ def _half(first: int) -> Any:
 
         return _LANES(_SINGLES), generate
 
-    return _operation(intrinsic_of)
+    return _intrinsic(intrinsic_of)
 
 
 low_half, high_half = _half(0), _half(WIDTH)
@@ -172,7 +159,7 @@ def _elementwise(arity: int, build: Callable[..., Any]) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return build(builder, *arguments)
 
-    return _operation(
+    return _intrinsic(
         (
             lambda typing_context, x, y: (x(x, x), generate),
             lambda typing_context, x, y, z: (x(x, x, x), generate),
@@ -189,17 +176,8 @@ def _selected(builder: Any, x: Any, y: Any, z: Any, u: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", x, y), z, u)
 
 
-add = _elementwise(2, lambda builder, x, y: builder.fadd(x, y))
-"""x + y."""
-
-subtract = _elementwise(2, lambda builder, x, y: builder.fsub(x, y))
-"""x − y."""
-
-multiply = _elementwise(2, lambda builder, x, y: builder.fmul(x, y))
-"""x · y."""
-
-divide = _elementwise(2, lambda builder, x, y: builder.fdiv(x, y))
-"""x / y."""
+add, subtract, multiply, divide = (_elementwise(2, getattr(ir.IRBuilder, name)) for name in ("fadd", "fsub", "fmul", "fdiv"))
+"""x + y, x − y, x · y, x / y."""
 
 multiply_add = _elementwise(3, _fused)
 """x · y + z, rounded once where the machine can."""
@@ -214,7 +192,7 @@ where_greater = _elementwise(4, _selected)
 """z where x > y, u elsewhere."""
 
 
-@_operation
+@_intrinsic
 def power_of_two(typing_context: Any, shifted: Any) -> Any:
     """2^k for whole numbers k within the range of exponents, given k + 1.5 · 2⁵² (2²³ for float32), whose lowest bits hold k."""
     bits, fraction, bias = (64, 52, 1023) if shifted is _LANES else (32, 23, 127)
@@ -241,10 +219,10 @@ def _folded(build: Callable[..., Any]) -> Any:
 
         return (types.float64 if vector is _LANES else types.float32)(vector), generate
 
-    return _operation(intrinsic_of)
+    return _intrinsic(intrinsic_of)
 
 
-total = _folded(lambda builder, x, y: builder.fadd(x, y))
+total = _folded(ir.IRBuilder.fadd)
 """The sum of all entries."""
 
 maximum = _folded(lambda builder, x, y: _selected(builder, x, y, x, y))

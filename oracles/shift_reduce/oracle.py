@@ -218,7 +218,7 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
         result: Tensor = _Policy.apply(at_least_single(scores), self)  # type: ignore[no-untyped-call]
         return result
 
-    def _law_of(self, parameters: Tensor, wanted: Literal["A", "μ"], at: Tensor | None = None) -> Tensor:
+    def _law_of(self, parameters: Tensor, wanted: Literal["A", "μ", "both"], at: Tensor | None = None) -> Any:
         """For ``"local"`` A is the log-probability of the first SHIFT, which has no alternative: exactly 0, and so is its gradient."""
         alone = wanted == "A" and self.normalization == "local"
         return parameters[..., 0, 0, 0] if alone else super()._law_of(parameters, wanted, at)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ..kernels.compilation import compiled, reordered, uncounted
-from ..kernels.selection import kth_largest
+from ..kernels.parts import kth_largest
 
 
 def operations(event: tuple[int, ...]) -> int:

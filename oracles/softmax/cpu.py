@@ -14,7 +14,7 @@ import numpy as np
 from ..kernels.compilation import compiled, inner, reordered, uncounted
 from ..kernels.exponential import exponentials
 from ..kernels.parts import no_numbers, no_structures
-from ..kernels.selection import first_place, top
+from ..kernels.vectors import WIDTH, greatest, load, maximum
 
 TOGETHER = 4096
 """Numbers that are weighed together: they stay in the nearest cache."""
@@ -36,11 +36,11 @@ def argmax(rows: np.ndarray, structures: np.ndarray) -> None:
     structures[:] = 0
     for item in range(len(rows)):
         for k in range(item * each, (item + 1) * each):
-            greatest = top(lines[k])
-            if greatest == -math.inf:
+            best = _top(lines[k])
+            if best == -math.inf:
                 structures[item] = 0
                 break
-            ones[k, first_place(lines[k], greatest)] = 1
+            ones[k, _first_place(lines[k], best)] = 1
 
 
 @compiled
@@ -133,7 +133,7 @@ def _lower(lines: np.ndarray, weights: np.ndarray, tops: np.ndarray) -> None:
     size = lines.shape[1]
     for k in range(len(lines)):
         line, lowered = lines[k], weights[k * size : (k + 1) * size]
-        tops[k] = top(line)
+        tops[k] = _top(line)
         # Of -inf alone nothing is taken off: the difference would be NaN.
         shift = tops[k] if tops[k] > -math.inf else 0.0
         for i in range(size):
@@ -184,3 +184,28 @@ def _search(sums: np.ndarray, shares: np.ndarray, places: np.ndarray) -> None:
         for draw in range(len(places)):
             places[draw] += half * (sums[np.uint64(places[draw] + half - 1)] <= shares[draw] * whole)
         left -= half
+
+
+@uncounted
+def _top(row: np.ndarray) -> float:
+    """The greatest of a row without NaN; of one with NaN, anything. The compiler takes numbers one by one, vectors a tenth of the time."""
+    size = row.size
+    if size >= WIDTH:
+        tops = load(row, size - WIDTH)
+        for i in range(0, size - WIDTH, WIDTH):
+            tops = greatest(load(row, i), tops)
+        return float(maximum(tops))
+    best = float(row[0])
+    for i in range(size):
+        best = max(best, float(row[i]))
+    return best
+
+
+@uncounted
+def _first_place(row: np.ndarray, number: float) -> int:
+    """Where the number stands first; the last place where it does not. Without a branch: how soon it comes, none could foresee."""
+    last = np.int32(row.size - 1)
+    place = last
+    for i in range(row.size):
+        place = min(place, np.int32(i) if row[i] == number else last)
+    return int(place)

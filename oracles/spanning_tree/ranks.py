@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..capabilities.enumeration import MAX_RANK
-from ..device_tables import made_once
+from ..numerics import made_once
 
 
 def rank(heads: Tensor, *, single_root: bool) -> Tensor:

@@ -9,8 +9,7 @@ from numba import uint64
 
 from ..kernels.compilation import compiled, uncounted
 from ..kernels.exponential import exponentials
-from ..kernels.parts import mark, no_numbers, no_structures, number
-from ..kernels.selection import kth_largest
+from ..kernels.parts import kth_largest, mark, no_numbers, no_structures, number
 from ..kernels.vectors import WIDTH, add, load, multiply, spread, store
 
 

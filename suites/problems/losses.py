@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ...oracles.capabilities import Oracle
+from ...oracles.numerics import row_products
 from ...oracles.registry import unknown
-from ...oracles.row_products import row_products
 from ..base import ProblemLoss
 
 

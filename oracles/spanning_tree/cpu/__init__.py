@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...active_set import cpu as active_set
 from ...kernels.compilation import compiled, uncounted
 from ...kernels.parts import allowed, mark, no_numbers, no_structures, number
-from ...kernels.vectors import load_four, store_four
+from ...kernels.vectors import load_four, store
 from . import marginals as tree_marginals
 from .best_tree import best_parts, workspace
 from .elimination import LANES, ItemVectors, certain, conclude, items, take_in, take_out, weigh
@@ -74,7 +74,7 @@ def _eliminate(weights: Array, size: int, single_root: bool, rooted: Array, ends
         rooted[lane] = 0.0 if single_root else 1.0
     row = size * LANES
     take_out(weights, None, (0, row, LANES, 0), 0, row, size - 1, 1, rooted, ends, 0, space.sums, space)
-    store_four(space.sums, LANES, load_four(weights, LANES))
+    store(space.sums, LANES, load_four(weights, LANES))
     take_in(load_four(weights, LANES), space.extent)
 
 

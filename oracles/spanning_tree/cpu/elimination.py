@@ -27,7 +27,7 @@ from ...kernels.vectors import (
     multiply,
     multiply_add,
     spread_four,
-    store_four,
+    store,
     subtract,
     where_greater,
 )
@@ -77,8 +77,8 @@ def weigh(rows, first, single_root, space, weights):
     """
     load_items(rows, first, space.exponents)
     for h in range(rows.shape[1]):  # what is no arc has -inf
-        store_four(space.exponents, h * rows.shape[1] * LANES, spread_four(-np.inf))
-        store_four(space.exponents, h * (rows.shape[1] + 1) * LANES, spread_four(-np.inf))
+        store(space.exponents, h * rows.shape[1] * LANES, spread_four(-np.inf))
+        store(space.exponents, h * (rows.shape[1] + 1) * LANES, spread_four(-np.inf))
     _shift(rows.shape[1], single_root, space)
     exponentials(space.exponents, 0.0, weights[: len(space.exponents)])
 
@@ -105,7 +105,7 @@ def _shift(size, single_root, space):
         for h in range(1 if single_root else 0, size):
             top = greatest(load_four(exponents, h * row + x), top)
         top = where_greater(top, nothing, top, zero)
-        store_four(shift, x, top)
+        store(shift, x, top)
         if x > 0:
             total = add(total, top)
     if single_root:
@@ -115,24 +115,24 @@ def _shift(size, single_root, space):
         top = where_greater(top, nothing, top, zero)
         total = add(total, top)
         for x in range(LANES, row, LANES):
-            store_four(exponents, x, subtract(load_four(exponents, x), top))
-    store_four(space.total, 0, total)
+            store(exponents, x, subtract(load_four(exponents, x), top))
+    store(space.total, 0, total)
     lowest, forbidden = spread_four(0.0), spread_four(0.0)
     for h in range(size):
         for x in range(0, row, LANES):
             exponent = subtract(load_four(exponents, h * row + x), load_four(shift, x))
-            store_four(exponents, h * row + x, exponent)
+            store(exponents, h * row + x, exponent)
             forbidden = add(forbidden, where_greater(exponent, nothing, zero, one))
             lowest = least(where_greater(exponent, nothing, exponent, zero), lowest)
-    store_four(space.extent, 0, lowest)
-    store_four(space.extent, LANES, forbidden)
+    store(space.extent, 0, lowest)
+    store(space.extent, LANES, forbidden)
     space.dense[LANES] = True
     for lane in range(LANES):
         space.in_range[lane], space.dense[lane] = space.extent[lane] > DEEPEST, space.extent[LANES + lane] == 2 * size - 1
         space.dense[LANES] &= space.dense[lane]
-    store_four(space.extent, 0, spread_four(np.inf))
-    store_four(space.extent, LANES, spread_four(0.0))
-    store_four(space.extent, 2 * LANES, spread_four(np.inf))
+    store(space.extent, 0, spread_four(np.inf))
+    store(space.extent, LANES, spread_four(0.0))
+    store(space.extent, 2 * LANES, spread_four(np.inf))
 
 
 @uncounted
@@ -167,8 +167,8 @@ def combine(out, to, step, base, at, base_step, table, of, along, rows, row, dow
         a, b = multiply_add(a_1, y, a), multiply_add(b_1, y, b)
         a, b = multiply_add(a_2, z, a), multiply_add(b_2, z, b)
         a, b = multiply_add(a_3, w, a), multiply_add(b_3, w, b)
-        store_four(out, to_a + m * step, a)
-        store_four(out, to_b + m * step, b)
+        store(out, to_a + m * step, a)
+        store(out, to_b + m * step, b)
 
 
 @uncounted
@@ -186,7 +186,7 @@ def take_out(weights, rates, source, start, size, words, kept, rooted, ends, lev
     own, k = (start, size, LANES, start), words
     while k > kept:
         low = max(k - BLOCK, kept) + 1
-        store_four(space.root, 0, spread_four(1.0))
+        store(space.root, 0, spread_four(1.0))
         ended = False
         for word in range(k, low - 1, -1):
             _complete_row(weights, rates, source, start, size, word, k)
@@ -220,9 +220,9 @@ def _complete_row(weights, rates, source, start, size, word, k):
         combine(weights, (to, to), LANES, weights, (at, at), source[2], weights, (of, of), LANES, weights, row, size, count, word - 1)
     elif to != at:
         for m in range(word - 1):
-            store_four(weights, to + m * LANES, load_four(weights, at + m * source[2]))
+            store(weights, to + m * LANES, load_four(weights, at + m * source[2]))
             if rates is not None:
-                store_four(rates, to + m * LANES, load_four(rates, at + m * source[2]))
+                store(rates, to + m * LANES, load_four(rates, at + m * source[2]))
 
 
 @uncounted
@@ -243,14 +243,14 @@ def _take_out_one(weights, rates, source, start, size, word, k, words, rooted, e
             if rates is not None:
                 rate = multiply_add(chance, load_four(rates, column + (word + i) * size), rate)
                 rate = multiply_add(load_four(rates, to + i * LANES), over, rate)
-        store_four(weights, to, weight)
+        store(weights, to, weight)
         total = multiply_add(counted, weight, total)
         if rates is not None:
-            store_four(rates, to, rate)
+            store(rates, to, rate)
             slope = multiply_add(counted, rate, slope)
         factor = counted = one
         to, at = to + size, source[0] + (h + 1) * source[1] + word * source[2]
-    store_four(sums, word * LANES, total)
+    store(sums, word * LANES, total)
     for lane in range(LANES):
         if sums[word * LANES + lane] == 0.0 and rooted[level * LANES + lane] == 0.0:
             # No other word is left to head this one: the root does, and this word takes its place.
@@ -263,9 +263,9 @@ def _take_out_one(weights, rates, source, start, size, word, k, words, rooted, e
     scale = where_greater(total, zero, divide(one, total), zero)
     for to in range(column, column + word * size, size):
         chance = multiply(load_four(weights, to), scale)
-        store_four(weights, to, chance)
+        store(weights, to, chance)
         if rates is not None:
-            store_four(rates, to, multiply(subtract(load_four(rates, to), multiply(chance, slope)), scale))
+            store(rates, to, multiply(subtract(load_four(rates, to), multiply(chance, slope)), scale))
     if ended:
         for lane in range(LANES):
             if ends[level * LANES + lane] == word:
@@ -285,7 +285,7 @@ def _reach(weights, source, start, size, word, k, extent):
     for m in range(1, word):
         weight = load_four(weights, start + word * size + m * LANES)
         child = least(where_greater(weight, zero, weight, child), child)
-    store_four(extent, 3 * LANES, multiply(head, child))
+    store(extent, 3 * LANES, multiply(head, child))
     for lane in range(LANES):
         if extent[3 * LANES + lane] < SMALLEST:
             for h in range(word):
@@ -321,8 +321,8 @@ def _replace_root(weights, rates, start, size, low, k, ends, level):
 @uncounted
 def take_in(sums, extent):
     """Take sums of heads into the least and the greatest of all."""
-    store_four(extent, 0, least(load_four(extent, 0), sums))
-    store_four(extent, LANES, greatest(sums, load_four(extent, LANES)))
+    store(extent, 0, least(load_four(extent, 0), sums))
+    store(extent, LANES, greatest(sums, load_four(extent, LANES)))
 
 
 @uncounted

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels.compilation import inner, uncounted
-from ...kernels.priority_queue import pop, push
+from ...kernels.parts import pop, push
 from .best_tree import ArborescenceWorkspace, find
 
 Array = NDArray[Any]

@@ -26,7 +26,7 @@ from ...kernels.vectors import (
     multiply,
     multiply_add,
     spread_four,
-    store_four,
+    store,
     subtract,
     where_greater,
 )
@@ -76,14 +76,14 @@ def find(space, weights, rates, chances, chance_rates, single_root, items):
     """
     level, sums, full = 0, items.sums, space.sizes[0]
     space.half[0] = 0
-    store_four(space.rooted, 0, spread_four(0.0 if single_root else 1.0))
+    store(space.rooted, 0, spread_four(0.0 if single_root else 1.0))
     while level >= 0:
         words, start, size = space.words[level], space.starts[level], space.sizes[level]
         side, corner = space.side[level], space.corner[level]
         target = corner * (full + LANES), side * full, side * LANES, corner * LANES
         if space.half[level] == 0 and words in (1, 2):
             if words == 1:
-                store_four(sums, LANES, load_four(weights, start + LANES))
+                store(sums, LANES, load_four(weights, start + LANES))
                 take_in(load_four(sums, LANES), items.extent)
                 _begin(chances, chance_rates, target, 1)
             if words == 1 or _two_words(
@@ -96,7 +96,7 @@ def find(space, weights, rates, chances, chance_rates, single_root, items):
             if space.half[level] == 1:
                 source = start + (words + 1) * (size + LANES), -size, -LANES, start + (words + 1) * LANES
                 corner, side = corner + (words + 1) * side, -side
-            store_four(space.rooted, below * LANES, load_four(space.rooted, level * LANES))
+            store(space.rooted, below * LANES, load_four(space.rooted, level * LANES))
             take_out(
                 weights, rates, source, space.starts[below], space.sizes[below], words, kept, space.rooted, space.ends, below, sums, items
             )
@@ -115,10 +115,10 @@ def find(space, weights, rates, chances, chance_rates, single_root, items):
 @uncounted
 def _begin(chances, chance_rates, target, t):
     """Chances before word t from the root and from t itself."""
-    store_four(chances, place(target, 0, t), spread_four(1.0))
-    store_four(chances, place(target, t, t), spread_four(0.0))
+    store(chances, place(target, 0, t), spread_four(1.0))
+    store(chances, place(target, t, t), spread_four(0.0))
     if chance_rates is not None:
-        store_four(chance_rates, place(target, t, t), spread_four(0.0))
+        store(chance_rates, place(target, t, t), spread_four(0.0))
 
 
 @uncounted
@@ -131,16 +131,16 @@ def _two_words(weights, rates, chances, chance_rates, start, size, target, roote
         from_a = divide(root_a, total_a)
         total = multiply_add(_arc(weights, start, size, a, t), from_a, _arc(weights, start, size, 0, t))
         _begin(chances, chance_rates, target, t)
-        store_four(chances, place(target, a, t), from_a)
+        store(chances, place(target, a, t), from_a)
         # In this order, after a division by 0 the least is 0 and not NaN.
         low, high = least(low, least(total_a, total)), greatest(greatest(total, total_a), high)
-        store_four(sums, a * LANES, total_a)
-        store_four(sums, t * LANES, total)
+        store(sums, a * LANES, total_a)
+        store(sums, t * LANES, total)
         if rates is not None:
             rate_root_a = _arc(rates, start, size, 0, a)
             slope_a = multiply_add(root, rate_root_a, _arc(rates, start, size, t, a))
-            store_four(chance_rates, place(target, a, t), divide(subtract(rate_root_a, multiply(from_a, slope_a)), total_a))
-    store_four(sums, 0, low)
+            store(chance_rates, place(target, a, t), divide(subtract(rate_root_a, multiply(from_a, slope_a)), total_a))
+    store(sums, 0, low)
     for lane in range(LANES):
         if not sums[lane] > 0.0:
             return False
@@ -164,9 +164,9 @@ def _substitute(weights, rates, chances, chance_rates, target, start, size, kept
     for k in range(kept + 1, words + 1):
         to, at, from_root = place(target, k, 1), place(target, 0, 1), load_four(weights, start + k * LANES)
         for _ in range(kept):
-            store_four(chances, to, multiply(from_root, load_four(chances, at)))
+            store(chances, to, multiply(from_root, load_four(chances, at)))
             if rates is not None:
-                store_four(chance_rates, to, multiply(load_four(rates, start + k * LANES), load_four(chances, at)))
+                store(chance_rates, to, multiply(load_four(rates, start + k * LANES), load_four(chances, at)))
             to, at = to + step, at + step
     first = 1
     while first < words:
@@ -193,7 +193,7 @@ def begin_rates(direction, first, weights, rates):
     load_items(direction, first, rates)
     for at in range(0, direction.shape[1] ** 2 * LANES, LANES):
         weight, zero = load_four(weights, at), spread_four(0.0)
-        store_four(rates, at, where_greater(weight, zero, multiply(weight, load_four(rates, at)), zero))
+        store(rates, at, where_greater(weight, zero, multiply(weight, load_four(rates, at)), zero))
 
 
 @uncounted
@@ -204,12 +204,12 @@ def expect(weights, chances, expected, totals):
         total = spread_four(0.0)
         for arc in range(at, row * (row // LANES), row):
             weight = multiply(load_four(weights, arc), load_four(chances, arc))
-            store_four(expected, arc, weight)
+            store(expected, arc, weight)
             total = add(total, weight)
-        store_four(totals, at, total)
+        store(totals, at, total)
         scale = divide(spread_four(1.0), total)
         for arc in range(at, row * (row // LANES), row):
-            store_four(expected, arc, multiply(load_four(expected, arc), scale))
+            store(expected, arc, multiply(load_four(expected, arc), scale))
 
 
 @uncounted
@@ -221,10 +221,10 @@ def expect_rates(weights, rates, chances, chance_rates, expected, totals):
         for arc in range(at, row * (row // LANES), row):
             slope = multiply(load_four(rates, arc), load_four(chances, arc))
             slope = divide(multiply_add(load_four(weights, arc), load_four(chance_rates, arc), slope), total)
-            store_four(rates, arc, slope)
+            store(rates, arc, slope)
             slopes = add(slopes, slope)
         for arc in range(at, row * (row // LANES), row):
-            store_four(rates, arc, subtract(load_four(rates, arc), multiply(load_four(expected, arc), slopes)))
+            store(rates, arc, subtract(load_four(rates, arc), multiply(load_four(expected, arc), slopes)))
 
 
 @uncounted
