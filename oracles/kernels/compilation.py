@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from llvmlite.binding import Linkage, parse_assembly  # type: ignore[import-untyped]
@@ -108,9 +110,23 @@ def _cached(kernel: Dispatcher) -> bool:
         _warn_uncached("no folder can be written")
         return False
     stored = vars(kernel)["_cache"]
+    stored._cache_file._source_stamp = _sources(kernel.py_func.__module__)
     stored._cache_file._load_index = partial(_readable, stored._cache_file._load_index)
     stored.save_overload = partial(_saved, stored.save_overload)
     return True
+
+
+@cache
+def _sources(name: str) -> str:
+    """A digest of a module, and of those that it imports functions from: they are inlined, and numba looks at its own file alone."""
+    loaded, package = sys.modules[name], name.split(".", maxsplit=1)[0]
+    content = hashlib.sha256(Path(str(loaded.__file__)).read_bytes())
+    values = vars(loaded).values()
+    others = {value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or "" for value in values}
+    for other in sorted(others - {name}):
+        if other.split(".", maxsplit=1)[0] == package and isinstance(sys.modules.get(other), ModuleType):
+            content.update(_sources(other).encode())
+    return content.hexdigest()
 
 
 def _saved(save: Callable[[Any, Any], None], signature: Any, compiled: Any) -> None:

@@ -166,6 +166,20 @@ def test_a_class_that_was_renamed_costs_a_compilation_and_no_error(tmp_path: Pat
         assert told.stdout == "4.0\n", told.stderr
 
 
+def test_a_function_that_another_file_inlines_is_compiled_again_when_it_changes(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/whole.py").write_text(
+        "from structgrad.oracles.kernels.compilation import compiled\nfrom mine.part import times\n\n"
+        "@compiled\ndef result(value):\n    return times(value)\n\nprint(result(2.0))\n"
+    )
+    for factor in (3, 5):
+        (tmp_path / "mine/part.py").write_text(
+            f"from structgrad.oracles.kernels.compilation import inlined\n\n@inlined\ndef times(value):\n    return {factor} * value\n"
+        )
+        told = subprocess.run([sys.executable, "-c", "import mine.whole"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert told.stdout == f"{factor * 2.0}\n", told.stderr
+
+
 SHARED = """
 from structgrad.oracles.kernels.compilation import compiled, inner
 
