@@ -23,7 +23,7 @@ from ..kernels.vectors import (
     where_greater,
 )
 from .cpu_rows import hand_out, is_in_place, joint_sum, kind_of, known, own, product, segment_of, vectors_of
-from .packing import ANYTHING, CHART, TREE
+from .packing import ANYTHING, CHART, PATH, TREE
 
 
 @uncounted
@@ -45,6 +45,8 @@ def outside_pass(packed, lanes, space, wide, start, marginals):
             _outside_edges(columns, space, segment, wide)
         elif kind == CHART:
             _outside_edges(columns, space, known(segment, CHART), False)
+        elif kind == PATH:
+            _outside_edges(columns, space, known(segment, PATH), False)
         elif kind == TREE:
             _outside_edges(columns, space, known(segment, TREE), False)
         elif in_place and marginals.singles.shape[0] > 0:

@@ -10,7 +10,7 @@ from numba import uint64
 from ..kernels.compilation import inlined, uncounted
 from ..kernels.parts import ascend, mark, number
 from ..kernels.vectors import WIDTH, add, collect, load, multiply, multiply_add, spread, store
-from .packing import ANYTHING, CHAIN, EACH, JOINS, TREE
+from .packing import ANYTHING, CHAIN, EACH, JOINS, PATH, TREE
 
 
 class Segment(NamedTuple):
@@ -177,9 +177,9 @@ def kind_of(packed, lanes, x):
 
 @inlined
 def known(segment, kind):
-    """A segment of two nodes that move, of which the compiler is to know the kind."""
-    part_moves = kind == TREE or segment.part_moves
-    return Segment(segment.start, segment.height, segment.begin, segment.end, True, kind == TREE, True, True, part_moves, segment.lanes)
+    """A segment whose nodes move, of which the compiler is to know the kind."""
+    joins, part_moves = kind != PATH, kind == TREE or segment.part_moves
+    return Segment(segment.start, segment.height, segment.begin, segment.end, joins, kind == TREE, True, joins, part_moves, segment.lanes)
 
 
 @inlined

@@ -24,9 +24,9 @@ SCORE_LIMIT, WIDE_SCORE_LIMIT = 50.0, 150.0
 JOINS, EACH = 1, 2
 """Flags of a level: its edges lead to two nodes; each of them takes a part of its own, and not all edges of a node the same."""
 
-ANYTHING, CHART, CHAIN, TREE = range(4)
-"""Kinds of segments, by what their edges lead to and take: two nodes that move; one node of all, and parts that move; two nodes and a part
-that move. The compiler makes passes for each, which take up to 1.5 times as long where it does not know the kind."""
+ANYTHING, CHART, CHAIN, PATH, TREE = range(5)
+"""Kinds of segments, by what their edges lead to and take: two nodes that move; one node of all, and parts that move; a node that moves;
+two nodes and a part that move. The compiler makes passes for each, which take up to 1.5 times as long where it does not know the kind."""
 
 ANY, BROKEN = -1, 2
 """Between strides of 0 and 1: where a column holds nothing but the empty item (or no part), and where it moves otherwise."""
@@ -322,8 +322,9 @@ class _Edges:
         columns = np.stack([self.first[edges], self.second[edges], self.parts[edges]], 1)
         moving = np.array(known, np.int64).reshape(-1, 3)
         flags, (first, second, part) = self.flags[begin], moving.T == 1
-        cases = [(flags == JOINS) & first & second, (flags == EACH) & ~first & part, (flags == JOINS + EACH) & first & second & part]
-        kinds = np.select(cases, [CHART, CHAIN, TREE], ANYTHING)
+        both = first & second
+        cases = [(flags == JOINS) & both, (flags == EACH) & ~first & part, (flags == 0) & first, (flags == JOINS + EACH) & both & part]
+        kinds = np.select(cases, [CHART, CHAIN, PATH, TREE], ANYTHING)
         strides, ready = np.maximum(moving, 0), np.zeros_like(begin)
         segments = np.column_stack([begin, heights, widths, first_column, flags, strides, ready, kinds])
         # Where a column of nothing stands among those that move, it moves too.
