@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from structgrad.oracles.random_streams import RowGenerator
+from structgrad.estimators.score_function import Opposite, Recorded
 from tests.catalogue.categories import one_hot
 from tests.catalogue.setting import Formula, Setting
 
@@ -128,23 +128,10 @@ def place(nodes: list[Node], part: int) -> int:
     return next((k for k, (_, right) in enumerate(nodes) if part in right), len(nodes))
 
 
-class Opposite(RowGenerator):
-    """Uniforms of a seed, each as far from 1 as it was from 0."""
-
-    def __init__(self, same: torch.Generator) -> None:
-        self.same = same
-
-    def __new__(cls, same: torch.Generator) -> Opposite:
-        return super().__new__(cls)
-
-    def uniforms(self, rows: int, width: int, device: torch.device) -> Tensor:
-        return 1 - torch.rand(rows, width, generator=self.same, dtype=torch.float64) - 2.0**-53
-
-
 def antithetic_pairs(s: Setting) -> Tensor:
-    pairs, same = s.estimator.num_pairs, torch.Generator()
-    same.set_state(s.generator.get_state())
-    first, second = s.samples(pairs), s.case.oracle.sample(s.scores, pairs, generator=Opposite(same))
+    pairs, drawn = s.estimator.num_pairs, Recorded(s.generator)
+    first = s.case.oracle.sample(s.scores, pairs, generator=drawn)
+    second = s.case.oracle.sample(s.scores, pairs, generator=Opposite(drawn))
     means = [(s.loss(a) + s.loss(b)) / 2 for a, b in zip(first, second, strict=True)]
     estimate = torch.zeros(s.case.event, dtype=torch.float64)
     for p in range(pairs):

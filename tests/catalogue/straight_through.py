@@ -144,18 +144,18 @@ def relaxed_subset(s: Setting, leaf: Tensor) -> Tensor:
 
 
 def relaxed_walk(s: Setting, leaf: Tensor) -> Tensor:
-    """The relaxed walk from the root of derivations down, with a Gumbel variable for every edge, level by level."""
-    graph = s.case.oracle.derivations(s.case.event)
+    """The relaxed walk from the root of derivations down, with a Gumbel variable for every edge of a table, level by level."""
+    tables = s.case.oracle._tables_for(leaf.unsqueeze(0))
     scores = torch.nn.functional.pad(s.case.oracle.natural_parameters(leaf.unsqueeze(0)).flatten(), (0, 1)).unbind()
-    values, steps = [leaf.new_zeros(()), leaf.new_tensor(-math.inf)], []
-    for level in graph.levels:
+    values, steps = [leaf.new_zeros(()), *[leaf.new_tensor(-math.inf)] * (tables.root + 1)], []
+    for level in tables.levels:
         second = torch.zeros_like(level.first) if level.second is None else level.second
         edges = torch.stack([level.first, second, level.parts.expand_as(level.first)], -1).tolist()
-        for below, gumbel in zip(edges, gumbels(s, *level.first.shape), strict=True):
+        for node, below, gumbel in zip(range(level.heads.start, level.heads.stop), edges, gumbels(s, *level.first.shape), strict=True):
             joint = torch.stack([values[first] + values[other] + scores[part] for first, other, part in below])
-            steps.append((len(values), below, choice(s, joint, gumbel)))
-            values.append(log_total(joint))
-    reached, expected = {graph.root: leaf.new_ones(())}, [leaf.new_zeros(())] * len(scores)
+            steps.append((node, below, choice(s, joint, gumbel)))
+            values[node] = log_total(joint)
+    reached, expected = {tables.root: leaf.new_ones(())}, [leaf.new_zeros(())] * len(scores)
     for node, below, shares in reversed(steps):
         for (first, other, part), share in zip(below, shares * reached.get(node, 0), strict=True):
             reached[first], expected[part] = reached.get(first, 0) + share, expected[part] + share

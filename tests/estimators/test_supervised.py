@@ -31,7 +31,6 @@ from structgrad.estimators import (
     structured_perceptron,
 )
 from structgrad.oracles import Alignment, Categorical, Constituency, LinearChain, ShiftReduce, Subset, TiedChain
-from structgrad.suites.audit.subject import subject_of
 from structgrad.suites.base import pairing
 from structgrad.suites.tasks import TaskLoss
 from tests.catalogue.setting import nearest
@@ -357,11 +356,6 @@ def test_without_true_structures(name: str):
 def test_an_oracle_that_cannot_serve():
     with pytest.raises(ValueError, match=r"^differentiable_dp_loss needs RelaxedOracle, which the oracle categorical does not offer"):
         make_estimator("differentiable_dp_loss").surrogate(drawn()[1], Categorical(), torch.zeros(2, 3), generator=seeded(1))
-
-
-def test_what_a_function_may_claim_in_an_audit():
-    with pytest.raises(ValueError, match=r"^`audit` got the unknown objective 'supervised'; did you mean sparse or perturbed\?$"):
-        subject_of(lambda loss, oracle, scores, generator: scores, objective="supervised")
 
 
 def test_spo_plus_bounds_the_lost_reward() -> None:

@@ -11,23 +11,13 @@ import torch
 from torch import Tensor, func
 from torch.autograd.functional import hessian, jacobian
 
-from structgrad.estimators import ESTIMATORS, csoftmax, csparsemax, entmax, fusedmax, make_estimator, oscarmax
+from structgrad.estimators import ESTIMATORS, csoftmax, csparsemax, entmax, make_estimator
 from structgrad.estimators.supervised import SUPERVISED_LOSSES
 from structgrad.oracles import Categorical, SeedBlocks
 from tests.estimator_cases import PATHWISE, a_case_for, numbers, oracles, pairs_of
+from tests.estimators.test_attention import FUNCTIONS as MAPPINGS
 from tests.helpers import OracleCase, seeded
 from tests.oracle_operations import assert_same
-
-MAPPINGS: dict[str, Callable[[Tensor], Tensor]] = {
-    "csoftmax": lambda rows: csoftmax(rows, 0.4),
-    "csparsemax": lambda rows: csparsemax(rows, 0.4),
-    "softmax": lambda rows: entmax(rows, 1.0),
-    "entmax": lambda rows: entmax(rows, 1.5),
-    "entmax 1.3": lambda rows: entmax(rows, 1.3),
-    "sparsemax": lambda rows: entmax(rows, 2.0),
-    "fusedmax": lambda rows: fusedmax(rows, 0.3),
-    "oscarmax": lambda rows: oscarmax(rows, 0.2),
-}
 
 
 def assert_transformed(make: Callable[[torch.Generator], Callable[[Tensor], Tensor]], scores: Tensor, what: str) -> None:

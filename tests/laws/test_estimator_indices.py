@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.estimators import ESTIMATORS, PathwiseEstimator, StructuredLayer, make_estimator, of_indices, train_step
+from structgrad.estimators import ESTIMATORS, PathwiseEstimator, StructuredLayer, make_estimator, of_indices
 from structgrad.estimators.surrogates import OfStructures
 from structgrad.oracles import Alignment, Categorical, IndependentCategoricals, LinearChain, Subset, TiedChain
 from tests.helpers import seeded
@@ -129,19 +129,6 @@ def test_layers_with_lengths(called: str, name: str) -> None:
         found.append((value.detach(), leaf.grad))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("called", ["rloo[num_samples=4]", "reinforce_ppo[num_samples=4]", "reinforce_running_mean"])
-def test_training_steps(called: str) -> None:
-    oracle, event = ORACLES["linear_chain"]
-    found = []
-    for loss in (of_structures(oracle, event), of_compact(oracle, event)):
-        layer, scores = StructuredLayer(oracle, called, seed=2), scores_for(event).requires_grad_()
-        optimiser = torch.optim.SGD([scores], lr=0.1)
-        for _ in range(2):
-            train_step(layer, optimiser, lambda scores=scores: scores, loss, lengths=torch.tensor([3, 3]))
-        found.append(scores.detach())
-    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-10)
 
 
 def test_a_layer_that_hands_on_structures_refuses() -> None:

@@ -28,7 +28,6 @@ from tests.estimator_cases import (
     undecided,
 )
 from tests.helpers import OracleCase, seeded
-from tests.training_cases import Model, estimator_of, first_space
 
 ROWS = 4
 
@@ -249,24 +248,3 @@ def test_a_loss_may_be_computed_in_another_thread() -> None:
         in_a_thread = lambda z: pool.submit(decoder, z).result()  # noqa: E731
         make_estimator("ste").surrogate(in_a_thread, case.oracle, scores, generator=seeded()).sum().backward()
     assert scores.grad is not None
-
-
-# Small models learn.
-
-
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_a_small_model_learns(name: str) -> None:
-    """From the surrogate; and through the layer, whose γ is scaled by the mean, which shrinks the step of SPIGOT and I-MLE."""
-    estimator: Any = estimator_of(name)
-    for layer in (False, True) if name in PATHWISE else (False,):
-        model, generator = Model(*first_space(estimator)), seeded()
-        before, optimiser = model.error(), torch.optim.Adam(model.parameters(), lr=0.2)
-        for _ in range(40):
-            optimiser.zero_grad()
-            if layer:
-                losses = model.loss(estimator.structure(model.oracle, model.encoder, generator=generator))
-            else:
-                losses = estimator.surrogate(model.loss, model.oracle, model.encoder, generator=generator)
-            losses.mean().backward()
-            optimiser.step()
-        assert model.error() < 0.35 * before

@@ -37,7 +37,7 @@ from structgrad.oracles import (
 )
 from structgrad.suites.problems.named import BUILT_IN_PROBLEMS
 from tests.covering import sampled
-from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase, make_scores, seeded
+from tests.helpers import GENERIC_CASES, seeded
 
 CASES: tuple[tuple[Any, tuple[int, ...]], ...] = (
     (Categorical(), (37,)),
@@ -73,7 +73,6 @@ ROWS = 19
 """Items: full vectors of them, and some more."""
 
 cases = pytest.mark.parametrize(("oracle", "event"), CASES, ids=str)
-small = pytest.mark.parametrize("case", [case for case in ORACLE_CASES if case.oracle.kernel is not None], ids=str)
 
 
 def scores_of(oracle: Any, event: tuple[int, ...], scale: float, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -151,23 +150,6 @@ def test_structures_equal_those_of_plain_torch(oracle: Any, event: tuple[int, ..
             torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-12)
 
 
-@small
-def test_projections(case: OracleCase) -> None:
-    for regime in sampled((0.05, 1.0, 10.0, 50.0, 1000.0, "ties", "masked", "masked_ties"), 3):
-        scores = make_scores(case, regime)
-        with kernels.recorded() as functions:
-            compiled = case.oracle.project(scores)
-        assert functions, "the compiled path was not taken"
-        with kernels.recorded() as functions, kernels.disabled():
-            reference = case.oracle.project(scores)
-            torch.testing.assert_close(compiled.mean, reference.mean, rtol=1e-10, atol=1e-10 * max(greatest(scores), 1.0))
-        # Best trees and matchings have no other implementation.
-        assert not functions or case.oracle.kernel in ("spanning_tree", "assignment"), "the reference runs compiled code"
-        assert torch.equal(compiled.gap.isinf(), reference.gap.isinf())
-        for solution in (compiled, reference):
-            assert bool((solution.gap[~solution.gap.isinf()] <= 1e-9 * max(greatest(scores), 1.0)).all())
-
-
 @cases
 def test_a_product_is_linear_in_its_direction(oracle: Any, event: tuple[int, ...]) -> None:
     """Of any size; and nothing moves along what is forbidden or not read."""
@@ -183,20 +165,6 @@ def test_a_product_is_linear_in_its_direction(oracle: Any, event: tuple[int, ...
     for size in (1e-200, 1e200):
         torch.testing.assert_close(product(size * direction) / size, expected, rtol=1e-9, atol=1e-13)
         torch.testing.assert_close(product(torch.where(read, direction, size)), expected, rtol=1e-12, atol=1e-14)
-
-
-@cases
-def test_an_item_does_not_depend_on_its_neighbours(oracle: Any, event: tuple[int, ...]) -> None:
-    """Not on wild or infeasible ones either, which leave something behind in a workspace."""
-    tame, wild = scores_of(oracle, event, 1.0), scores_of(oracle, event, 3000.0)
-    mixed = torch.stack([tame, wild], 1).flatten(0, 1)
-    together, beside = sums_of(oracle, tame), sums_of(oracle, mixed)
-    for name, values in together.items():
-        torch.testing.assert_close(beside[name][::2], values, rtol=1e-11, atol=1e-13)
-    for row in (0, 7, 13):
-        for name, alone in sums_of(oracle, tame[row]).items():
-            torch.testing.assert_close(alone, together[name][row], rtol=1e-11, atol=1e-13)
-    assert torch.equal(oracle.argmax(mixed)[::2], oracle.argmax(tame))
 
 
 @pytest.mark.parametrize(

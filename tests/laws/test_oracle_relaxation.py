@@ -11,8 +11,7 @@ from torch import Tensor
 
 from structgrad.oracles import LinearChain, SeedBlocks
 from structgrad.oracles.capabilities import RelaxedOracle
-from structgrad.oracles.numerics import sparse_max
-from tests.catalogue.walks import WALKS, sparsemax
+from tests.catalogue.walks import WALKS
 from tests.helpers import (
     ORACLE_CASES,
     OracleCase,
@@ -63,21 +62,6 @@ def test_it_is_the_expected_structure_of_the_sparse_walk(case: OracleCase) -> No
 def test_only_two_regularisers_are_known() -> None:
     with pytest.raises(ValueError, match='`relax` got omega=\'max\'; expected "entropy" or "l2"'):
         LinearChain().relax(torch.zeros(2, 2, 2), "max")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("regime", ["plain", "ties", "masked"])
-def test_sparse_max_is_the_regularised_maximum(regime: str) -> None:
-    values = torch.randn(50, 6, generator=seeded(), dtype=torch.float64)
-    values = {"plain": values, "ties": values.round(), "masked": values.masked_fill(values < -0.5, -math.inf)}[regime]
-    values[0] = -math.inf
-    leaf = values.requires_grad_()
-    found = sparse_max(leaf, 1)
-    (gradient,) = torch.autograd.grad(found[1:].sum(), leaf)
-    expected = [sparsemax(row) for row in values.detach()[1:].numpy()]
-    torch.testing.assert_close(found[1:], Tensor([value for value, _ in expected]).double(), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(gradient[1:], torch.from_numpy(np.stack([p for _, p in expected])), rtol=0, atol=1e-12)
-    assert found[0] == -math.inf
-    assert not gradient[0].any()
 
 
 # Relaxed samples. Their batches, dtypes, ignored and forbidden entries are among the operations of other laws; of hard ones here.

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -66,26 +65,6 @@ def test_argmax_is_as_good_as_that_of_scipy(size: int) -> None:
 # Sums over permutations.
 
 
-def ryser(weights: list[list[Any]]) -> Any:
-    """The permanent by inclusion and exclusion of columns, in exact numbers."""
-    size = len(weights)
-    permanent = 0
-    for chosen in range(1, 2**size):
-        columns = [j for j in range(size) if chosen >> j & 1]
-        product = 1
-        for row in weights:
-            product = product * sum(row[j] for j in columns)
-        permanent += (-1) ** (size - len(columns)) * product
-    return permanent
-
-
-def test_permanents_of_whole_numbers_exactly() -> None:
-    weights = torch.randint(1, 9, (10, 10), generator=torch.Generator().manual_seed(0))
-    permanent = ryser([[Fraction(int(value)) for value in row] for row in weights])
-    for found in by_kernel_and_reference(lambda: ORACLE.log_partition(weights.double().log())):
-        assert found.item() == pytest.approx(math.log(permanent), rel=1e-14)
-
-
 @pytest.mark.parametrize("operation", ["log_partition", "marginals", "entropy", "feasible", "sample"])
 def test_sums_over_too_many_permutations_are_refused(operation: str) -> None:
     message = r"got permutations of n=17; expected n <= 16, because a sum over permutations takes 2\*\*n steps; use argmax, kbest or proj"
@@ -104,30 +83,6 @@ def test_what_needs_no_sum_has_no_limit() -> None:
 
 
 # The projection.
-
-
-def dykstra(scores: Tensor) -> Tensor:
-    """The nearest doubly stochastic matrix [n, n] by Dykstra's alternating projections on sums of 1 and on cells of at least 0."""
-    size = len(scores)
-    point, correction = scores.clone(), torch.zeros_like(scores)
-    for _ in range(200_000):
-        rows, columns = point.sum(1, keepdim=True) - 1, point.sum(0, keepdim=True) - 1
-        affine = point - rows / size - columns / size + rows.sum() / size**2
-        moved = (affine + correction).clamp(min=0)
-        correction = affine + correction - moved
-        if float((moved - point).abs().max()) < 1e-14:
-            break
-        point = moved
-    return point
-
-
-@pytest.mark.parametrize("scale", [0.05, 0.3, 1.0, 3.0])
-@pytest.mark.parametrize("size", [2, 4, 7])
-def test_the_projection_against_alternating_projections(size: int, scale: float) -> None:
-    scores = scores_of(size, scale, batch=1, seed=size)
-    expected = dykstra(scores[0])
-    for solution in by_kernel_and_reference(lambda: ORACLE.project(scores)):
-        torch.testing.assert_close(solution.mean[0], expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])

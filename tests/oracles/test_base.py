@@ -12,10 +12,8 @@ from torch import Tensor
 from structgrad.oracles import (
     ORACLES,
     EnumerableOracle,
-    Oracle,
     ProjectionOracle,
     SamplingOracle,
-    Subset,
     make_oracle,
 )
 from structgrad.oracles.active_set import solver
@@ -73,25 +71,6 @@ def test_the_registry_holds_frozen_dataclasses_under_their_names(name: str) -> N
     assert issubclass(oracle, ProjectionOracle)
     assert issubclass(oracle, EnumerableOracle)
     assert oracle.references
-
-
-def test_an_abstract_oracle_cannot_be_made() -> None:
-    with pytest.raises(TypeError, match="abstract"):
-        Oracle()  # type: ignore[abstract]
-
-
-def test_scores_of_a_known_shape_are_looked_at_again() -> None:
-    oracle = Subset(2)
-    oracle.argmax(torch.zeros(3, 4))
-    with pytest.raises(ValueError, match=r"`argmax` got scores of dtype torch\.int64; expected a floating-point"):
-        oracle.argmax(torch.zeros(3, 4, dtype=torch.int64))
-    with pytest.raises(ValueError, match="`argmax` got scores of list; expected a floating-point"):
-        oracle.argmax([[0.0] * 4] * 3)  # type: ignore[arg-type]
-    for scores in (torch.zeros(3, 4), torch.zeros(4, 3).T, torch.zeros(1, 4).expand(3, 4).half()):
-        oracle.argmax(scores)
-        for bad in (math.nan, math.inf):
-            with pytest.raises(ValueError, match=r"`argmax` got scores with NaN or \+inf"):
-                oracle.argmax(torch.where(torch.arange(4) == 3, bad, scores))
 
 
 @pytest.mark.parametrize(

@@ -180,37 +180,6 @@ def test_a_function_that_another_file_inlines_is_compiled_again_when_it_changes(
         assert told.stdout == f"{factor * 2.0}\n", told.stderr
 
 
-SHARED = """
-from structgrad.oracles.kernels.compilation import compiled, inner
-
-@inner
-def end_of(values, places, reverse):
-    first, last = places
-    return values[first] if reverse else values[last - 1]
-
-@inner
-def at(values, place):
-    return values[place]
-
-@compiled
-def read(values, places, reverse):
-    total = end_of(values, (0, 2), False) + end_of(values, (1, len(values)), reverse) + at(values, 1)
-    place = 0
-    while place < len(values):
-        total += at(values, place)
-        place += places[1]
-    return total + at(values, places[0])
-"""
-
-
-def test_constants_and_short_integers_make_no_second_form_of_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "shared_kernel.py").write_text(SHARED)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    module = importlib.import_module("shared_kernel")
-    assert module.read(np.array([1.0, 2.0, 4.0]), np.array([-1, 2], np.int32), True) == (2.0 + 2.0 + 2.0) + (1.0 + 4.0) + 4.0
-    assert [len(kernel.overloads) for kernel in (module.end_of, module.at)] == [1, 1]
-
-
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
     """A module of kernels that no process has compiled, while nothing was said of the cache yet."""
     (tmp_path / f"{name}.py").write_text(KERNEL)

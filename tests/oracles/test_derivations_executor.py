@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 import torch
-from torch import Tensor
 
 from structgrad.oracles import Alignment, Assignment, Constituency, LinearChain, ProjectiveTree, ShiftReduce, Subset
-from structgrad.oracles.capabilities.base import FORBIDDEN
-from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, cpu, cpu_kbest, cpu_maxima, executor
+from structgrad.oracles.derivations import UNIT, Builder, cpu, cpu_kbest, cpu_maxima, executor
 from structgrad.oracles.derivations.packing import pack
 from structgrad.suites.truth.laws import derivations_of
 from tests.helpers import seeded
@@ -20,45 +17,6 @@ CASES: tuple[tuple[Any, tuple[int, ...]], ...] = (
     *((Subset(3), (9,)), (LinearChain(), (5, 3, 3)), (Alignment(), (4, 6)), (Constituency(), (7, 7)), (ShiftReduce(), (6, 6, 2))),
     *((ProjectiveTree(single_root=False), (6, 6)), (ProjectiveTree(), (6, 6)), (Assignment(), (5, 5)), (Alignment(), (1, 1))),
 )
-
-
-@pytest.mark.parametrize("scale", [None, 1.0, 1e4])
-@pytest.mark.parametrize(("oracle", "event"), CASES, ids=str)
-def test_the_k_best_are_those_of_plain_lists_in_the_same_order(oracle: Any, event: tuple[int, ...], scale: float | None) -> None:
-    derivations = derivations_of(oracle, event)
-    assert derivations is not None
-    packed = pack(derivations)
-    assert packed is not None
-    rows = (scale or 1.0) * torch.randn(9, derivations.parts, generator=seeded(), dtype=torch.float64)
-    # Scores of few values have many structures of equal score; of three values next to each other, sums that are equal by rounding alone.
-    rows = rows if scale else torch.cat([rows.round(), 1e15 + rows.sign()])
-    rows[::3] = rows[::3].masked_fill(torch.rand(rows[::3].shape, generator=seeded()) < 0.15, -math.inf)
-    k = min(oracle.count(event), 30)
-    expected = torch.stack([listed_best(derivations, row, k) for row in torch.where(rows > -math.inf, rows, FORBIDDEN)])
-    expected = expected & ~(expected & (rows == -math.inf).unsqueeze(1)).any(-1, keepdim=True)
-    found = torch.zeros(expected.shape)
-    executor.kernel(packed, "kbest", len(rows))(rows, found)
-    assert torch.equal(found.bool(), expected)
-
-
-def listed_best(derivations: Derivations, row: Tensor, k: int) -> Tensor:
-    """Boolean [k, d]: of every node the k best, in the order of edges, then of the first node's list, then of the second one's."""
-    scores, best = [*row.tolist(), 0.0], {UNIT: [(0.0, frozenset[int]())], DEAD: []}
-    for level in derivations.levels:
-        second = torch.full_like(level.first, UNIT) if level.second is None else level.second
-        tables = (level.first.tolist(), second.tolist(), level.parts.expand_as(level.first).tolist())
-        for head, edges in enumerate(zip(*tables, strict=True), level.start):
-            ways = [
-                (one + other + scores[part], left | right | ({part} - {derivations.parts}))
-                for first, following, part in zip(*edges, strict=True)
-                for one, left in best[first]
-                for other, right in best[following]
-            ]
-            best[head] = sorted(ways, key=lambda way: -way[0])[:k]
-    structures = torch.zeros(k, derivations.parts, dtype=torch.bool)
-    for structure, (_, parts) in zip(structures, best[derivations.root], strict=True):
-        structure[list(parts)] = True
-    return structures
 
 
 def test_long_sums_leave_no_range() -> None:

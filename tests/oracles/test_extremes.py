@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from structgrad.oracles import (
@@ -131,30 +130,6 @@ def test_one_tiny_score_beside_huge_ones_decides() -> None:
 
 
 # Subsets.
-
-
-def test_marginals_of_a_large_subset_stay_exact() -> None:
-    """Complement: choosing k of n at θ leaves n − k of n at −θ."""
-    scores = 20 * torch.randn(3, 120, dtype=torch.float64)
-    torch.testing.assert_close(Subset(100).marginals(scores), 1 - Subset(20).marginals(-scores), rtol=0, atol=1e-10)
-    expected = Subset(20).log_partition(-scores) + scores.sum(-1)
-    torch.testing.assert_close(Subset(100).log_partition(scores), expected, rtol=1e-12, atol=1e-10)
-
-
-ENTRIES = st.one_of(st.floats(-3.0, 3.0), st.floats(-1e3, 1e3), st.integers(-2, 2).map(float), st.just(-INF))
-
-
-@settings(max_examples=100, deadline=None)
-@given(row=st.lists(ENTRIES, min_size=1, max_size=40), data=st.data())
-def test_marginals_are_a_point_of_the_hypersimplex(row: list[float], data: st.DataObject) -> None:
-    k, scores = data.draw(st.integers(1, len(row))), torch.tensor(row, dtype=torch.float64)
-    oracle, feasible = Subset(k), int((scores > -INF).sum()) >= k
-    marginals = oracle.marginals(scores)
-    with kernels.disabled():
-        torch.testing.assert_close(marginals, oracle.marginals(scores), rtol=1e-10, atol=1e-12)
-    assert bool(((marginals >= 0) & (marginals <= 1 + 1e-13)).all())
-    assert marginals.sum().item() == pytest.approx(k if feasible else 0, abs=1e-11)
-    assert bool((marginals[scores.argsort(stable=True)].diff() >= -1e-12).all()), "a higher score, a higher marginal"
 
 
 @pytest.mark.parametrize("compiled", [True, False])

@@ -7,7 +7,6 @@ import math
 
 import pytest
 import torch
-from scipy import stats
 from torch import Tensor
 
 from structgrad.oracles import Categorical, SeedBlocks, kernels
@@ -71,22 +70,6 @@ def test_numbers_do_not_depend_on_the_launch() -> None:
     assert torch.equal(uniforms(SeedBlocks(SEEDS[::-1], 4), 20, 6)[4:8], whole[12:16])
     assert torch.equal(uniforms(SeedBlocks(SEEDS, 4), 18, 3, 6, batch=2)[:, 0], whole)
     assert torch.equal(uniforms(SeedBlocks(SEEDS, 4), 6, batch=0), whole[0])
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-def test_uniforms_are_uniform_and_independent(compiled: bool) -> None:
-    """Along rows, places, draws and blocks: by frequency, by bit and by correlation of neighbours."""
-    blocks = SeedBlocks(tuple(range(8)), 64)
-    with kernels.disabled() if not compiled else torch.no_grad():
-        drawn = torch.stack([uniforms(blocks, 512, 20) for _ in range(8)])
-    assert stats.kstest(drawn.flatten().numpy(), "uniform").pvalue > 1e-4
-    ones = (drawn.flatten() * 2.0**53).long().unsqueeze(-1) >> torch.arange(53) & 1
-    deviation = (ones.double().mean(0) - 0.5) * 2 * drawn.numel() ** 0.5
-    assert float(deviation.abs().max()) < 5
-    centred = (drawn - 0.5) * 12**0.5
-    for dim in range(3):
-        products = centred.narrow(dim, 1, centred.shape[dim] - 1) * centred.narrow(dim, 0, centred.shape[dim] - 1)
-        assert abs(float(products.mean())) < 5 / products.numel() ** 0.5
 
 
 class Ends(RowGenerator):

@@ -41,26 +41,6 @@ def test_known_names() -> None:
     assert make_oracle("structgrad.oracles:Subset[k=2]") == make_oracle("subset[k=2]") == Subset(2)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("linear_chian", r"got the unknown oracle 'linear_chian'; did you mean linear_chain or tied_chain\?"),
-        ("qqq", "got the unknown oracle 'qqq'; expected one of categorical, categories, subset, linear_chain"),
-        ("subset[m=3]", r"oracle 'subset\[m=3\]': got the unknown option 'm'; expected one of k"),
-        ("categorical[m=3]", r"oracle 'categorical\[m=3\]': got 'm'; it takes no options"),
-        ("subset", r"oracle 'subset' lacks an option; expected subset\[k=\.\.\.\]"),
-        *(
-            (name, f"got the oracle '{name}'; could not import it: ")
-            for name in ("no_such_module:X", "math:no_such_name", ".relative:X", ":X")
-        ),
-        *((name, f"got '{name}', a .*; expected an oracle") for name in ("math:pi", "collections:OrderedDict")),
-    ],
-)
-def test_names_that_are_refused(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_oracle(name)
-
-
 @dataclass(frozen=True)
 class Holder(Configured):
     place: Path

@@ -84,14 +84,6 @@ def test_is_exact_to_rounding_at_every_scale(data: st.DataObject) -> None:
 
 
 @pytest.mark.usefixtures("path")
-def test_a_known_row() -> None:
-    point, free, gap = project(torch.tensor([[1.0, 0.8, -1.0], [-math.inf, -math.inf, -math.inf]], dtype=torch.float64), 1)
-    torch.testing.assert_close(point, torch.tensor([[0.6, 0.4, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64))
-    assert free.tolist() == [[True, True, False], [False, False, False]]
-    assert gap.tolist()[1] == math.inf
-
-
-@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize(
     ("row", "k"),
     [

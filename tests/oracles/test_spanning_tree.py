@@ -136,17 +136,3 @@ def test_sparse_graphs_equal_the_enumeration(single_root: bool, compiled: bool) 
     torch.testing.assert_close(marginals, truth.marginals, rtol=1e-10, atol=1e-13)
     expected = torch.einsum("bij,bj->bi", truth.covariance, direction.nan_to_num().flatten(1))
     torch.testing.assert_close(product.flatten(1), expected, rtol=1e-8, atol=1e-12)
-
-
-@roots
-@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53], ids=["lowest", "highest"])
-def test_extreme_uniforms_give_feasible_trees(single_root: bool, uniform: float) -> None:
-    oracle, scores = SpanningTree(single_root), random_scores(9, 5.0, 0.6, rows=300)
-    uniforms = torch.full((300, 1, 9), uniform, dtype=torch.float64)
-    structures = oracle._chosen("sample", scores, oracle._reference_draw, uniforms, output=((1,), None))[:, 0]
-    feasible = oracle.feasible(scores)
-    assert 50 < int(feasible.sum()) < 300
-    assert bool((totals(structures, scores)[feasible] > -math.inf).all())
-    # A graph of n heads without a cycle is a tree: no path has more arcs than words.
-    assert not torch.linalg.matrix_power(structures[feasible].double(), 10).any()
-    assert not single_root or bool((structures[feasible, 0].sum(-1) == 1).all())

@@ -43,18 +43,6 @@ def score_of(segments: list[tuple[int, int, int]], item: int, factors: dict[str,
     return total
 
 
-@each_size
-@pytest.mark.parametrize("scale", [0.05, 50.0])
-def test_scores_of_structures_are_sums_of_their_factors(size: tuple[int, int, int], scale: float) -> None:
-    factors = drawn(size, scale)
-    scores = TiedSemiMarkov.from_potentials(**factors)
-    structures = ORACLE.enumerate(ORACLE.event_shape(length=size[0], width=size[1], tags=size[2]), dtype=torch.float64)
-    for item in range(len(scores)):
-        expected = torch.stack([score_of(ORACLE.segments(z), item, factors) for z in structures])
-        torch.testing.assert_close(ORACLE.score(structures, scores[item]), expected, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(ORACLE.log_partition(scores[item]), expected.logsumexp(0), rtol=1e-12, atol=1e-12)
-
-
 def test_gradients_reach_every_factor_also_with_lengths_and_forbidden_labels() -> None:
     factors, lengths = drawn((4, 2, 3)), torch.tensor([4, 1, 3])
     factors["unary"][0, 1, 2] = factors["transition"][0, 0] = -math.inf
