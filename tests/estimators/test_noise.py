@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from structgrad.estimators import (
     SumOfGamma,
 )
 from structgrad.estimators.noise import NOISES, gamma_sum_quantile
-from structgrad.oracles import Categorical
+from structgrad.oracles import Categorical, SeedBlocks
 from structgrad.oracles.random_streams import RowGenerator
 from tests.estimator_cases import numbers, oracles
 from tests.helpers import OracleCase, read_parts, seeded
@@ -91,6 +92,18 @@ def test_sums_of_gamma_variables_have_their_law(shape: float, terms: int) -> Non
     values = gamma_sum_quantile(middles, shape, terms)
     assert float(values.mean()) == pytest.approx(shape * scales.sum(), rel=1e-3)
     assert float(values.var()) == pytest.approx(shape * (scales**2).sum(), rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("noise", "law"),
+    [(Gumbel(2.0), stats.gumbel_r(scale=2)), (Normal(0.5), stats.norm(scale=0.5)), (SumOfGamma(), None)],
+    ids=["gumbel", "normal", "sum_of_gamma"],
+)
+def test_blocks_draw_noise_of_the_same_law(noise: Noise, law: Any) -> None:
+    """With one term or k = 1, Sum-of-Gamma is ``max`` of exponential variables less ``log s``."""
+    drawn = noise.draw(Categorical(), torch.zeros(128, 40, dtype=torch.float64), generator=SeedBlocks((7,), 128)).flatten().numpy()
+    cdf = law.cdf if law else lambda x: (-np.expm1(-np.maximum(x + math.log(10), 0))) ** 10
+    assert stats.kstest(drawn, cdf).pvalue > 1e-3
 
 
 def test_laws_share_their_uniforms() -> None:

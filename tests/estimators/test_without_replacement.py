@@ -69,6 +69,17 @@ def test_the_law_of_the_race(chunk: int, monkeypatch: pytest.MonkeyPatch) -> Non
     torch.testing.assert_close(drawn.log_rest.exp(), 1 - p[first] - p[second], rtol=1e-10, atol=1e-14)
 
 
+def test_too_few_are_feasible() -> None:
+    scores = torch.tensor([0.3, -math.inf, 1.0, -math.inf], dtype=torch.float64)
+    drawn = draw_set(Categorical(), scores.expand(50, 4), 3, generator=seeded())
+    chosen = drawn.structures.argmax(-1)
+    assert bool((chosen[2] == chosen[0]).all())
+    assert bool((chosen[0] != chosen[1]).all())
+    assert bool((drawn.log_probs[:, 2] == -math.inf).all())
+    assert bool((drawn.log_rest == -math.inf).all())
+    assert bool((drawn.threshold == -math.inf).all())
+
+
 @pytest.mark.parametrize("estimator", [UnorderedSet(4), ImportanceWeightedSet(4)], ids=str)
 def test_the_mean_over_sets_of_a_large_space(estimator: Any) -> None:
     """Of 8.5·10⁸ structures, whose exact gradient of a linear loss is ``Cov(z) γ``."""
