@@ -169,9 +169,9 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "lengths as a list": (lambda: Categorical().argmax(ROWS, lengths=[1, 2]), "got lengths: list; expected an integer tensor"),  # type: ignore[arg-type]
     "lengths that are too long": (
         lambda: Categorical().argmax(ROWS, lengths=torch.tensor([1, 9])),
-        "^`lengths` must be between 1 and 4 for scores of shape \\(2, 4\\), got 9$",
+        "^`lengths` must be between 0 and 4 for scores of shape \\(2, 4\\), got 9$",
     ),
-    "lengths of 0": (lambda: Categorical().argmax(ROWS, lengths=torch.tensor([0, 2])), "`lengths` must be between 1 and 4 for .*, got 0$"),
+    "lengths below 0": (lambda: Categorical().argmax(ROWS, lengths=torch.tensor([-1, 2])), "`lengths` must be between 0 and 4 .*, got -1$"),
     "lengths that are no integers": (
         lambda: Categorical().argmax(ROWS, lengths=torch.ones(2)),
         "torch.float32 of shape .*; expected an integer",
@@ -287,7 +287,7 @@ def test_an_error_names_what_the_user_called(kind: str) -> None:
         said = str(caught.value)
         if kind == "lengths":
             assert said == (
-                "`lengths` must be between 1 and 3 for scores of shape (2, 4, 4), got 4. "
+                "`lengths` must be between 0 and 3 for scores of shape (2, 4, 4), got 4. "
                 "Dependency-tree scores have an extra row and column for the root: [*batch, n + 1, n + 1]"
             ), called
         else:
