@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..kernels.compilation import compiled
-from ..kernels.parts import no_structures
+from ..kernels.parts import dense_and_parts
 from .cpu_kbest import list_best, ranking_workspace
 from .cpu_matching import load_costs, match, matching_workspace
 
@@ -15,18 +15,9 @@ def operations(event: tuple[int, ...]) -> int:
     return int(event[0] ** 3)
 
 
-def argmax(rows, structures):
-    """Best permutations; 0 where every one is forbidden."""
-    return _argmax(rows, structures, np.empty((0, 0), np.int64))
-
-
-def argmax_parts(rows, numbers):
-    """Best permutations by the numbers of their parts, [b, n]: 1 + part; 0 where every one is forbidden."""
-    return _argmax(rows, no_structures(rows), numbers)
-
-
 @compiled
 def _argmax(rows, structures, numbers):
+    """Best permutations, or their parts [b, n]; 0 where every one is forbidden."""
     n = rows.shape[1]
     costs, floats, integers = matching_workspace(n)
     structures[:] = 0
@@ -38,6 +29,9 @@ def _argmax(rows, structures, numbers):
                 numbers[b, i] = 1 + i * n + integers[0, i]
             elif feasible:
                 structures[b, i, integers[0, i]] = 1
+
+
+argmax, argmax_parts = dense_and_parts(_argmax)
 
 
 @compiled

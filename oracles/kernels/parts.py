@@ -19,14 +19,23 @@ DENSE = 4
 """Of the first so many times k numbers a good part enters the list: they pass through all of it, without a branch that none can foresee."""
 
 
-def no_structures(rows: Array, draws: int = 0) -> Array:
-    """In place of dense structures of these rows, by so many more dimensions, where their parts are wanted."""
-    return np.empty((0,) * (draws + 1) + rows.shape[1:], rows.dtype)
+def dense_and_parts(function: Any, draws: int = 0) -> tuple[Any, Any]:
+    """Two kernels of one compiled function, which writes structures, or numbers of their parts where there is room for these.
 
+    It takes rows, uniforms if there are ``draws``, structures, numbers, and other arguments; each kernel leaves one of both out.
+    """
+    place, name = 1 + draws, function.__name__.strip("_")
 
-def no_numbers(draws: int = 0) -> Array:
-    """In place of numbered parts, where dense structures are wanted."""
-    return np.empty((0,) * (draws + 2), np.int64)
+    def dense(*arguments: Any) -> None:
+        function(*arguments[: place + 1], np.empty((0,) * (place + 1), np.int64), *arguments[place + 1 :])
+
+    def parts(*arguments: Any) -> None:
+        rows = arguments[0]
+        function(*arguments[:place], np.empty((0,) * place + rows.shape[1:], rows.dtype), *arguments[place:])
+
+    for kernel, known in ((dense, name), (parts, f"{name}_parts")):
+        kernel.__name__, kernel.__module__ = known, function.__module__
+    return dense, parts
 
 
 @uncounted

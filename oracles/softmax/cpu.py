@@ -13,7 +13,7 @@ import numpy as np
 
 from ..kernels.compilation import compiled, inner, reordered, uncounted
 from ..kernels.exponential import exponentials
-from ..kernels.parts import no_numbers, no_structures
+from ..kernels.parts import dense_and_parts
 from ..kernels.vectors import WIDTH, greatest, load, maximum
 
 TOGETHER = 4096
@@ -74,18 +74,6 @@ def marginals(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray
     for item in range(len(rows)):
         if log_partition[item] == -math.inf:
             marginals[item] = 0
-
-
-def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, certified: np.ndarray) -> None:
-    """Of each line the place where the running sum of its weights exceeds a uniform's share of the whole: a one among zeros."""
-    certified[:] = True
-    _draw(rows, uniforms, structures, no_numbers(1))
-
-
-def sample_parts(rows: np.ndarray, uniforms: np.ndarray, numbers: np.ndarray, certified: np.ndarray) -> None:
-    """The same draws by the numbers of their parts, [b, s, lines]."""
-    certified[:] = True
-    _draw(rows, uniforms, no_structures(rows, 1), numbers)
 
 
 @inner
@@ -149,8 +137,12 @@ def _total(weights: np.ndarray) -> float:
 
 
 @compiled
-def _draw(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numbers: np.ndarray) -> None:
-    """Draws of rows by uniforms [b, s, lines], in float64: into structures, or numbers where there is room, which are 0 before."""
+def _sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numbers: np.ndarray, certified: np.ndarray) -> None:
+    """Of each line the place where the running sum of its weights exceeds the share of the whole that a uniform [b, s, lines] says.
+
+    A one among zeros in structures, or a part in numbers [b, s, lines].
+    """
+    certified[:] = True
     size, lines, draws = rows.shape[-1], uniforms.shape[2], uniforms.shape[1]
     sums, tops, shares, places = np.empty(lines * size), np.empty(lines), np.empty(draws), np.empty((lines, draws), np.int64)
     dense = structures.reshape(-1, max(1, lines * size))
@@ -172,6 +164,9 @@ def _draw(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, number
                     numbers[item, draw, line] = 1 + part
                 else:
                     dense[item * draws + draw, part] = 1
+
+
+sample, sample_parts = dense_and_parts(_sample, draws=1)
 
 
 @uncounted

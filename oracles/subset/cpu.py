@@ -9,7 +9,7 @@ from numba import uint64
 
 from ..kernels.compilation import compiled, uncounted
 from ..kernels.exponential import exponentials
-from ..kernels.parts import kth_largest, mark, no_numbers, no_structures, number
+from ..kernels.parts import dense_and_parts, kth_largest, mark, number
 from ..kernels.vectors import WIDTH, add, load, multiply, spread, store
 
 
@@ -59,19 +59,11 @@ def argmax_parts(rows: np.ndarray, numbers: np.ndarray, k: int) -> None:
                 above += tied
 
 
-def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, certified: np.ndarray, k: int) -> None:
-    """Exact samples [b, s, n] by uniforms [b, s, n], one for each part."""
-    _sample(rows, uniforms, structures, no_numbers(1), certified, k)
-
-
-def sample_parts(rows: np.ndarray, uniforms: np.ndarray, numbers: np.ndarray, certified: np.ndarray, k: int) -> None:
-    """Samples by the numbers of their parts, [b, s, k]: 1 + part; 0 where fewer are allowed."""
-    _sample(rows, uniforms, no_structures(rows, 1), numbers, certified, k)
-
-
 @compiled
 def _sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numbers: np.ndarray, certified: np.ndarray, k: int) -> None:
-    """Polynomials ``∏_{i ≥ part} (skip_i + take_i x)`` once for each row, and a walk along the parts for each sample.
+    """Samples [b, s, n], or their parts [b, s, k], by uniforms [b, s, n].
+
+    Polynomials ``∏_{i ≥ part} (skip_i + take_i x)`` once for each row, and a walk along the parts for each sample.
 
     With s the k-th largest score, a part with a score θ below s weighs 1 if it is left out and ``exp(θ − s)`` if it is taken; one above s
     weighs ``exp(s − θ)`` if it is left out and 1 if it is taken. So no weight is above 1, and the best subset weighs exactly 1: scores of
@@ -101,6 +93,9 @@ def _sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numb
                 number(parts, count, numbers[item, draw])
             else:
                 mark(parts, count, structures[item, draw])
+
+
+sample, sample_parts = dense_and_parts(_sample, draws=1)
 
 
 @uncounted

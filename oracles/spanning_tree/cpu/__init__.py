@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ...active_set import cpu as active_set
 from ...kernels.compilation import compiled, uncounted
-from ...kernels.parts import allowed, mark, no_numbers, no_structures, number
+from ...kernels.parts import allowed, dense_and_parts, mark, number
 from ...kernels.vectors import load_four, store
 from . import marginals as tree_marginals
 from .best_tree import best_parts, workspace
@@ -25,18 +25,9 @@ def operations(event: tuple[int, ...]) -> int:
     return event[0] ** 3 // 3 + 4 * event[0] ** 2
 
 
-def argmax(rows: Array, structures: Array, single_root: bool) -> None:
-    """The best tree of each row [b, n + 1, n + 1]."""
-    _argmax(rows, structures, no_numbers(), single_root)
-
-
-def argmax_parts(rows: Array, numbers: Array, single_root: bool) -> None:
-    """The same structures by the numbers of their parts, [b, n]."""
-    _argmax(rows, no_structures(rows), numbers, single_root)
-
-
 @compiled
 def _argmax(rows: Array, structures: Array, numbers: Array, single_root: bool) -> None:
+    """The best tree of each row [b, n + 1, n + 1]: into structures, or into numbers [b, n]."""
     space, parts = workspace(rows.shape[1]), np.empty(rows.shape[1] - 1, np.int32)
     for b in range(rows.shape[0]):
         count = allowed(rows[b].reshape(-1), parts, best_parts(rows[b], single_root, space, parts))
@@ -44,6 +35,9 @@ def _argmax(rows: Array, structures: Array, numbers: Array, single_root: bool) -
             number(parts, count, numbers[b])
         else:
             mark(parts, count, structures[b].reshape(-1))
+
+
+argmax, argmax_parts = dense_and_parts(_argmax)
 
 
 @compiled
@@ -110,19 +104,9 @@ def covariance_product(rows: Array, direction: Array, product: Array, certified:
         tree_marginals.hand_out(rates, totals, space.extent, first, product, certified)
 
 
-def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, single_root: bool) -> None:
-    """Trees of each row from uniforms [b, s, n]."""
-    _sample(rows, uniforms, structures, no_numbers(1), certified, single_root)
-
-
-def sample_parts(rows: Array, uniforms: Array, numbers: Array, certified: Array, single_root: bool) -> None:
-    """The same samples by the numbers of their parts, [b, s, n]."""
-    _sample(rows, uniforms, no_structures(rows, 1), numbers, certified, single_root)
-
-
 @compiled
 def _sample(rows: Array, uniforms: Array, structures: Array, numbers: Array, certified: Array, single_root: bool) -> None:
-    """One elimination for all trees of a row: into structures, or into numbers where there is room for these."""
+    """Trees from uniforms [b, s, n], one elimination for all of a row: into structures, or into numbers [b, s, n]."""
     size = rows.shape[1]
     table, rooted, ends = size * size * LANES, np.empty(LANES), np.empty(LANES, np.int64)
     space, weights, direct = items(size, np.empty(table)), np.empty(table), np.empty(table)
@@ -146,6 +130,9 @@ def _sample(rows: Array, uniforms: Array, structures: Array, numbers: Array, cer
                     number(parts, size - 1, numbers[first + lane, s])
                 else:
                     mark(parts, size - 1, structures[first + lane, s].reshape(-1))
+
+
+sample, sample_parts = dense_and_parts(_sample, draws=1)
 
 
 @uncounted
