@@ -105,17 +105,10 @@ class Calls(Configured, abc.ABC):
     ) -> tuple[Tensor, Tensor | None]:
         """Natural parameters, at least float32, with their padding completed, and which entries are inside (None for all), or ValueError.
 
-        Values are looked at on the CPU alone: elsewhere it would synchronise.
-
-        Args:
-            call: the operation, for messages.
-            scores: ``[*batch, *event]``.
-            lengths: of the items.
-            sums: whether the log-partition of such scores must be within reach.
-            raw: scores in their dtype, in the place of natural parameters.
-            as_indices: whether structures are in compact form; refused is what is neither True nor False, of which most would be true.
+        Values are looked at on the CPU alone: elsewhere it would synchronise. With ``sums``, the log-partition of such scores must be in
+        reach; ``raw`` gives scores in their dtype, in the place of natural parameters. ``as_indices`` is checked alone.
         """
-        if as_indices is not True and as_indices is not False:
+        if as_indices is not True and as_indices is not False:  # most other values would be true
             raise ValueError(f"`{call}` got as_indices={as_indices!r}; expected True or False")
         # Shapes and dtypes in which nothing was found wrong are kept: to look them up takes less time than the checks.
         if not isinstance(scores, Tensor) or (scores.layout, scores.shape, scores.dtype, sums) not in self._known:

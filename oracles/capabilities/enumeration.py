@@ -145,6 +145,8 @@ class KBestOracle(Oracle):
 
     def _reference_kbest(self, rows: Tensor, k: int) -> Tensor:
         """[b, k, *event] of float64 parameters [b, *event]."""
+        if self._kernel("kbest_parts", rows):  # the structure's kernel lists parts alone, in a half to a fifth of the time
+            return self._list_best(rows, k)
         rows = self._cleaned(rows)
         # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
         if kernels.reach(rows, NEARLY_INFINITE) == 0:  # every structure is feasible

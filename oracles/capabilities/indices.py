@@ -82,12 +82,9 @@ class IndexedStructures(Calls):
     @final
     @operation()
     def dense(self, indices: Tensor, event_shape: tuple[int, ...], *, dtype: torch.dtype | None = None) -> Tensor:
-        """Structures ``[..., *event]`` of indices ``[..., *index]``: the inverse of `indices`; the zero tensor where all are -1.
+        """Structures ``[..., *event]`` of integers ``[..., *index]``: the inverse of `indices`; the zero tensor where all are -1.
 
-        Args:
-            indices: integers, as `sample`, `argmax` and `kbest` give with ``as_indices=True``.
-            event_shape: of one score tensor.
-            dtype: of the result; torch's default where it is None.
+        The event is that of one score tensor, and torch's default dtype that of the result where none is given.
 
         Example:
             >>> from structgrad.oracles import Assignment

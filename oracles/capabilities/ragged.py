@@ -23,15 +23,10 @@ def of_lengths(oracle: O, lengths: Tensor) -> O:
 
 
 class Inside:
-    """A function of structures, which sees zeros in the padding of those that it is given; whatever else it has is its own.
+    """A function of structures ``[..., *batch, *event]``, which sees zeros in their padding; its attributes are those of the function.
 
-    Args:
-        function: of ``[..., *batch, *event]``. Where it says that it ``ignores_padding``, structures without a gradient come to it as they
-            are: those that all items share may lie in memory once, which it can make use of. Where it says that it ``takes_indices``,
-            it is one of indices ``[..., *batch, *index]``, and sees -1 in the padding.
-        oracle: of the structures.
-        lengths: ``[*batch]``.
-        event_shape: of the padded structures.
+    If the function has ``ignores_padding``, structures without a gradient come to it as they are: those that all items share may lie in
+    memory once. If it has ``takes_indices``, it is one of indices ``[..., *batch, *index]``, and sees -1 in the padding.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor], oracle: Oracle, lengths: Tensor, event_shape: tuple[int, ...]) -> None:
