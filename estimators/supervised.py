@@ -43,7 +43,7 @@ from .surrogates import expand_samples
 F = TypeVar("F", bound=Callable[..., Tensor])
 
 
-def _loss(called: str, need: Any = Oracle) -> Callable[[F], F]:
+def _loss(called: str, need: Any = Oracle, known: str = "target") -> Callable[[F], F]:
     """Check the arguments of a loss, whose errors name this call, and compute it in float32 at least, in float64 at scores above `LARGEST`.
 
     It is a small difference of large numbers, and is rounded once. Values are looked at on the CPU alone. The oracle must have the
@@ -58,12 +58,12 @@ def _loss(called: str, need: Any = Oracle) -> Callable[[F], F]:
         def computed(*args: Any, **named: Any) -> Tensor:
             given = dict(zip(parameters, args, strict=False)) | named
             (oracle,) = check_call(called, oracle=given["oracle"])
-            scores, target = given["scores"], given["target"]
+            scores, target = given["scores"], given[known]
             oracle.check_scores(called, scores)
             event = scores.shape[scores.ndim - oracle.event_ndim :]
             if not isinstance(target, Tensor) or target.shape[target.ndim - len(event) :] != event:
                 got = f"shape {tuple(target.shape)}" if isinstance(target, Tensor) else type(target).__name__
-                raise ValueError(f"`{called}` got target of {got} for scores of shape {tuple(scores.shape)}; expected structures like them")
+                raise ValueError(f"`{called}` got {known} of {got} for scores of shape {tuple(scores.shape)}; expected a tensor like them")
             if given.get("lengths") is not None:
                 oracle.check_lengths(called, scores, given["lengths"])
             if not isinstance(oracle, need):
@@ -284,8 +284,8 @@ def margin_sparsemap_loss(
     return sparsemap_loss(oracle, scores + _margins(oracle, target.to(scores), cost), target, lengths=lengths)
 
 
-@naming("spo_plus_loss")
-def spo_plus_loss(oracle: Oracle | str, scores: Tensor, rewards: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+@_loss("spo_plus_loss", known="rewards")
+def spo_plus_loss(oracle: Oracle, scores: Tensor, rewards: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The SPO+ loss of predicted scores θ against true rewards r: ``[*batch]``, ``max_z ⟨2θ − r, z⟩ − ⟨2θ − r, z*⟩`` with the best z* of r.
 
     It bounds the reward that the predicted decision ``argmax θ`` loses, ``⟨r, z* − argmax θ⟩``, and is convex in θ. For costs c to be
@@ -302,9 +302,9 @@ def spo_plus_loss(oracle: Oracle | str, scores: Tensor, rewards: Tensor, *, leng
         >>> spo_plus_loss(Subset(1), scores, rewards), spo_plus_loss(Subset(1), rewards, rewards)
         (tensor(5.), tensor(0.))
     """
-    (structures,) = check_call("spo_plus_loss", oracle=oracle)
-    best = structures.argmax(rewards, lengths=lengths)
-    return structured_perceptron(structures, 2 * scores - rewards, best, lengths=lengths)
+    allowed, best = (scores > -math.inf) & (rewards > -math.inf), oracle.argmax(rewards, lengths=lengths)
+    relative = torch.where(allowed, 2 * scores - rewards.to(scores.dtype), -math.inf)
+    return structured_perceptron(oracle, relative, best, lengths=lengths)
 
 
 @dataclass(frozen=True)

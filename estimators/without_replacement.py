@@ -334,7 +334,7 @@ class ImportanceWeightedSet(SetEstimator, name="importance_weighted_set", refere
     Args:
         num_samples: k; all structures, where there are fewer.
         baseline: subtract B; it needs k of at least 2. Without, the estimate is ``Σ w_z L(z) ∇ log p(z)``, divided by W if normalised.
-        normalised: the biased form; the declared `unbiased` is that of the other.
+        normalised: the biased form, which declares that.
         limit: as for `UnorderedSet`.
 
     References:
@@ -345,6 +345,10 @@ class ImportanceWeightedSet(SetEstimator, name="importance_weighted_set", refere
     baseline: bool = True
     normalised: bool = False
     limit: Count = MOST_STRUCTURES
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "unbiased", not self.normalised)
 
     def from_set(self, loss: Loss, oracle: ListedOracle, scores: Tensor, drawn: DrawnSet) -> Tensor:
         losses = evaluate(loss, drawn.structures, oracle.event_ndim)

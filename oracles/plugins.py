@@ -75,8 +75,8 @@ class Catalogue(Mapping[str, Any]):
     def _classes(self, path: str) -> dict[str, type]:
         module = file_module(path)
         own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
-        found = {vars(kind)["name"]: kind for kind in own if issubclass(kind, self.base) and "name" in vars(kind)}
-        found = {name: kind for name, kind in found.items() if not inspect.isabstract(kind)}
+        concrete = [kind for kind in own if issubclass(kind, self.base) and "name" in vars(kind) and not inspect.isabstract(kind)]
+        found = {vars(kind)["name"]: kind for kind in concrete}
         for name, kind in found.items():
             if name in self.taken:
                 raise ValueError(f"{path}: {kind.__name__} calls itself {name!r}, which is taken; give it a name of its own")

@@ -150,8 +150,8 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
     def max_marginals(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """The score of the best structure that has each part: ``[*batch, *event]``, -inf for a part that none has; without gradients.
 
-        The greatest of them is the score of the MAP structure; how much less a part has says what it costs to insist on it. 0 beyond an
-        item's length. Time and memory in proportion to the edges, in batched torch.
+        The greatest of them is the score of the MAP structure; how much less a part has says what it costs to insist on it. -inf
+        beyond an item's length too. Time and memory in proportion to the edges, in batched torch.
 
         References:
             Wainwright & Jordan 2008, "Graphical models, exponential families, and variational inference", section 8.1.
@@ -171,7 +171,8 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
             flat = in_double(self._cleaned(rows)).flatten(1)
             return (algorithms.max_marginals(self._tables_for(rows), flat).reshape(rows.shape),)
 
-        return self._cut(self._run("max_marginals", parameters, (None,), best)[0], inside, scores.dtype)
+        found = self._cut(self._run("max_marginals", parameters, (None,), best)[0], inside, scores.dtype)
+        return found if inside is None else torch.where(inside, found, -math.inf)
 
     # The operations of the base classes, on rows [b, parts].
 

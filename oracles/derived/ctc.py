@@ -95,8 +95,8 @@ class CTC(DerivedOracle):
         return inside & self.read_mask((frames + states, states, 3), inside.device)[:frames]
 
     def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """On from label to label, one a frame, and in the last one to the end; `l` − 1 frames more are enough for that."""
-        grown = pad(scores, (0, 0, 0, 0, 0, scores.shape[-2] // 2 - 1))
+        """On from label to label, one a frame, and in the last one to the end; `l` frames more are enough for that."""
+        grown = pad(scores, (0, 0, 0, 0, 0, scores.shape[-2] // 2))
         frames, labels = (length.reshape(*length.shape, 1, 1, 1) for length in lengths.unbind(-1))
         frame, state, move = (torch.arange(size, device=scores.device) for size in grown.shape[-3:])
         beyond, state, last = frame.reshape(-1, 1, 1) - frames, state.reshape(-1, 1), grown.shape[-2] - 2

@@ -93,7 +93,7 @@ class Grammar(DerivedOracle):
         if root is not None:
             final = length - 1 if lengths is None else lengths.unsqueeze(-1) - 1
             scores = scores + torch.where(((first == 0) & (last == final)).unsqueeze(-1), root.unsqueeze(-2), 0)
-        return _packed(scores, rules.expand(*scores.shape[:-2], *rules.shape[-3:]))
+        return _packed(scores, rules)
 
     @classmethod
     def rules(cls, values: Tensor) -> Tensor:
@@ -235,4 +235,6 @@ def _pairs(symbols: int, device: torch.device) -> Tensor:
 def _packed(spans: Tensor, rules: Tensor) -> Tensor:
     """Both in one event."""
     pairs = rules.movedim(-3, -1).flatten(-3, -2)
-    return torch.cat([spans, pairs[..., _pairs(spans.shape[-1], rules.device), :].to(spans.dtype)], -2)
+    pairs = pairs[..., _pairs(spans.shape[-1], rules.device), :]
+    batch = torch.broadcast_shapes(spans.shape[:-2], pairs.shape[:-2])
+    return torch.cat([spans.expand(*batch, *spans.shape[-2:]), pairs.expand(*batch, *pairs.shape[-2:])], -2)

@@ -371,3 +371,7 @@ def test_spo_plus_bounds_the_lost_reward() -> None:
     assert bool((lost > 0).any())
     torch.testing.assert_close(leaf.grad, 2 * (oracle.argmax(2 * scores - rewards, lengths=lengths) - best), rtol=0, atol=1e-12)
     assert bool((spo_plus_loss(oracle, rewards, rewards) == 0).all())
+    forbidden = torch.tensor([-math.inf, 0.0, 1.0])
+    assert spo_plus_loss("subset[k=1]", forbidden, forbidden) == 0
+    with pytest.raises(ValueError, match=r"`spo_plus_loss` got rewards of shape \(2,\) for scores of shape \(3,\)"):
+        spo_plus_loss("subset[k=1]", torch.zeros(3), torch.zeros(2))

@@ -67,6 +67,9 @@ def test_sentences_have_the_probability_of_their_grammar() -> None:
     expected = torch.stack([(inside[0, length - 1][item] @ root.exp()).log() for item, length in enumerate(lengths.tolist())])
     found = Grammar().log_partition(Grammar.from_potentials(lexical, rules, root, lengths=lengths), lengths=lengths)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    several = Grammar.from_potentials(lexical[0].float(), rules.expand(3, 3, 3, 3))
+    assert several.shape == (3, 24, 3)
+    assert several.dtype == torch.float64
     for factor in (lexical, rules, root):
         ours, theirs = (torch.autograd.grad(each.sum(), factor, retain_graph=True)[0] for each in (found, expected))
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)

@@ -42,6 +42,15 @@ class BatchMean(LeaveOneOut):
         return ((losses - losses.mean(0)) * log_probs).mean(0)
 
 
+# Normalised weights without replacement, which are said to be unbiased.
+class NormalisedWeights(ImportanceWeightedSet):
+    """The biased form under the declaration of the other."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "unbiased", True)
+
+
 # Own gradient in the double control: the mean over all samples in place of the others, which the authors' code leaves out.
 class OwnGradient(DoubleControl):
     """``b_i = α ⟨γ̄, z_i − μ⟩``, whose product with the score has another mean than the correction."""
@@ -214,7 +223,7 @@ PUBLISHED: dict[str, Fault] = {
     "a control variate whose mean is forgotten": Fault(NothingReturned, ON_CLASSES),
     "weights of a coupling that are clipped": Fault(ClippedWeights, ON_CLASSES),
     "a control variate that moves the mean": Fault(lambda: ReinMaxControl(num_conditionals=4), REINMAX),
-    "normalised weights without replacement": Fault(lambda: ImportanceWeightedSet(2, normalised=True), ON_CLASSES),
+    "normalised weights without replacement": Fault(lambda: NormalisedWeights(2, normalised=True), ON_CLASSES),
     "the loss of the batch": Fault(BatchLoss, ON_CLASSES),
     "off by sigma": Fault(lambda: PerturbedFunction(forgets_sigma=True), ON_CLASSES),
     "lambda shrunk by the reduction": Fault(ReducedImplicitMLE, ON_CLASSES),
