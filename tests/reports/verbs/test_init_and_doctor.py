@@ -145,7 +145,7 @@ def test_a_healthy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_code_that_computes_an_operation() -> None:
     lines = call("doctor", "--served", "--only", "tree").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["argmax", "projective_tree", "spanning_tree"]
+    assert [line.split()[0] for line in lines] == ["argmax", "projective_tree", "spanning_tree", "labelled_projective_tree"]
     table = json.loads(call("doctor", "--served", "--json", "--only", "ctc").stdout)
     assert set(table["ctc"].values()) == {"executor"}
     with kernels.disabled():
