@@ -44,7 +44,7 @@ def _rank() -> int:
 
 COPIES: WeakKeyDictionary[torch.Generator, int] = WeakKeyDictionary()  # number of copies of the layers that draw from a generator
 
-PROBES: dict[int, Callable[[Tensor, Tensor | None, Loss | None], None]] = {}  # what sees the training calls of a layer, by its id
+PROBES: dict[int, list[Callable[[Tensor, Tensor | None, Loss | None], None]]] = {}  # what sees the training calls of a layer, by its id
 
 
 @dataclasses.dataclass(eq=False)
@@ -162,7 +162,7 @@ class StructuredLayer(nn.Module):
             )
         theta, seen = self._begin(scores, lengths)
         structure = self.estimator.structure(self._oracle(lengths, warm), theta, generator=self._generator(scores))
-        self._keep(seen)
+        self._keep(seen, scores, lengths)
         return structure if lengths is None else self.oracle.unpadded(structure, self._event(scores), lengths)
 
     @naming("StructuredLayer")
@@ -184,11 +184,11 @@ class StructuredLayer(nn.Module):
             warm: what is kept of the projections of this batch: see `WarmStart`.
             features: ``[*batch, ...]``, what the module of a learned baseline gets instead of the scores, detached.
         """
-        theta, seen = self._begin(scores, lengths, loss)
-        loss = loss if lengths is None else Inside(loss, self.oracle, lengths, self._event(scores))
+        theta, seen = self._begin(scores, lengths)
+        inside = loss if lengths is None else Inside(loss, self.oracle, lengths, self._event(scores))
         estimator, oracle, generator = self._with_features(features), self._oracle(lengths, warm), self._generator(scores)
-        value = estimator.surrogate(loss, oracle, theta, generator=generator)
-        self._keep(seen, value)
+        value = estimator.surrogate(inside, oracle, theta, generator=generator)
+        self._keep(seen, scores, lengths, loss, value)
         return value
 
     def rounds(
@@ -202,7 +202,7 @@ class StructuredLayer(nn.Module):
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Scores and surrogate of every step of the optimiser that one set of samples serves: one, but for estimators with inner steps."""
         first = own(scores)
-        theta, seen = self._begin(first, lengths, loss)
+        theta, seen = self._begin(first, lengths)
         given, waiting = [first], [theta]
 
         def padded() -> Tensor:
@@ -211,16 +211,16 @@ class StructuredLayer(nn.Module):
             given.append(own(scores))
             return given[-1] if lengths is None else self.oracle.pad(given[-1], lengths)
 
-        loss = loss if lengths is None else Inside(loss, self.oracle, lengths, self._event(first))
+        inside = loss if lengths is None else Inside(loss, self.oracle, lengths, self._event(first))
         estimator, oracle, generator = self._with_features(features), self._oracle(lengths, warm), self._generator(first)
-        for number, surrogate in enumerate(estimator.rounds(loss, oracle, padded, generator=generator)):
+        for number, surrogate in enumerate(estimator.rounds(inside, oracle, padded, generator=generator)):
             if number == 0:
-                self._keep(seen, surrogate)
+                self._keep(seen, first, lengths, loss, surrogate)
             yield given[-1], surrogate
 
     # The state.
 
-    def _begin(self, scores: Tensor, lengths: Tensor | None, loss: Loss | None = None) -> tuple[Tensor, Seen | None]:
+    def _begin(self, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Seen | None]:
         """Padded scores, and where what this call gives is to be kept: None where it is not."""
         if not self.estimator.deterministic and _current_graph_task_id() >= 0:
             raise ValueError(
@@ -229,8 +229,6 @@ class StructuredLayer(nn.Module):
             )
         if isinstance(scores, Tensor):
             check_dense("StructuredLayer", "scores", scores)
-        if PROBES and self.training and id(self) in PROBES:
-            PROBES[id(self)](scores, lengths, loss)
         theta = scores if lengths is None else self.oracle.pad(scores, lengths)
         if not (self.estimator.state and self.training and torch.is_grad_enabled()):
             return theta, None
@@ -248,8 +246,10 @@ class StructuredLayer(nn.Module):
             theta.register_hook(keep_estimates)
         return theta, seen
 
-    def _keep(self, seen: Seen | None, value: Tensor = NOTHING) -> None:
-        """After a call that did not fail."""
+    def _keep(self, seen: Seen | None, scores: Tensor, lengths: Tensor | None, loss: Loss | None = None, value: Tensor = NOTHING) -> None:
+        """After a call that did not fail, so that probes see nothing that the layer refuses."""
+        for see in PROBES.get(id(self), ()) if self.training else ():
+            see(scores, lengths, loss)
         if seen is not None:
             seen.values = value.detach().flatten().clone()
             self._seen.append(seen)

@@ -128,8 +128,7 @@ def cells_line(counts: Mapping[str, int]) -> str:
 
 def listed(names: Sequence[str], most: int = 4) -> str:
     """The first of some names, and how many more there are: a, b and 1 more."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def below(bound: float) -> str:

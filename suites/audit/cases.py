@@ -138,8 +138,7 @@ def with_loss(structure: Structure, name: str, estimator: Estimator[Any]) -> Str
 
 def random_scores(structure: Structure, scale: float, rows: int, *key: str) -> Tensor:
     """Float64 ``[rows, *event]``: normal of a standard deviation, the same for every estimator."""
-    stream = generator(0, "audit", "scores", structure.name, *key)
-    return scale * torch.randn(rows, *structure.event, generator=stream, dtype=torch.float64)
+    return scale * torch.randn(rows, *structure.event, generator=generator(0, "audit", "scores", structure.name, *key), dtype=torch.float64)
 
 
 def masked_scores(structure: Structure, rows: int) -> Tensor:

@@ -288,8 +288,7 @@ def adjust(out: pd.DataFrame, at_gain: pd.DataFrame, alpha: float, others: Seque
     cost = first["metric"].isin([name for name in first["metric"].unique() if unit_of(name) != "1"]) & first["verdict"].eq("improved")
     cost &= pd.MultiIndex.from_frame(first[cell]).isin(pd.MultiIndex.from_frame(wrong))
     first.loc[cost, ["verdict", "reason"]] = "inconclusive", NO_SAVING
-    found = first.rename(columns={"worse": "p_value"}).drop(columns=["better", "role"])
-    return found.astype({"verdict": VERDICTS}).reset_index(drop=True)
+    return first.rename(columns={"worse": "p_value"}).drop(columns=["better", "role"]).astype({"verdict": VERDICTS}).reset_index(drop=True)
 
 
 def holm_with(p_values: np.ndarray, others: Sequence[float] = ()) -> np.ndarray:

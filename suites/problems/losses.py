@@ -136,8 +136,7 @@ class SquaredDistance(StructureLoss):
     vertex_degree, extension = 1, "quadratic"
 
     def __call__(self, structure: Tensor) -> Tensor:
-        squared = (structure - self.target.to(structure)).square()
-        return _inner(self._rows(squared), self._counted().to(structure))
+        return _inner(self._rows((structure - self.target.to(structure)).square()), self._counted().to(structure))
 
     @property
     def form(self) -> LossForm:

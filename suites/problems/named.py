@@ -172,8 +172,7 @@ def kinds_of(name: str) -> tuple[str, ...]:
 
 def learner_of(name: str, task: Task) -> Estimator[Any]:
     """The estimator of the run that items come from: the one after ``@`` in a problem's name, or the reference."""
-    own = name.partition("@")[2]
-    return make_estimator(own or reference_name(task, training=True))
+    return make_estimator(name.partition("@")[2] or reference_name(task, training=True))
 
 
 def comes_from_task(name: str) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...oracles import Oracle, registry
 from ..base import Instance
-from ..tasks.own_losses import smoothness
+from ..tasks.own_losses import ends, smoothness
 
 
 class OwnLoss:
@@ -21,8 +21,7 @@ class OwnLoss:
 
     def __init__(self, name: str, function: Callable[[Tensor], Tensor], oracle: Oracle, scores: Tensor) -> None:
         self.name, self.function = name, function
-        best, worst = (oracle.argmax(theta.double().unsqueeze(0)) for theta in (scores, -scores))
-        self.differentiable, self.inside_hull = smoothness(function, best, worst)
+        self.differentiable, self.inside_hull = smoothness(function, *ends(oracle, scores.double().unsqueeze(0)))
         self.extension = "formula" if self.inside_hull else "none"
 
     def __call__(self, structure: Tensor) -> Tensor:

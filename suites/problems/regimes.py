@@ -147,8 +147,7 @@ def entropy_scales(oracle: MarginalOracle, directions: Tensor, entropies: Tensor
     def excess(scales: np.ndarray, items: np.ndarray) -> np.ndarray:
         places = torch.from_numpy(items.astype(np.int64)).to(directions.device)
         scaled = unsqueeze_event(torch.from_numpy(scales).to(directions), oracle.event_ndim) * directions[places]
-        found = oracle.entropy(scaled if origin is None else scaled + origin) - entropies[places]
-        return np.asarray(found.cpu().numpy())
+        return np.asarray((oracle.entropy(scaled if origin is None else scaled + origin) - entropies[places]).cpu().numpy())
 
     items = np.arange(len(entropies))
     low, high = np.zeros(len(entropies)), np.ones(len(entropies))

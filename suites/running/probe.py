@@ -19,7 +19,7 @@ from ...estimators import StructuredLayer, make_estimator
 from ...estimators.layer import PROBES
 from ..base import Instance, Problem, Row, estimator_name
 from ..measures.suite import EFFORTS, Effort
-from ..tasks.own_losses import smoothness
+from ..tasks.own_losses import ends, smoothness
 from .cells import measured
 from .planning.plan import Plan
 from .planning.presets import FIRST_ESTIMATORS
@@ -33,26 +33,28 @@ class _Record:
 
     step: int
     scores: Tensor  # ``[items, *event]``, float64
+    places: list[int]  # of the items in the batch
     sizes: list[tuple[int, ...]]  # lengths of the items, in the units of the oracle
     batch: tuple[int, ...]
     device: torch.device
     loss: Callable[[Tensor], Tensor] | None = None
-    weights: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # tensors of modules, and their values at this step
+    weights: list[tuple[Tensor, Tensor, torch.device]] = field(default_factory=list)  # tensors, their values at this step on the CPU
     modules: list[nn.Module] = field(default_factory=list)
 
     def keep(self, loss: Callable[[Tensor], Tensor]) -> None:
-        self.loss = _Frozen(self, str(getattr(loss, "__module__", ""))).of(loss)
+        own = loss.func if isinstance(loss, functools.partial) else loss  # partials of partials are one
+        self.loss = _Frozen(self, str(getattr(own, "__module__", ""))).of(loss)
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
         """Give modules the weights of this step, in double precision and evaluation mode, for a while."""
         modes = [(part, part.training) for module in self.modules for part in module.modules()]
-        live = [(tensor, tensor.data) for tensor, _ in self.weights]
+        live = [(tensor, tensor.data) for tensor, _, _ in self.weights]
         try:
             for part, _ in modes:
                 part.training = False
-            for tensor, value in self.weights:
-                tensor.data = value
+            for tensor, value, device in self.weights:
+                tensor.data = value.to(device, torch.float64 if value.is_floating_point() else None)
             yield
         finally:
             for part, mode in modes:
@@ -75,23 +77,29 @@ class _Frozen:
         if isinstance(value, nn.Module):
             tensors = {id(tensor): tensor for tensor in (*value.parameters(), *value.buffers())}
             self.record.modules.append(value)
-            self.record.weights += [(tensor, _doubled(tensor)) for tensor in tensors.values()]
+            self.record.weights += [(tensor, tensor.detach().to("cpu", copy=True), tensor.device) for tensor in tensors.values()]
             self.made[id(value)] = value
             return value
         if isinstance(value, Tensor):
-            return _doubled(value)
+            copied = self.made[id(value)] = value.detach().to("cpu", copy=True)
+            self.record.weights.append((copied, copied.data, value.device))
+            return copied
+        if isinstance(value, np.ndarray):
+            return self.made.setdefault(id(value), value.copy())
         if isinstance(value, functools.partial):
             return functools.partial(self.of(value.func), *map(self.of, value.args), **{k: self.of(v) for k, v in value.keywords.items()})
         if isinstance(value, MethodType):
             return MethodType(value.__func__, self.of(value.__self__))
-        if type(value) in (list, tuple):
-            return type(value)(map(self.of, value))
-        if type(value) is dict:
-            return {key: self.of(one) for key, one in value.items()}
+        if type(value) is tuple:
+            return tuple(map(self.of, value))
+        if type(value) in (list, dict):  # it may hold itself
+            made = self.made[id(value)] = type(value)()
+            made.extend(map(self.of, value)) if type(value) is list else made.update((key, self.of(one)) for key, one in value.items())
+            return made
         if isinstance(value, FunctionType) and value.__module__ == self.module:
             cells, names = tuple(CellType() for _ in value.__closure__ or ()), dict(value.__globals__)
-            made = self.made[id(value)] = FunctionType(value.__code__, names, value.__name__, value.__defaults__, cells)
-            made.__kwdefaults__ = value.__kwdefaults__
+            made = self.made[id(value)] = FunctionType(value.__code__, names, value.__name__, None, cells)
+            made.__defaults__, made.__kwdefaults__ = self.of(value.__defaults__), self.of(value.__kwdefaults__)
             for cell, old in zip(cells, value.__closure__ or (), strict=True):
                 with contextlib.suppress(ValueError):  # it is not set yet
                     cell.cell_contents = self.of(old.cell_contents)
@@ -102,10 +110,6 @@ class _Frozen:
             vars(made).update({key: self.of(one) for key, one in vars(value).items()})
             return made
         return value
-
-
-def _doubled(tensor: Tensor) -> Tensor:
-    return tensor.detach().double() + 0 if tensor.is_floating_point() else tensor.detach().clone()
 
 
 def _names(code: CodeType) -> set[str]:
@@ -120,9 +124,9 @@ class _ItemLoss:
     vertex_degree: int | None = None
 
     def __init__(self, record: _Record, item: int, oracle: Any, scores: Tensor) -> None:
-        self.record, self.item, self.event = record, item, tuple(record.scores.shape[1:])
+        self.record, self.place, self.event = record, record.places[item], tuple(record.scores.shape[1:])
         self.pads = [pad for whole, own in zip(self.event, scores.shape, strict=True) for pad in (whole - own, 0)][::-1]
-        self.differentiable, self.inside_hull = smoothness(self, oracle.argmax(scores)[None], oracle.argmax(-scores)[None])
+        self.differentiable, self.inside_hull = smoothness(self, *ends(oracle, scores[None]))
         self.extension = "formula" if self.inside_hull else "none"
 
     def __call__(self, structure: Tensor) -> Tensor:
@@ -130,14 +134,16 @@ class _ItemLoss:
         leading, batch = structure.shape[: structure.ndim - len(self.event)], self.record.batch
         whole = nn.functional.pad(structure, self.pads).reshape(*leading, *[1] * len(batch), *self.event)
         losses = self.record.loss(whole.expand(*leading, *batch, *self.event).to(self.record.device, torch.float64))
-        return losses.to(structure).reshape(*leading, -1)[..., self.item]
+        return losses.to(structure).reshape(*leading, -1)[..., self.place]
 
 
 class Probe:
     """Records scores, losses and batches of a layer while it trains, to compare estimators on them.
 
-    A step is a training call of the layer. At every ``every``-th one, the scores of the first items are copied, and so is what the loss
-    refers to: tensors, and the weights of modules. `measure` and `save` may be called at any time.
+    A step is a training call of the layer. At every ``every``-th one, the scores of the first items that are not empty are copied to the
+    CPU. So are the tensors and arrays that the loss refers to, and all weights of its modules: in their dtype, once for each record.
+    ``lambda z: self.decoder(z)`` keeps the weights of ``self``; after ``decoder = self.decoder``, ``lambda z: decoder(z)`` keeps fewer.
+    `measure` and `save` may be called at any time.
 
     Args:
         layer: its `surrogate` and `train_step` hand on the loss. After `forward`, give it by `loss`.
@@ -164,24 +170,28 @@ class Probe:
                 raise ValueError(f"`Probe` got {name}={value}; expected at least 1")
         self.layer, self.every, self.keep, self.items = layer, every, keep, items
         self.calls, self.records, self._latest = 0, list[_Record](), False
-        PROBES[id(layer)] = self._see
+        PROBES.setdefault(id(layer), []).append(self._see)
 
     def close(self) -> None:
         """Record no more."""
-        PROBES.pop(id(self.layer), None)
+        PROBES[id(self.layer)] = [see for see in PROBES[id(self.layer)] if see != self._see]
 
     def _see(self, scores: Tensor, lengths: Tensor | None, loss: Callable[[Tensor], Tensor] | None) -> None:
         step, self.calls = self.calls, self.calls + 1
         self._latest = step % self.every == 0
         if not self._latest:
             return
-        oracle, event = self.layer.oracle, tuple(scores.shape[scores.ndim - self.layer.oracle.event_ndim :])
-        rows = scores.detach().reshape(-1, *event)[: self.items].double().cpu().clone()
-        limits = oracle.length_limits(event)
-        sizes = (
-            [limits] * len(rows) if lengths is None else [tuple(np.ravel(row)) for row in lengths.detach().cpu().reshape(-1, len(limits))]
-        )
-        self.records.append(_Record(step, rows, sizes[: len(rows)], tuple(scores.shape[: -len(event)]), scores.device))
+        split = scores.ndim - self.layer.oracle.event_ndim
+        batch, event = tuple(scores.shape[:split]), tuple(scores.shape[split:])
+        limits = self.layer.oracle.length_limits(event)
+        given = torch.tensor(limits) if lengths is None else lengths.cpu() if len(limits) > 1 else lengths.cpu().unsqueeze(-1)
+        sizes = [tuple(row) for row in given.expand(*batch, len(limits)).reshape(-1, len(limits)).tolist()]
+        places = [place for place, size in enumerate(sizes) if min(size) > 0][: self.items]  # an empty item has one structure
+        self._latest = bool(places)
+        if not places:
+            return
+        rows = scores.detach().reshape(-1, *event)[places].double().cpu()
+        self.records.append(_Record(step, rows, places, [sizes[place] for place in places], batch, scores.device))
         if loss is not None:
             self.records[-1].keep(loss)
         if len(self.records) > self.keep:

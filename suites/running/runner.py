@@ -154,8 +154,7 @@ def learn(  # noqa: PLR0913 - the options of the command
         [['task:clusters[steps=5]', 'ste', '1']]
     """
     names = (tasks,) if isinstance(tasks, str) else tuple(tasks)
-    plan = learning_plan(names, tuple(estimators), seeds, quick=quick, losses=tuple(losses))
-    return run(plan, directory, **options)
+    return run(learning_plan(names, tuple(estimators), seeds, quick=quick, losses=tuple(losses)), directory, **options)
 
 
 def collect(directory: Path | str) -> Results:

@@ -142,8 +142,7 @@ class Moments:
     @property
     def trace(self) -> float:
         """The trace of the covariance of one replicate."""
-        between = (self.mean - self.total_mean).square().sum(-1)
-        return float(self.square.sum() + self.count @ between) / max(self.total - 1, 1)
+        return float(self.square.sum() + self.count @ (self.mean - self.total_mean).square().sum(-1)) / max(self.total - 1, 1)
 
     @property
     def comoment(self) -> Tensor | None:

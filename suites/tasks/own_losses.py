@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...oracles import registry
+from ...oracles import Oracle, registry
 from ...oracles.sources import digest_of, source_of
 from .module_task import ModuleTask, PerItem
 from .task import Batch, LatentModel, Task, TaskLoss
@@ -66,8 +66,7 @@ def _with_loss(kind: Any, name: str, function: PerItem, digest: tuple[str, ...])
                 return values if values.ndim == len(leading) + 1 or batch.lengths is None else batch.mean(values)
 
             if not tried:
-                scores = self.scores(model, batch).detach()
-                best, worst = (self.oracle.argmax(torch.where(scores > -torch.inf, sign * scores, scores)) for sign in (1, -1))
+                best, worst = ends(self.oracle, self.scores(model, batch).detach())
                 predicted = self.predict(model, batch, best)
                 if predicted is not best:
                     _check_predictions(function, predicted.detach(), batch.labels, f"the loss {name!r} for the task {self.name}")
@@ -88,6 +87,11 @@ def _check_predictions(function: PerItem, predicted: Tensor, labels: Tensor, sub
             raise ValueError(f"{subject} gave {least:g} for all predictions; expected one that depends on them")
         if not values.requires_grad:
             raise ValueError(f"{subject} gives values only, from which its decoder cannot learn; expected one with a derivative")
+
+
+def ends(oracle: Oracle, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The best and the worst structures; a forbidden part stays forbidden."""
+    return oracle.argmax(scores), oracle.argmax(torch.where(scores > -torch.inf, -scores, scores))
 
 
 def smoothness(function: Callable[[Tensor], Any], best: Tensor, worst: Tensor) -> tuple[bool, bool]:

@@ -60,8 +60,7 @@ class Batch(NamedTuple):
     def mean(self, values: Tensor) -> Tensor:
         """``[..., b, n] -> [..., b]``: means within the lengths."""
         assert self.lengths is not None
-        inside = torch.arange(values.shape[-1]) < self.lengths.unsqueeze(-1)
-        return (values * inside).sum(-1) / self.lengths
+        return (values * (torch.arange(values.shape[-1]) < self.lengths.unsqueeze(-1))).sum(-1) / self.lengths
 
 
 class LatentModel(nn.Module):

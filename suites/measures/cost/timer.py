@@ -98,8 +98,7 @@ def single_thread() -> Iterator[None]:
 
 def timing_batch(scores: Tensor, *, generator: torch.Generator) -> Tensor:
     """Make `BATCH` distinct rows around one score tensor: shared rows would hide costs of training."""
-    noise = torch.randn((BATCH, *scores.shape), generator=generator, dtype=scores.dtype, device=scores.device)
-    return scores + 1e-3 * noise
+    return scores + 1e-3 * torch.randn((BATCH, *scores.shape), generator=generator, dtype=scores.dtype, device=scores.device)
 
 
 def time_once(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> tuple[float, float]:

@@ -77,8 +77,7 @@ class LocalEngine:
 
     def start_worker(self, place: int) -> Any:
         """A new worker at a place, counted from 0."""
-        config = WorkerConfig(f"worker {place + 1}", self.plan, self.folder, self.machine.memory, self.machine.jobs)
-        return LocalWorker(config, self.limit)
+        return LocalWorker(WorkerConfig(f"worker {place + 1}", self.plan, self.folder, self.machine.memory, self.machine.jobs), self.limit)
 
     def measured(
         self, cells: Sequence[Cell], seconds: Callable[[Cell], float] = lambda cell: math.inf, stops: Callable[[], bool] = lambda: False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 from pathlib import Path
 
@@ -92,3 +93,59 @@ def test_what_is_saved_is_what_a_run_takes(tmp_path: Path) -> None:
     assert np.load(path)["lengths"].tolist() == [3, 2]
     problem = from_file(ScoreFile(str(path), "linear_chain", lengths="lengths"))
     assert [tuple(item.scores.shape) for item in problem.instances] in ([(3, 2, 2), (2, 2, 2)], [(2, 2, 2), (3, 2, 2)])
+
+
+@pytest.mark.parametrize(
+    ("oracle", "shape", "lengths", "places"),
+    [
+        ("subset[k=2]", (3, 4), None, [0, 1, 2]),
+        ("linear_chain", (3, 3, 2, 2), [0, 3, 2], [1, 2]),
+        ("projective_tree", (3, 4, 4), [0, 3, 2], [1, 2]),
+        ("spanning_tree", (2, 4, 4), 2, [0, 1]),
+        ("edit_alignment", (2, 3, 3, 5), [2, 1], [0, 1]),
+        ("linear_chain", (2, 3, 2, 2), [0, 0], None),
+    ],
+)
+def test_forbidden_parts_and_lengths(
+    oracle: str, shape: tuple[int, ...], lengths: list[int] | int | None, places: list[int] | None
+) -> None:
+    """Empty items are left out, and one length may be that of all items."""
+    layer, scores = StructuredLayer(oracle, "rloo", seed=1), torch.randn(shape)
+    probe, event = Probe(layer), layer.oracle.event_ndim
+    if lengths is None:
+        scores[..., 0] = -torch.inf
+    given = None if lengths is None else torch.tensor(lengths)
+    layer.surrogate(lambda z: z.flatten(-event).cumsum(-1).square().sum(-1), scores.requires_grad_(), lengths=given)
+    assert [record.places for record in probe.records] == ([] if places is None else [places])
+    if places is not None:
+        frame = probe.measure(["rloo"]).frame
+        assert set(frame.loc[frame["metric"] == "relative_bias", "verdict"]) == {"unbiased-exact"}
+
+
+def test_losses_are_copied_with_their_arguments() -> None:
+    layer, decoder, weights = StructuredLayer("subset[k=2]", "rloo", seed=1), nn.Linear(4, 1), np.ones(4)
+    table: dict[str, object] = {"weights": weights, "shift": torch.ones(())}
+    table["table"] = [table]
+
+    def loss(z: Tensor, decode: nn.Module, scale: Tensor, shift: object = table["shift"]) -> Tensor:
+        return decode(z).squeeze(-1) * scale + z @ torch.as_tensor(table["weights"]).to(z) + shift
+
+    first, second = Probe(layer), Probe(layer, every=2)
+    given = functools.partial(loss, decode=decoder, scale=torch.tensor(2.0))
+    expected = given(TARGET).detach().double()
+    layer.surrogate(given, torch.randn(2, 4, requires_grad=True))
+    (record,), (_,) = first.records, second.records
+    assert {value.dtype for _, value, _ in record.weights} == {torch.float32}
+    nn.init.zeros_(decoder.weight)
+    given.keywords["scale"].zero_()
+    weights[:] = 7
+    table["shift"].zero_()  # type: ignore[attr-defined]
+    with record.restored():
+        torch.testing.assert_close(record.loss(TARGET.double()).detach(), expected)
+    first.close()
+    for scores, lengths in ((torch.zeros(4), torch.tensor([9])), ([0.0], None), (torch.zeros(2, dtype=torch.int64), None)):
+        with pytest.raises(ValueError, match="got"):
+            layer.surrogate(given, scores, lengths=lengths)  # type: ignore[arg-type]
+    assert (first.calls, second.calls) == (1, 1)
+    layer.surrogate(given, torch.zeros(2, 4))
+    assert (first.calls, second.calls) == (1, 2)
