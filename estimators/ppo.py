@@ -15,7 +15,7 @@ from ..oracles.capabilities.base import inner
 from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.numerics import in_single
 from ..oracles.options import Count, Positive, Within
-from .base import Estimator, Evaluations
+from .base import Estimator, Evaluations, check_call
 from .surrogates import Loss, carry, evaluate, with_gradient
 
 
@@ -73,6 +73,7 @@ class ClippedUpdates(Estimator[S]):
 
     def rounds(self, loss: Loss, oracle: S, scores: Callable[[], Tensor], *, generator: torch.Generator) -> Iterator[Tensor]:
         """``inner_steps`` surrogates on the same samples."""
+        (oracle,) = check_call(self.name, oracle=oracle)
         losses, log_probs, rollout = self._drawn(loss, oracle, scores(), generator)
         yield carry(losses.mean(0), self._clipped(rollout, log_probs, oracle.event_ndim))
         for _ in range(self.inner_steps - 1):
@@ -86,12 +87,13 @@ class ClippedUpdates(Estimator[S]):
     def _drawn(self, loss: Loss, oracle: S, scores: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Rollout]:
         """The losses of N samples, what a `Rollout` keeps of the scores, differentiable, and the rollout."""
         given = self._prepared({"loss": loss, "oracle": oracle, "scores": scores, "generator": generator})
-        samples = oracle.sample(given["scores"], self.num_samples, generator=generator)
+        oracle, samples = given["oracle"], given["oracle"].sample(given["scores"], self.num_samples, generator=generator)
         losses, log_probs = evaluate(given["loss"], samples, oracle.event_ndim), self._log_probs(oracle, samples, given["scores"])
         return losses, log_probs, Rollout(samples, losses.detach() - self.value, log_probs.detach())
 
     def inner_objective(self, rollout: Rollout, oracle: S, scores: Tensor) -> Tensor:
         """``[*batch]``, to be minimised over whatever gives the scores; at those of the rollout its gradient is that of REINFORCE."""
+        (oracle,) = check_call(self.name, oracle=oracle)
         return self._clipped(rollout, self._log_probs(oracle, rollout.samples, in_single(scores, oracle.event_ndim)), oracle.event_ndim)
 
 

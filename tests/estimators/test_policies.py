@@ -17,7 +17,7 @@ from structgrad.estimators import (
     StepLearned,
     StepOptimal,
 )
-from structgrad.oracles import ShiftReduce
+from structgrad.oracles import ShiftReduce, Subset
 from structgrad.suites.measures.bias import Sampling, measure
 from tests.estimator_cases import LOSSES, numbers, oracles
 from tests.helpers import OracleCase, derivations, enumerate_truth, make_scores, seeded, shift_reduce_policy, structures
@@ -136,6 +136,14 @@ def test_a_rollout_is_gone_over_again(case: OracleCase) -> None:
     torch.testing.assert_close(found, torch.stack(steps).mean(0), rtol=1e-12, atol=1e-13)
     assert not rollout.samples.requires_grad
     assert not rollout.advantages.requires_grad
+
+
+def test_a_rollout_takes_the_name_of_an_oracle() -> None:
+    estimator, scores = ProximalPolicy(num_samples=2), torch.randn(3, 4, generator=seeded())
+    named, made = (estimator.rollout(lambda z: z[..., 0], oracle, scores, generator=seeded()) for oracle in ("subset[k=2]", Subset(2)))  # type: ignore[arg-type]
+    assert torch.equal(named.samples, made.samples)
+    assert torch.equal(estimator.inner_objective(named, "subset[k=2]", scores), estimator.inner_objective(made, Subset(2), scores))  # type: ignore[arg-type]
+    assert len(list(estimator.rounds(lambda z: z[..., 0], "subset[k=2]", lambda: scores, generator=seeded()))) == 4  # type: ignore[arg-type]
 
 
 @oracles
