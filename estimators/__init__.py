@@ -262,6 +262,8 @@ def make_estimator(name: Any, /, **declared: Any) -> Estimator[Any]:
         return own_estimator(name, **declared)
     shown, code = shown_name(name)
     if shown != code:
+        if not shown or "=" in code.partition(":")[0]:
+            raise ValueError(f"got the estimator {name!r}; expected one name before its code, such as mine={code.rpartition('=')[2]}")
         if shown in CONTENDERS:
             raise ValueError(f"got the name {shown!r} for {code}, which an estimator of the package has; expected another one")
         NAMED[shown] = code

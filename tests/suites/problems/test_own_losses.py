@@ -251,6 +251,9 @@ def test_an_estimator_of_ones_own_has_the_name_that_it_is_given() -> None:
     assert [is_own(name) for name in ("one", "rloo[num_samples=4]", "./mine.py:sampled")] == [True, False, True]
     for given, message in (
         (("-e", "rloo", "--name", "x"), "--name got 'x' with 0 estimators of one's own"),
+        (("-e", "./mine.py:sampled", "--name", "x=y"), "--name got 'x=y'; expected a name without ="),
+        (("-e", "=./mine.py:sampled"), "got the estimator '=./mine.py:sampled'; expected one name before its code"),
+        (("-e", "x=y=./mine.py:sampled"), "got the estimator 'x=y=./mine.py:sampled'; expected one name before its code"),
         (("-e", "./mine.py:sampled", "--name", "rloo"), "got the name 'rloo' for ./mine.py:sampled, which an estimator of the package has"),
         (("-e", "a=./mine.py:sampled", "-e", "a=./mine.py:plain_layer"), "the plan got 2 estimators with the name 'a'"),
     ):
