@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...oracles.registry import parse
+from ...oracles import AVAILABLE_ORACLES
+from ...oracles.registry import parse, unknown
 from ...suites.base import TASK, split_loss
+from ...suites.problems import LOSSES, with_loss
+from ...suites.problems.regimes import REGIMES, USUAL_ENTROPIES, number_of, peaked_like
+from ...suites.problems.sized import sized_structure
 from ...suites.running.remote import reading
 from ...suites.statistics.interval import RARE, Interval
 from ...suites.text import exponential, first_sentence, number, significant
@@ -166,6 +170,7 @@ class _Search:
         catalogue, found, missing = self.about.get("catalogue", {}), [], []
         same = [case for case in known if case.place.loss == wish.loss]
         if wish.loss and not same:
+            with_loss(wish.oracle, wish.loss)  # refuses an unknown name
             notes.append(f"The loss {wish.loss} was not measured; losses of its kind were. {self._command(rows)} measures it.")
         known = same or known
         fitting = [case for case in known if (case.extension == "none") != wish.loss_gradients]
@@ -200,11 +205,6 @@ class _Search:
 
     def _of_structure(self, notes: list[str]) -> pd.DataFrame:
         """The rows of the measured scores nearest to the given structure, with all losses; and a note if it is another one."""
-        from ...oracles import AVAILABLE_ORACLES
-        from ...oracles.registry import unknown
-        from ...suites.problems.regimes import REGIMES
-        from ...suites.problems.sized import sized_structure
-
         problems = self.frame["problem"]
         tasks = [name for name in problems.cat.categories if name.startswith(TASK)]
         rows: pd.DataFrame = self.frame[(self.frame["status"] == "ok") & ~problems.isin(tasks)]
@@ -251,8 +251,6 @@ class _Search:
 
     def _of_level(self, known: list[_Case], rows: pd.DataFrame, notes: list[str]) -> list[_Case]:
         """The case of each problem at the given entropy level, or at the nearest measured one."""
-        from ...suites.problems.regimes import USUAL_ENTROPIES, number_of, peaked_like
-
         nearest, stage = [], self.wish.stage
         for problem in dict.fromkeys(case.place.problem for case in known):
             cases = [case for case in known if case.place.problem == problem]
@@ -280,8 +278,6 @@ class _Search:
         return sorted(nearest, key=lambda case: case.extension == "linear")
 
     def _recommended(self, case: _Case, place: AnsweredStage, found: Answer, left_out: dict[str, str], sizes: str) -> Recommended:
-        from ...suites.problems import LOSSES
-
         counts = np.exp(case.rows["log_count"].astype(float).dropna())
         order = {name: self._candidate(case, place, name, rho) for name, rho in found.scores.items()}
         return Recommended(

@@ -42,6 +42,7 @@ _MATRIX = (
 _PLANE = "Relative bias and variance of one estimate, medians over instances with quartiles; a triangle is an upper bound of the bias"
 _ERROR = "Relative root mean squared error against {}, bands between quartiles over instances"
 _TEX: Any = {ord("ρ"): r"$\rho$", ord("µ"): r"$\mu$", ord("∞"): r"$\infty$", ord("≈"): r"$\approx$", ord("−"): "$-$", ord("–"): "--"}
+_TEX |= {ord(letter): f"${letter}$" for letter in "<>|"}  # other signs in OT1
 _ESCAPES: Any = {ord(letter): f"\\{letter}" for letter in "_%#&{}$"}
 _ESCAPES |= {ord("\\"): r"\textbackslash{}", ord("~"): r"\textasciitilde{}", ord("^"): r"\textasciicircum{}"}
 _DECADES = np.logspace(0, 3, 25)
@@ -169,7 +170,9 @@ def _where(cell: Any) -> str:
     structure = f"{cell.oracle}, {number(cell.structures)} structures" if not math.isnan(cell.structures) else str(cell.oracle)
     counts = ((cell.instances, "instance"), (cell.replicates, "replicate"))
     size = ", ".join(plural(int(count), noun) for count, noun in counts if not math.isnan(count))
-    return f"{cell.problem} ({'; '.join(filter(None, (structure, f'loss {cell.loss}', size, f'seed {cell.seed}')))})".translate(_ESCAPES)
+    return f"{cell.problem} ({'; '.join(filter(None, (structure, f'loss {cell.loss}', size, f'seed {cell.seed}')))})".translate(
+        _ESCAPES | _TEX
+    )
 
 
 def tex_tables(found: Mapping[str, Table]) -> str:

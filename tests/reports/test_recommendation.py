@@ -163,6 +163,12 @@ def run(tmp_path: Path) -> Path:
     return written(tmp_path / "run", rows(FEW_KNOWN, losses=("squared_distance", "black_box")))
 
 
+def test_an_unknown_loss_is_refused(run: Path) -> None:
+    assert "got the unknown loss 'hammin'; did you mean hamming" in refused(
+        "recommend", "--oracle", "subset", "--loss", "hammin", "--run", run
+    )
+
+
 def test_the_command_that_is_offered_is_understood(run: Path) -> None:
     """A dry run accepts the suggested commands: for another stage, and for another structure."""
     told = call(

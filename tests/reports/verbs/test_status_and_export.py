@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import platform
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -110,6 +111,8 @@ def test_tables_in_latex_have_the_best_in_bold(run_folder: Path) -> None:
     text = (run_folder / "export.latex").read_text()
     assert text.count(r"\begin{tabular}") == text.count(r"\bottomrule") == text.count(r"\caption{Estimators on ") > 0
     assert r"$\rho$" in text
+    assert r"$|$bias$|$ $<$" in text
+    assert not set("<>|") & set(re.sub(r"\$[<>|]\$", "", text)), "other signs in OT1"
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert any(r"\textbf{" in row and "[" in row for row in rows)
     assert len({row.count(" & ") for row in text.split(r"\end{tabular}")[0].splitlines() if " & " in row}) == 1
