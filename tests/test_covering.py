@@ -59,7 +59,7 @@ def test_a_product(first: int, second: int, third: int, request: pytest.FixtureR
 
 @pytest.mark.parametrize("case", [case for case in ORACLE_CASES if case.oracle.name == "subset"], ids=str)
 def test_sizes_of_a_structure_are_one_test(case: OracleCase, request: pytest.FixtureRequest) -> None:
-    here = [item for item in request.session.items if item.name.startswith("test_sizes_of")]
+    here = [item for item in request.session.items if item.name.startswith("test_sizes_of_a_structure")]
     assert covering.RUN["whole"] or len(here) == 3
     assert covering.RUN["case"] == (str(case) if not covering.RUN["whole"] and case.oracle.k != 2 else "")
 

@@ -105,7 +105,10 @@ def test_bad_comparisons(own: Path, run: Path) -> None:
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / ".ci"))
 standard_page = importlib.import_module("standard_page")
-STRUCTURES = {"chain" if name == "linear_chain" else name for name in ORACLES if name != "tied_chain"}
+LATER = {"grammar", "labelled_projective_tree"}
+"""Structures that are younger than the published run."""
+
+STRUCTURES = {"chain" if name == "linear_chain" else name for name in ORACLES if name != "tied_chain"} - LATER
 """A tied chain has the laws of a chain."""
 
 SCORE_SETS = 10

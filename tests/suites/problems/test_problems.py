@@ -63,7 +63,12 @@ REAL_ENTROPIES = {name: dict(zip(STAGES, row[2:5], strict=True)) for name, row i
 REAL_ENTROPIES["dtw_speech"] = {"gamma=1": 5.934, "gamma=0.1": 1.058}
 GOLD_LOG_PROBABILITIES = {name: dict(zip(STAGES, row[5:], strict=True)) for name, row in _ROWS.items() if len(row) > 5}
 
-REAL_OF_ORACLE = {"linear_chain": "tagging_coarse5", "alignment": "dtw_speech", "constituency": "binary_trees_listops"}
+REAL_OF_ORACLE = {
+    "linear_chain": "tagging_coarse5",
+    "alignment": "dtw_speech",
+    "constituency": "binary_trees_listops",
+    "projective_tree": "dependency_en_ewt_projective",
+}
 
 
 def real_like(name: str) -> str:
