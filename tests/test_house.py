@@ -34,7 +34,7 @@ OF_DIGITS = re.compile(r"[,%eEfFgGn]$|\.\d+$")
 """How a specification of a format ends that chooses digits; one that only aligns does not."""
 
 
-CEILINGS = {"oracles": 16_050, "estimators": 7_500, "suites": 17_000, "reports": 6_500, "tests": 29_850}
+CEILINGS = {"oracles": 15_830, "estimators": 7_500, "suites": 17_000, "reports": 6_500, "tests": 29_270}
 """Lines of Python in each room. Lower a ceiling in the commit that makes room; never raise one."""
 
 
