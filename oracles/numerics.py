@@ -93,7 +93,7 @@ def scaled(scores: Tensor, factor: float, event_ndim: int, dtype: torch.dtype | 
 
 
 _PRODUCTS = 2**17
-"""How many products of two numbers are held at a time: what the cache of a core holds."""
+"""The number of products held at a time, as many as the cache of a core holds."""
 
 HALF = (torch.float16, torch.bfloat16)
 """Dtypes that are computed in float32."""

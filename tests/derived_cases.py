@@ -121,7 +121,7 @@ def labelled_dependencies(oracle: LabelledProjectiveTree, event: tuple[int, ...]
     size, _, labels = event
 
     def headed(head: int, last: int) -> Iterator[list[tuple[int, int, int]]]:
-        """What a word heads up to the last one, on one side of it; the root has one child, and is none."""
+        """Arcs below a head up to the last word, on one side. The root has one child, and is no child."""
         if head == last:
             yield []
         children = range(head + 1, last + 1) if head < last else range(last, head)

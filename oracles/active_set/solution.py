@@ -21,7 +21,7 @@ StartLists = tuple[Tensor, tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class Projection:
-    """What a solver finds for distinct rows [b, *event], in float64 and without gradients, on any device.
+    """The solution for distinct rows [b, *event], in float64 and without gradients, on any device.
 
     Args:
         gap: [b], an upper bound of ``f(mean) − f(optimum)`` for ``f(μ) = ½‖μ − θ‖²``; ``inf`` for an infeasible row.

@@ -125,7 +125,7 @@ def _results(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _projection(lists: AtomLists, mean: Tensor, gap: Tensor, event: torch.Size) -> Projection:
-    """What was found for rows whose padding was completed, cut to the event of their items."""
+    """The solution of rows whose padding was completed, cut to the event of their items."""
     lists, mean = dataclasses.replace(lists, parts=lists.parts_in(event), event=event), mean.unflatten(1, lists.event)
     return Projection(gap=gap, decompose=lists.decompose, mean=mean[(slice(None), *map(slice, event))], lists=lists)
 

@@ -29,7 +29,7 @@ LARGEST = 1e5
 
 
 class _Known(dict[tuple[Any, ...], Any]):
-    """What an oracle found before, in its process: of so many shapes at most."""
+    """A cache of one oracle in one process, by shapes; it is emptied when it is full."""
 
     def __setitem__(self, key: tuple[Any, ...], value: Any) -> None:
         if len(self) >= 1024:

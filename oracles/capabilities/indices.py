@@ -213,7 +213,7 @@ class IndexedStructures(Calls):
             return self._run(operation, parameters, (dense,), lambda *rows: (reference(*rows),), *others)[0]
 
         def numbered(*given: Tensor) -> tuple[Tensor]:
-            """By whatever computes dense structures, which are 0 in ignored entries."""
+            """Indices of dense structures, which are 0 in ignored entries."""
             structures = self._chosen(operation, given[0], reference, *given[1:], output=output)
             self._check_countless("as_indices", event)
             return (self._parts(self._indices_of(structures != 0), event)[..., : self._written_parts(event)] + 1,)

@@ -253,7 +253,7 @@ class MarginalOracle(Oracle):
         return marginals, log_partition
 
     def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """By automatic differentiation."""
+        """Marginals and log-partition of rows by automatic differentiation."""
         with torch.inference_mode(False), torch.enable_grad():
             leaf = rows.detach().clone().requires_grad_()
             value = self._reference_log_partition(leaf)

@@ -24,7 +24,7 @@ class SamplingOracle(MarginalOracle):
     """Whether samples are built from the last place, which then takes the last uniform, and the first place the first one."""
 
     _nodes_of_a_uniform: ClassVar[int] = 1
-    """How many nodes of a derivation, one after the other, take the same uniform."""
+    """The number of successive nodes of a derivation that take the same uniform."""
 
     @abc.abstractmethod
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:

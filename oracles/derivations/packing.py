@@ -99,7 +99,7 @@ class Numbers(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Where derivations stand among those of their node: ordered by the edge of the root, then by its first node, then by its second.
+    """The order of derivations below each node: by the edge, then by its first node, then by its second.
 
     Attributes:
         starts: [edges], how many derivations of the node come before those of this edge. ``counts``: [nodes], how many there are.

@@ -75,7 +75,7 @@ class Tables:
 
     @property
     def steps(self) -> int:
-        """How many nodes the longest derivation has."""
+        """The number of nodes of the longest derivation."""
         return int(self.packed.sizes[STEPS])
 
     @cached_property

@@ -97,7 +97,7 @@ class Grammar(DerivedOracle):
 
     @classmethod
     def rules(cls, values: Tensor) -> Tensor:
-        """What scores, structures or marginals ``[*batch, n (n + 1) / 2 + t², t]`` hold of the rules a → b c: ``[*batch, t, t, t]``."""
+        """The rules a → b c, ``[*batch, t, t, t]``, of scores, structures or marginals ``[*batch, n (n + 1) / 2 + t², t]``."""
         symbols = values.shape[-1]
         pairs = values[..., values.shape[-2] - symbols**2 :, :][..., _pairs(symbols, values.device).argsort(), :]
         return pairs.reshape(*pairs.shape[:-2], symbols, symbols, symbols).movedim(-1, -3)
@@ -211,7 +211,7 @@ class Grammar(DerivedOracle):
 
 
 def _line(first: Any, last: Any) -> Any:
-    """Where the span of these tokens stands: spans that end earlier come first, so that those of a shorter item do."""
+    """The line of a span. Spans that end earlier come first, so the spans of a shorter item are a prefix."""
     return last * (last + 1) // 2 + first
 
 

@@ -173,7 +173,7 @@ class TiedSemiMarkov(DerivedOracle):
 
     @classmethod
     def transitions(cls, values: Tensor) -> Tensor:
-        """What scores, structures or marginals ``[*batch, n + ⌈t / w⌉, w, t]`` hold of transitions: ``[*batch, t, t]``."""
+        """The transitions, ``[*batch, t, t]``, of scores, structures or marginals ``[*batch, n + ⌈t / w⌉, w, t]``."""
         tags = values.shape[-1]
         return values[..., values.shape[-3] - _lines(values.shape[-2], tags) :, :, :].flatten(-3, -2)[..., :tags, :]
 

@@ -106,7 +106,7 @@ def split(value: float) -> tuple[float, float]:
 
 
 def _reinterpretation(source: Any, target: Any) -> Any:
-    """What gives the bits of one type as another, by no instruction at all."""
+    """An intrinsic that reads the bits of one type as another, without an instruction."""
 
     def typed(typing_context: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

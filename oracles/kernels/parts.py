@@ -16,7 +16,7 @@ FEW = 32
 """Up to this k a sorted list of the k largest is quicker than partitioning: most numbers are below its end, and take one comparison."""
 
 DENSE = 4
-"""Of the first so many times k numbers a good part enters the list: they pass through all of it, without a branch that none can foresee."""
+"""Many of the first ``DENSE * k`` numbers enter the list: they pass through all of it, without a branch that is hard to predict."""
 
 
 def dense_and_parts(function: Any, draws: int = 0) -> tuple[Any, Any]:
@@ -97,7 +97,7 @@ def kth_largest(row: Array, k: int, work: Array) -> float:
 
 @uncounted
 def _partitioned(row: Array, target: int, work: Array) -> float:
-    """What stands at place ``target`` in ascending order, by partitioning around the number that stands there (Hoare 1961)."""
+    """The number at place ``target`` in ascending order, by partitioning (Hoare 1961)."""
     for i in range(row.size):
         work[i] = row[i]
     first, last = 0, len(row) - 1

@@ -132,7 +132,7 @@ def fill(typing_context: Any, vector: Any, number: Any) -> Any:
 
 @_intrinsic
 def width(typing_context: Any, vector: Any) -> Any:
-    """How many numbers a vector has, a constant."""
+    """The number of entries of a vector, a constant."""
     return types.intp(vector), lambda context, builder, signature, arguments: ir.Constant(ir.IntType(64), vector.width)
 
 

@@ -138,7 +138,7 @@ def _total(weights: np.ndarray) -> float:
 
 @compiled
 def _sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numbers: np.ndarray, certified: np.ndarray) -> None:
-    """Of each line the place where the running sum of its weights exceeds the share of the whole that a uniform [b, s, lines] says.
+    """Sample a part of each line by inverting its distribution function at uniforms [b, s, lines].
 
     A one among zeros in structures, or a part in numbers [b, s, lines].
     """
@@ -198,7 +198,7 @@ def _top(row: np.ndarray) -> float:
 
 @uncounted
 def _first_place(row: np.ndarray, number: float) -> int:
-    """Where the number stands first; the last place where it does not. Without a branch: how soon it comes, none could foresee."""
+    """The first place of a number in a row, the last place if it is absent. Without a branch, because it would be hard to predict."""
     last = np.int32(row.size - 1)
     place = last
     for i in range(row.size):

@@ -18,7 +18,7 @@ from tests.waiting import PRETENDED, Unset, WaitsError, watched
 PACKAGE = tuple(str(Path(structgrad.oracles.__file__).parents[1] / room) for room in ("oracles", "estimators"))
 
 ORACLES_WAIT = ("kernels/__init__.py", "derivations/oracle.py", "projection.py", "solution.py", "atoms.py")
-"""What is copied to the CPU, because it is compiled alone; see `test_oracle_devices`."""
+"""Files that copy to the CPU, because the operation has compiled code only; see `test_oracle_devices`."""
 
 WAIT = ("sparsemax_marginalisation", "top_k_sparsemax")
 """They ask how many structures have weight, so that the loss sees no others."""

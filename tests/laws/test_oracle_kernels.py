@@ -152,7 +152,7 @@ def test_structures_equal_those_of_plain_torch(oracle: Any, event: tuple[int, ..
 
 @cases
 def test_a_product_is_linear_in_its_direction(oracle: Any, event: tuple[int, ...]) -> None:
-    """Of any size; and nothing moves along what is forbidden or not read."""
+    """Directions may have any size, and forbidden or ignored entries do not count."""
     scores = scores_of(oracle, event, 1.0)[11:].requires_grad_()
     direction = torch.randn(scores.shape, generator=seeded(3), dtype=torch.float64)
     read = scores > -math.inf

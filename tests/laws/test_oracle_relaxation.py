@@ -111,7 +111,7 @@ def test_a_hard_walk_has_the_derivative_of_its_soft_choices(case: OracleCase) ->
 
 @cases
 def test_gradients_and_rows_of_hard_and_soft_walks(case: OracleCase) -> None:
-    """Where entries are forbidden, and with a stream for each row."""
+    """Entries may be forbidden, and each row may have its own stream."""
     for hard in (False, True):
         scores = make_scores(case, "masked", rows=12).requires_grad_()
         sample, feasible = case.oracle.relaxed_sample(scores, 0.5, hard=hard, generator=seeded()), case.oracle.feasible(scores)

@@ -160,8 +160,8 @@ def law_in_many_digits(derivations: Derivations, scores: Any) -> tuple[Any, Any]
         for one, other, part in found if head in outside else ():
             along = outside[head] * weights[part]
             marginals[part] += along * inside[one] * inside[other]
-            for node, beside in ((one, other), (other, one)):
-                outside[node] = outside.get(node, 0) + along * inside[beside]
+            for node, sibling in ((one, other), (other, one)):
+                outside[node] = outside.get(node, 0) + along * inside[sibling]
     return mpmath.log(inside[derivations.root]), np.array(marginals[:-1], dtype=object)
 
 

@@ -56,7 +56,7 @@ def test_labelled_spans_have_the_scores_and_gradients_of_both(shape: tuple[int, 
 
 
 def test_sentences_have_the_probability_of_their_grammar() -> None:
-    """By the inside algorithm of Baker (1979), for items of several lengths."""
+    """The inside algorithm of Baker (1979) gives the same, for items of several lengths."""
     lengths = torch.tensor([5, 3, 1])
     lexical, rules, root = _normal(3, 5, 3), _normal(3, 3, 3), _normal(3)
     inside = {}

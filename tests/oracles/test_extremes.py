@@ -55,7 +55,7 @@ LOST: dict[str, tuple[Any, Tensor]] = {
         ProjectiveTree(),
         filled(4, 4, fill=-100.0, _01=0.0, _12=0.0, _13=0.0, _02=900.0, _21=-450.0, _23=-450.1),
     ),
-    # No tag may follow another one: 1, 1, 1 of score -1800 is left, beside tags of weight 1 that lead nowhere.
+    # No tag may follow another one: 1, 1, 1 of score -1800 is left, next to tags of weight 1 that lead nowhere.
     "a prefix that leads nowhere": (TiedChain(), tied([[0, -600], [0, 0], [-INF, 0]], [[0, -INF], [-INF, -600]])),
     "a suffix that leads nowhere": (TiedChain(), tied([[-INF, 0], [0, 0], [0, -600]], [[0, -INF], [-INF, -600]])),
     # One tag has large transitions, the other one large scores: products of both lie below the range of normal numbers.
@@ -88,7 +88,7 @@ LOST: dict[str, tuple[Any, Tensor]] = {
 @pytest.mark.parametrize("rows", [1, 9])
 @pytest.mark.parametrize("name", LOST)
 def test_no_product_on_the_way_gets_lost(name: str, rows: int) -> None:
-    """By the sum over all structures; alone, and where items lie side by side."""
+    """Sums over all structures agree, for single rows and for rows in vectors."""
     oracle, scores = LOST[name]
     every = oracle.enumerate(tuple(scores.shape[1:]), dtype=torch.float64)
     totals = oracle.score(every, scores[0])
