@@ -123,9 +123,11 @@ class Calls(Configured, abc.ABC):
             scores = torch.where(inside, scores, 0)
         elif scores.is_neg():  # a view of torch's that NumPy does not know
             scores = scores.resolve_neg()
-        # One cheap pass first: errors in ignored entries are allowed, and rare.
-        if kernels.reach(scores, LARGEST) == 3 and bool((~(scores < math.inf) & self.read_mask(self._event(scores))).any()):
-            raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
+        # One cheap pass first: NaN and +inf in ignored entries are allowed, and rare. They would hide the reach of the others.
+        if kernels.reach(scores, LARGEST) == 3:
+            if bool((~(scores < math.inf) & self.read_mask(self._event(scores))).any()):
+                raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
+            scores = self._cleaned(scores)
         if lengths is not None:
             scores = self._complete(scores, lengths)
         if raw:
