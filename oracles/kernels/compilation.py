@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
+from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -118,13 +120,18 @@ def _cached(kernel: Dispatcher) -> bool:
 
 @cache
 def _sources(name: str) -> str:
-    """A digest of a module, and of those that it imports functions from: they are inlined, and numba looks at its own file alone."""
+    """A digest of a module, and of those of its package that it imports functions and numbers from.
+
+    These are inlined, and numba looks at the function's own file alone.
+    """
     loaded, package = sys.modules[name], name.split(".", maxsplit=1)[0]
-    content = hashlib.sha256(Path(str(loaded.__file__)).read_bytes())
-    values = vars(loaded).values()
+    text = Path(str(loaded.__file__)).read_bytes()
+    content, values = hashlib.sha256(text), vars(loaded).values()
     others = {value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or "" for value in values}
+    others |= {resolve_name(found.decode(), loaded.__package__) for found in re.findall(rb"^from (\.[\w.]*\w) import", text, re.MULTILINE)}
     for other in sorted(others - {name}):
-        if other.split(".", maxsplit=1)[0] == package and isinstance(sys.modules.get(other), ModuleType):
+        known = sys.modules.get(other)
+        if other.split(".", maxsplit=1)[0] == package and isinstance(known, ModuleType) and not hasattr(known, "__path__"):
             content.update(_sources(other).encode())
     return content.hexdigest()
 
