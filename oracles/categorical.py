@@ -66,7 +66,7 @@ class SoftmaxOracle(FactorisedOracle):
 
     def _law(self, rows: Tensor) -> ExactLaw | None:
         tables = IN_TURN._tables_for(rows.reshape(len(rows), -1, rows.shape[-1]))
-        return EdgeLaw(tables, rows.flatten(1).unsqueeze(0), lambda parts: parts.reshape(rows.shape))
+        return EdgeLaw(tables, rows)
 
     def _law_of(self, parameters: Tensor, wanted: Literal["A", "μ", "both"], at: Tensor | None = None) -> Any:
         found = feasible_softmax(parameters) if wanted == "μ" and differentiated(parameters) else None

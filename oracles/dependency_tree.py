@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -86,13 +85,19 @@ class DependencyTree(Oracle, abc.ABC):
         return (event_shape[0] - 1,)
 
     def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
-        used = torch.arange(event_shape[0], device=lengths.device) <= lengths.unsqueeze(-1)
-        return used.unsqueeze(-1) & used.unsqueeze(-2)
+        return arcs_inside(event_shape[0], lengths)
 
-    def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Every word of the padding hangs on the word before it."""
-        inside = self._inside(self._event(scores), lengths)
-        position = torch.arange(scores.shape[-1], device=scores.device)
-        chain = (position == position.unsqueeze(-1) + 1) & (position > lengths.unsqueeze(-1)).unsqueeze(-2)
-        completion = torch.zeros_like(scores).masked_fill(~chain, -math.inf)
-        return torch.where(inside, scores, completion)
+    def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        return arcs_beyond(event_shape[0], lengths)
+
+
+def arcs_inside(size: int, lengths: Tensor) -> Tensor:
+    """Boolean ``[*batch, size, size]``: arcs between the root and the words of items of these lengths."""
+    used = torch.arange(size, device=lengths.device) <= lengths.unsqueeze(-1)
+    return used.unsqueeze(-1) & used.unsqueeze(-2)
+
+
+def arcs_beyond(size: int, lengths: Tensor) -> Tensor:
+    """Boolean ``[*batch, size, size]``: the arc to every word of the padding from the word before it."""
+    position = torch.arange(size, device=lengths.device)
+    return (position == position.unsqueeze(-1) + 1) & (position > lengths.unsqueeze(-1)).unsqueeze(-2)

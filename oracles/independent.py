@@ -58,10 +58,9 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
         if len(event_shape) != 2:
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, t)")
 
-    def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
+    def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """The first part of every category beyond the length."""
-        free = torch.where(torch.arange(scores.shape[-1], device=scores.device) == 0, 0.0, -math.inf).to(scores)
-        return torch.where(self._inside(self._event(scores), lengths), scores, free)
+        return torch.arange(event_shape[1], device=lengths.device) == 0
 
     def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
         return event_shape[:1]

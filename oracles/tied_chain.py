@@ -147,9 +147,7 @@ class TiedChain(DerivedOracle):
 
     def _parts_inside(self, event_shape: tuple[int, ...], inside: Tensor) -> Tensor:
         """An item of one place has no transition."""
-        lines, tags = event_shape
-        line = torch.arange(lines, device=inside.device).unsqueeze(-1)
-        return inside & ((line < lines - tags) | inside[..., 1:2, :]) & self.read_mask(event_shape, inside.device)
+        return inside & (self.binary_mask(event_shape, inside.device) | inside[..., 1:2, :]) & self.read_mask(event_shape, inside.device)
 
     def _inside_padded(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         lines, tags = event_shape

@@ -242,7 +242,6 @@ def fitting(name: str, cases: tuple[OracleCase, ...] = CASES) -> list[OracleCase
 
 
 pairs = pairs_of(NAMES)
-each_pair = pairs_of(EACH_NAME)
 
 
 def a_case_for(name: str) -> OracleCase:

@@ -154,11 +154,9 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         used = torch.arange(event_shape[0], device=lengths.device) < lengths.unsqueeze(-1)
         return used.unsqueeze(-1) & used.unsqueeze(-2)
 
-    def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
+    def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """A padding row is matched to the column of its own index."""
-        beyond = torch.arange(scores.shape[-1], device=scores.device) >= lengths.unsqueeze(-1)
-        completed = torch.where(self._inside(self._event(scores), lengths), scores, -math.inf)
-        return torch.where(torch.diag_embed(beyond), 0, completed)
+        return torch.diag_embed(torch.arange(event_shape[0], device=lengths.device) >= lengths.unsqueeze(-1))
 
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
         return birkhoff.project(rows, argmax, inside)

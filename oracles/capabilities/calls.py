@@ -93,7 +93,13 @@ class Calls(Configured, abc.ABC):
 
     def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Scores ``[*batch, *event]`` with the one free completion in their padding; the event may grow, results are cut back."""
-        return torch.where(self._inside(self._event(scores), lengths), scores, -math.inf)
+        event = self._event(scores)
+        free = torch.where(self._completion(event, lengths), 0.0, -math.inf).to(scores)
+        return torch.where(self._inside(event, lengths), scores, free)
+
+    def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        """Boolean ``[*batch, *event]``, broadcastable: the parts beyond an item that complete its structures, in one way."""
+        return torch.zeros((), dtype=torch.bool, device=lengths.device)
 
     def check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
         """Raise ValueError where the log-partition of scores of such a shape is out of reach."""

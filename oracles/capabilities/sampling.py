@@ -203,13 +203,12 @@ class DistinctSamplingOracle(SamplingOracle):
         shared = share_rows(parameters, self.event_ndim)
         distinct = shared.shape[: shared.ndim - self.event_ndim]
         items = torch.arange(math.prod(distinct), device=scores.device).reshape(distinct).expand(batch).flatten()
-        rows = shared.reshape(-1, *event).double()
-        drawn = self._sample_distinct(self._cleaned(rows), items, k, uniforms.reshape(len(items), uniforms.shape[-1]))
+        rows = self._cleaned(shared.reshape(-1, *event).double())
+        drawn = self._sample_distinct(rows, items, k, uniforms.reshape(len(items), uniforms.shape[-1]))
         structures = self._cut(drawn.structures.reshape(k, *batch, *event), inside, scores.dtype)
         log_probs, log_rest = drawn.log_probs.reshape(*batch, k), drawn.log_rest.reshape(batch)
         if are_large(rows):  # Walks add up log-weights, which lose digits.
-            cleaned = self._cleaned(rows)
-            large = ((cleaned.abs() > LARGEST) & (cleaned > -math.inf)).flatten(1).any(1)[items].reshape(batch)
+            large = ((rows.abs() > LARGEST) & (rows > -math.inf)).flatten(1).any(1)[items].reshape(batch)
             raw = self._parameters("sample_distinct", scores, lengths, raw=True)[0]  # a policy in float32 is rounded already
             exact = self.log_prob(drawn.structures.reshape(k, *batch, *event), raw.double()).movedim(0, -1)
             log_probs = torch.where(large.unsqueeze(-1) & (log_probs > -math.inf), exact, log_probs)

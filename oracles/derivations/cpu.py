@@ -42,7 +42,7 @@ class DerivationWorkspace(NamedTuple):
     rates: Array  # tangents of log-weights of nodes
     outside_rates: Array
     taken_rates: Array
-    buffers: Array  # [4, tallest segment]
+    buffers: Array  # [5, tallest segment]
     limits: Array
     mask: Array  # 1 for so many numbers, 0 behind, for every number up to `WIDTH`
 

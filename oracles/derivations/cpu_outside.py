@@ -109,7 +109,7 @@ def move_inside(packed, lanes, space, wide):
 
 @uncounted
 def outside_rates(packed, lanes, space, wide):
-    """Tangents of the marginals; see `_outside`."""
+    """Tangents of the marginals; see `outside_pass`."""
     columns, outside, moving, taken, along = packed.columns, space.outside, space.outside_rates, space.taken_rates, space.along
     above, above_rates, means = space.buffers[2], space.buffers[3], space.buffers[4]
     _begin_at_root(outside, lanes)

@@ -8,7 +8,6 @@ its log-probability given its node, up to the rounding of the log-weights; and o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -28,33 +27,33 @@ class EdgeLaw:
 
     Args:
         tables: of the derivations.
-        terms: scores ``[t, b, parts]`` whose sums over t are those of the parts.
-        restored: from numbers ``[b, parts]`` to ``[b, *event]``.
+        rows: scores ``[b, *event]``.
 
     Attributes:
         offsets: ``[b, ROUNDS + 1]``, whose exact sum is the log-partition; -inf in an infeasible row.
     """
 
-    def __init__(self, tables: Tables, terms: Tensor, restored: Callable[[Tensor], Tensor]) -> None:
-        self.tables, self.restored, self.rows = tables, restored, terms[0].detach()
-        padded = torch.nn.functional.pad(terms, (0, 1))
-        given = [padded[..., level.parts].expand(*terms.shape[:2], *level.first.shape) for level in tables.levels]
+    def __init__(self, tables: Tables, rows: Tensor) -> None:
+        flat = rows.flatten(1)
+        self.tables, self.shape, self.rows = tables, rows.shape, flat.detach()
+        padded = torch.nn.functional.pad(flat, (0, 1))
+        given = [padded[:, level.parts].expand(-1, *level.first.shape) for level in tables.levels]
         offsets, edges = [], [edge.detach() for edge in given]
         for _ in range(ROUNDS):
             edges, total = self._without_log_weights(edges)
             offsets.append(total)
-        moving = [exchanged_for(edge[0], theta.sum(0)) for edge, theta in zip(edges, given, strict=True)]
+        moving = [exchanged_for(edge, theta) for edge, theta in zip(edges, given, strict=True)]
         self.logs, total = self._given_nodes(moving)
         self.offsets = torch.stack([*offsets, total.detach()], -1)
 
     def _without_log_weights(self, edges: list[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """Edges ``[t, b, h, e]`` of every level with the log-weights of nodes exchanged, ``[1, b, h, e]``; and that of the root."""
+        """Edges ``[b, h, e]`` of every level with the log-weights of nodes exchanged; and that of the root."""
         values, left = algorithms.leaves(self.tables, self.rows), []
         for level, edge in zip(self.tables.levels, edges, strict=True):
             nodes = algorithms.led_to(level, values)
-            values[:, level.heads] = total = log_sum_exp(sum(nodes, edge.sum(0)), 2)
-            taken = torch.where(total > -math.inf, -total, 0).unsqueeze(2).expand_as(edge[0])
-            left.append(exact_sum(torch.stack([*edge, *nodes, taken], -1)).unsqueeze(0))
+            values[:, level.heads] = total = log_sum_exp(sum(nodes, edge), 2)
+            taken = torch.where(total > -math.inf, -total, 0).unsqueeze(2).expand_as(edge)
+            left.append(exact_sum(torch.stack([edge, *nodes, taken], -1)))
         return left, values[:, self.tables.root]
 
     def _given_nodes(self, edges: list[Tensor]) -> tuple[list[Tensor], Tensor]:
@@ -73,7 +72,7 @@ class EdgeLaw:
         for level, logs in zip(reversed(self.tables.levels), reversed(self.logs), strict=True):
             found.append(sums.above(level).unsqueeze(2) * logs.exp())
             sums.put(level, found[-1])
-        return found[::-1], self.restored(sums.by_part())
+        return found[::-1], sums.by_part().reshape(self.shape)
 
     @property
     def marginals(self) -> Tensor:

@@ -14,7 +14,7 @@ from .. import kernels
 from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, ProjectionOracle, RelaxedOracle
 from ..capabilities.marginals import ExactLaw
 from ..capabilities.relaxation import Maximum
-from ..numerics import in_double
+from ..numerics import in_double, made_once
 from ..transforms import operation, uncompiled
 from . import algorithms, executor
 from .examples import Examples
@@ -128,21 +128,12 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
         return _longest(self, tuple(event_shape))
 
     def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
-        """Boolean ``[*batch, *event]``, broadcastable: what goes on beyond an item, in the one way that there is."""
         raise ValueError(f"got lengths for the oracle {self.name}, which has none; implement `_completion`, or cut the scores")
 
-    def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        event = self._event(scores)
-        completion = torch.zeros_like(scores).masked_fill(~self._completion(event, lengths), -math.inf)
-        return torch.where(self._inside(event, lengths), scores, completion)
-
     def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
-        return super()._select(operation, rows) or self._executed(operation, rows)
-
-    def _executed(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
-        """An operation on rows of this shape by the executor, where it has that."""
-        if operation.removesuffix("_parts") not in executor.OPERATIONS:
-            return None
+        own = super()._select(operation, rows)
+        if own is not None or operation.removesuffix("_parts") not in executor.OPERATIONS:
+            return own
         return executor.kernel(_packed(self, tuple(rows.shape[1:])), operation, len(rows))
 
     @final
@@ -190,7 +181,7 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
         return algorithms.value(self._tables_for(rows), rows.flatten(1), maximum)
 
     def _law(self, rows: Tensor) -> ExactLaw | None:
-        return EdgeLaw(self._tables_for(rows), rows.flatten(1).unsqueeze(0), lambda parts: parts.reshape(rows.shape))
+        return EdgeLaw(self._tables_for(rows), rows)
 
     # Sums are float64 whatever the dtype of the rows: sums of many log-weights would leave four digits in float32.
 
@@ -229,8 +220,7 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
         return DrawnSet(structures.reshape(k, len(items), *event), *others)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        kernel = self._executed("kbest", rows)
-        assert kernel is not None, "the executor has it"
+        kernel = executor.kernel(_packed(self, tuple(rows.shape[1:])), "kbest", len(rows))
         # Few numbers are 1: what is written, and cast to the dtype of the scores, is mostly zeros, of which float32 has the fewest bytes.
         structures = torch.zeros((len(rows), k, *rows.shape[1:]), dtype=torch.float32)
         kernel(rows.cpu().contiguous(), structures)
@@ -263,11 +253,9 @@ def _packed(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> Packed:
     return packed
 
 
-@lru_cache(maxsize=64)
+@made_once
 def _tables(oracle: DerivedOracle, event_shape: tuple[int, ...], device: torch.device) -> Tables:
-    # Made in inference mode, they could take part in no gradient later.
-    with torch.inference_mode(False):
-        return tables_of(_packed(oracle, event_shape), device, oracle.binary_mask(event_shape).flatten())
+    return tables_of(_packed(oracle, event_shape), device, oracle.binary_mask(event_shape).flatten())
 
 
 @lru_cache(maxsize=64)

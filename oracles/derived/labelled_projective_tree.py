@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..capabilities.indices import NONE, chosen, placed
+from ..dependency_tree import arcs_beyond, arcs_inside
 from ..derivations import Derivations, DerivedOracle, Examples
 from ..projective_tree import eisner
 from ..tensor_kinds import inside_lengths, labels_below
@@ -111,11 +112,8 @@ class LabelledProjectiveTree(DerivedOracle):
         return (event_shape[0] - 1,)
 
     def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
-        used = torch.arange(event_shape[0], device=lengths.device) <= lengths.unsqueeze(-1)
-        return (used.unsqueeze(-1) & used.unsqueeze(-2)).unsqueeze(-1)
+        return arcs_inside(event_shape[0], lengths).unsqueeze(-1)
 
     def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """Every word of the padding hangs on the word before it, with label 0."""
-        position, label = (torch.arange(size, device=lengths.device) for size in event_shape[1:])
-        chain = (position == position.unsqueeze(-1) + 1) & (position > lengths.unsqueeze(-1)).unsqueeze(-2)
-        return chain.unsqueeze(-1) & (label == 0)
+        return arcs_beyond(event_shape[0], lengths).unsqueeze(-1) & (torch.arange(event_shape[2], device=lengths.device) == 0)

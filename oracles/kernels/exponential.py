@@ -25,7 +25,6 @@ from .vectors import (
     multiply,
     multiply_add,
     power_of_two,
-    spread,
     store,
     subtract,
     where_greater,
@@ -76,17 +75,17 @@ def exponential(x):
 
 
 @compiled
-def exponentials(values, shift, out):
-    """``out = exp(values − shift)`` for 1-d contiguous float64 arrays, which may be the same; see `exponential`."""
-    size, by = values.size, spread(shift)
+def exponentials(values, out):
+    """``out = exp(values)`` for 1-d contiguous float64 arrays, which may be the same; see `exponential`."""
+    size = values.size
     if size < WIDTH:
         for i in range(size):
-            out[i] = math.exp(values[i] - shift) if values[i] - shift > -RANGE else 0.0
+            out[i] = math.exp(values[i]) if values[i] > -RANGE else 0.0
         return
     # The last vector overlaps with the one before, and is read first: in place that has become exponentials by then.
-    last = exponential(subtract(load(values, size - WIDTH), by))
+    last = exponential(load(values, size - WIDTH))
     for i in range(0, size - WIDTH, WIDTH):
-        store(out, i, exponential(subtract(load(values, i), by)))
+        store(out, i, exponential(load(values, i)))
     store(out, size - WIDTH, last)
 
 

@@ -97,7 +97,7 @@ def _weigh(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -
         many = lines[first : first + together]
         weights = room[: many.size]
         _lower(many, weights, tops)
-        exponentials(weights, 0.0, weights)
+        exponentials(weights, weights)
         for k in range(len(many)):
             total = _total(weights[k * size : (k + 1) * size])
             for i in range(size if len(chances) > 0 else 0):
@@ -150,7 +150,7 @@ def _sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numb
         _lower(_lines(rows[item]), sums, tops)
         if not tops.min() > -math.inf:  # no structure, or NaN
             continue
-        exponentials(sums, 0.0, sums)
+        exponentials(sums, sums)
         for line in range(lines):
             for i in range(line * size + 1, (line + 1) * size):
                 sums[i] += sums[i - 1]

@@ -80,7 +80,7 @@ def _sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numb
             continue
         for part in range(size):
             takes[part] = -abs(row[part] - origin)
-        exponentials(takes, 0.0, takes)
+        exponentials(takes, takes)
         for part in range(size):
             above = row[part] > origin
             skips[part] = takes[part] if above else 1.0

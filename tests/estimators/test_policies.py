@@ -31,7 +31,6 @@ def derivation_case(normalization: Any, leaves: int) -> OracleCase:
     return OracleCase(ShiftReduce(normalization), (leaves + 1, leaves + 1, 2), derivations, potentials)
 
 
-normalizations = pytest.mark.parametrize("normalization", NORMALIZATIONS)
 four = pytest.mark.parametrize("case", [derivation_case(n, 4) for n in NORMALIZATIONS], ids=str)
 
 

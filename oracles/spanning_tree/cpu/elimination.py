@@ -80,7 +80,7 @@ def weigh(rows, first, single_root, space, weights):
         store(space.exponents, h * rows.shape[1] * LANES, spread_four(-np.inf))
         store(space.exponents, h * (rows.shape[1] + 1) * LANES, spread_four(-np.inf))
     _shift(rows.shape[1], single_root, space)
-    exponentials(space.exponents, 0.0, weights[: len(space.exponents)])
+    exponentials(space.exponents, weights[: len(space.exponents)])
 
 
 @uncounted
