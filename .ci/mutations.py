@@ -49,8 +49,8 @@ exclude-operators = [
 """Without the operators whose faults every test finds, such as << in place of +."""
 
 
-def kept(session: Path, count: int, seed: int) -> None:
-    """Leave a number of the faults in a session, evenly over operators."""
+def kept(session: Path, count: int, seed: int) -> int:
+    """Leave a number of the faults in a session, evenly over operators, and return how many there are."""
     with sqlite3.connect(session) as base:
         query = "SELECT job_id, operator_name FROM mutation_specs WHERE job_id NOT IN (SELECT job_id FROM work_results) ORDER BY job_id"
         queues = defaultdict[str, list[str]](list)
@@ -61,6 +61,7 @@ def kept(session: Path, count: int, seed: int) -> None:
             chance.shuffle(queue)
         chosen = sorted((place, chance.random(), job) for queue in queues.values() for place, job in enumerate(queue))[:count]
         only(base, [job for _, _, job in chosen])
+    return len(chosen)
 
 
 def only(base: sqlite3.Connection, jobs: list[str]) -> None:
@@ -79,14 +80,14 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), folder], check=True)
-        missed = tried(Path(folder), given.path, given.count, given.seed)
-    found, possible = given.count - missed[0], given.count - missed[-1]
+        drawn, *missed = tried(Path(folder), given.path, given.count, given.seed)
+    found, possible = drawn - missed[0], drawn - missed[-1]
     print(f"the default tests find {found} of the {possible} faults that the sweep finds; {missed[-1]} are found by neither")  # noqa: T201
     return int(found < ENOUGH * possible)
 
 
 def tried(tree: Path, path: str, count: int, seed: int) -> list[int]:
-    """The number of faults that the default tests miss, and that of those that the sweep misses too."""
+    """The number of faults, that of those that the default tests miss, and that of those that the sweep misses too."""
     links, session = tree / "build/links/structgrad", tree / "build/session.sqlite"
     links.mkdir(parents=True)
     for file in (*(tree / "reports/package").iterdir(), *(tree / layer for layer in TESTS)):
@@ -107,7 +108,7 @@ def tried(tree: Path, path: str, count: int, seed: int) -> list[int]:
         if not options:
             run("cosmic-ray", "init", config, session)
             run("cr-filter-operators", session, config)
-            kept(session, count, seed)
+            count = kept(session, count, seed)
         run("cosmic-ray", "exec", config, session)
         print(run("cr-report", "--show-diff", "--surviving-only", session))  # noqa: T201
         with sqlite3.connect(session) as base:
@@ -116,7 +117,7 @@ def tried(tree: Path, path: str, count: int, seed: int) -> list[int]:
             only(base, survivors)
         if not survivors:
             break
-    return missed
+    return [count, *missed]
 
 
 if __name__ == "__main__":

@@ -268,7 +268,7 @@ def make_estimator(name: Any, /, **declared: Any) -> Estimator[Any]:
             raise ValueError(f"got the name {shown!r} for {code}, which an estimator of the package has; expected another one")
         NAMED[shown] = code
         declared = {"name": shown} | declared
-    code = NAMED.get(code, code)
+    code = code if code in CONTENDERS else NAMED.get(code, code)  # a plugin of that name may have come since
     place, given = registry.parse(code)
     if ":" not in place:
         return own_estimator(registry.build(name, CONTENDERS, "estimator", {Noise: make_noise}), **declared)

@@ -318,8 +318,7 @@ def is_own(estimator: str) -> bool:
     """Whether an estimator comes from a file or module of the user's, such as ./mine.py:Mine[k=2], or has a name of their choice."""
     from ...estimators import CONTENDERS
 
-    head = estimator.partition("[")[0]
-    return ":" in head or head not in CONTENDERS
+    return estimator.partition("[")[0] not in CONTENDERS
 
 
 def against_rival(frame: pd.DataFrame) -> tuple[str, list[tuple[AnsweredStage, str, Interval]]]:

@@ -94,7 +94,7 @@ def audit(options: AuditOptions) -> None:
             raise ValueError("got neither ESTIMATOR nor --oracle NAME; expected one to test, such as: structgrad audit rloo")
         if options.estimator is None and any(given is not None for given in claims.values()):
             raise ValueError(
-                "got --objective, --unbiased, --scale, --mean-of, --loss or --name without an ESTIMATOR; expected them with one alone"
+                "got --objective, --unbiased, --scale, --mean-of, --loss or --name without an ESTIMATOR; add one, such as rloo"
             )
         from ...suites.audit import audit as audit_estimator
         from ...suites.audit.oracles import audit_oracle

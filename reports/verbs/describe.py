@@ -47,6 +47,8 @@ def describe(
 ) -> None:
     """Describe one estimator, structure, task or metric: its declarations, options, documentation, and an example."""
     with sentences():
+        if shown is not None and ":" not in name:
+            raise ValueError(f"got --name for {name}; expected an estimator of your own, such as ./mine.py:Mine")
         found = [one | ({"name": shown, "example": f"{one['example']} --name {shown}"} if shown else {}) for one in facts(name)]
     if as_json:
         typer.echo(json.dumps(found[0] if len(found) == 1 else found, indent=2, ensure_ascii=False))

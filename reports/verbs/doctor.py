@@ -45,7 +45,7 @@ def doctor(
 
     With --device, test every operation of every oracle on that device against an enumeration of all structures, as `structgrad audit
     --oracle` does on the CPU. With --served, print whether the CPU computes an operation by the executor of derivations, by a kernel of
-    the structure, or by torch. On other devices, torch computes all operations.
+    the structure, or by torch. On other devices, torch computes all but searches and lists.
 
     Exit codes: 0 runs work; 1 an operation on the device is wrong; 2 no such device; 3 a problem that would make runs fail.
     """

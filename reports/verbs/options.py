@@ -199,8 +199,8 @@ class LearnOptions(Options):
     task: tuple[str, ...] = option((), None, "TASK", shown="clusters", kind="tasks")
     """Tasks, optionally with sizes: clusters, 'clusters[clusters=5]'. Or your own: module:MyTask, ./mine.py:MyTask."""
     estimator: tuple[str, ...] = option((), PLAN, "NAME", "-e", "--estimator", shown="one per family", kind="estimators")
-    """Name, name with options or glob; or your own class: ./my.py:MyEstimator. Without options, the most important one is tuned on the
-    validation split. Repeatable."""
+    """Name, name with options or glob; or your own class, function or layer: ./my.py:mine. Without options, the most important one is tuned
+    on the validation split. Repeatable."""
     loss: tuple[str, ...] = option((), PLAN, "FILE:NAME", shown="the loss of each task")
     """Your own loss: a function of predictions and labels with one value per item, module:loss or ./my.py:loss. Repeatable."""
     seeds: int | None = option(None, PLAN, "N", shown="5", min=1, max=1000)

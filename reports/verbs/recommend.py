@@ -28,7 +28,7 @@ class RecommendOptions:
     oracle: str = option(dataclasses.MISSING, "Options", "NAME", shown=False, kind="oracles")
     """Structure, with or without sizes: spanning_tree, 'subset[n=20,k=5]'."""
     loss: str | None = option(None, "Options", "NAME", shown="all measured losses", kind="losses")
-    """Your own loss, ./my.py:loss, which is examined for --loss-gradients; or a measured one. Only its rows count if there are any."""
+    """Your own loss, ./my.py:loss, examined for --loss-gradients; or a measured one, whose rows are used if there are any."""
     loss_gradients: str | None = option(None, "Options", "YES|NO", shown="yes, or that of --loss")
     """yes if your loss is differentiable at relaxed inputs; no if it is a black box."""
     unbiased: bool = option(False, "Options", None)

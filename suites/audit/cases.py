@@ -33,6 +33,7 @@ from ..measures.suite import Effort
 from ..problems.own_losses import own_loss
 from ..problems.sized import is_sized, refuse_unsized, sized_structure
 from ..statistics.seeds import generator
+from ..tasks.own_losses import imported_loss
 from ..truth import Target, exact_truth
 from ..truth.loss_checks import examine_loss
 from ..truth.replay import hooked
@@ -125,6 +126,7 @@ def _structure(name: str) -> Structure:
 def with_loss(structure: Structure, name: str, estimator: Estimator[Any]) -> Structure:
     """The structure with a loss of one's own, examined; its instance has flat scores and the loss of the audit."""
     scores = random_scores(structure, FLAT, 1)[0]
+    imported_loss(name, "expected a function of structures")  # what is wrong with it on every structure
     try:
         loss = own_loss(name, Instance(structure.name, scores, cast("ProblemLoss", AuditLoss(structure))), structure.oracle)
         examine_loss(loss, structure.oracle, scores)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 
 from torch import Tensor
 
-from ...oracles import Oracle, registry
+from ...oracles import Oracle
 from ..base import Instance
-from ..tasks.own_losses import ends, smoothness
+from ..tasks.own_losses import ends, imported_loss, smoothness
 
 
 class OwnLoss:
@@ -41,14 +42,10 @@ def own_loss(name: str, instance: Instance, oracle: Oracle) -> OwnLoss:
     Raises:
         ValueError: what the name means cannot be imported, or is no function, or the factory raises.
     """
-    found = registry.imported(name, "loss")
-    if not callable(found):
-        raise ValueError(f"got the loss {name!r}, a {type(found).__name__}; expected a function [..., *event] -> [...] of structures")
-    try:
+    found = imported_loss(name, "expected a function [..., *event] -> [...] of structures")
+    function, factory = found, False
+    with suppress(TypeError, ValueError):  # some built-in functions have no signature
         factory = [*inspect.signature(found).parameters] == ["instance"]
-    except (TypeError, ValueError):  # some built-in functions tell nothing
-        factory = False
-    function = found
     if factory:
         try:
             function = found(instance)

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from ...estimators import StructuredLayer, make_estimator
 from ...estimators.layer import PROBES
+from ...oracles import Oracle
 from ..base import Instance, Problem, Row, estimator_name
 from ..measures.suite import EFFORTS, Effort
-from ..tasks.own_losses import ends, smoothness
+from ..problems.own_losses import OwnLoss
 from .cells import measured
 from .planning.plan import Plan
 from .planning.presets import FIRST_ESTIMATORS
@@ -117,19 +118,17 @@ def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-class _ItemLoss:
-    """The loss of one item of a batch, as a `ProblemLoss`: all items get its structure, and the others' losses are left out."""
+class _ItemLoss(OwnLoss):
+    """The loss of one item of a batch: all items get its structure, and the others' losses are left out."""
 
-    name, offset = "training", 0.0
-    vertex_degree: int | None = None
+    varies = False  # at a step of training it may be constant
 
-    def __init__(self, record: _Record, item: int, oracle: Any, scores: Tensor) -> None:
+    def __init__(self, record: _Record, item: int, oracle: Oracle, scores: Tensor) -> None:
         self.record, self.place, self.event = record, record.places[item], tuple(record.scores.shape[1:])
         self.pads = [pad for whole, own in zip(self.event, scores.shape, strict=True) for pad in (whole - own, 0)][::-1]
-        self.differentiable, self.inside_hull = smoothness(self, *ends(oracle, scores[None]))
-        self.extension = "formula" if self.inside_hull else "none"
+        super().__init__("training", self._of_item, oracle, scores)
 
-    def __call__(self, structure: Tensor) -> Tensor:
+    def _of_item(self, structure: Tensor) -> Tensor:
         assert self.record.loss is not None
         leading, batch = structure.shape[: structure.ndim - len(self.event)], self.record.batch
         whole = nn.functional.pad(structure, self.pads).reshape(*leading, *[1] * len(batch), *self.event)
@@ -169,7 +168,7 @@ class Probe:
             if value < 1:
                 raise ValueError(f"`Probe` got {name}={value}; expected at least 1")
         self.layer, self.every, self.keep, self.items = layer, every, keep, items
-        self.calls, self.records, self._latest = 0, list[_Record](), False
+        self.calls, self.records = 0, list[_Record]()
         PROBES.setdefault(id(layer), []).append(self._see)
 
     def close(self) -> None:
@@ -178,8 +177,7 @@ class Probe:
 
     def _see(self, scores: Tensor, lengths: Tensor | None, loss: Callable[[Tensor], Tensor] | None) -> None:
         step, self.calls = self.calls, self.calls + 1
-        self._latest = step % self.every == 0
-        if not self._latest:
+        if step % self.every:
             return
         split = scores.ndim - self.layer.oracle.event_ndim
         batch, event = tuple(scores.shape[:split]), tuple(scores.shape[split:])
@@ -187,7 +185,6 @@ class Probe:
         given = torch.tensor(limits) if lengths is None else lengths.cpu() if len(limits) > 1 else lengths.cpu().unsqueeze(-1)
         sizes = [tuple(row) for row in given.expand(*batch, len(limits)).reshape(-1, len(limits)).tolist()]
         places = [place for place, size in enumerate(sizes) if min(size) > 0][: self.items]  # an empty item has one structure
-        self._latest = bool(places)
         if not places:
             return
         rows = scores.detach().reshape(-1, *event)[places].double().cpu()
@@ -199,7 +196,7 @@ class Probe:
 
     def loss(self, loss: Callable[[Tensor], Tensor]) -> None:
         """Give the loss of the structures of the latest `forward`: ``[..., *batch, *event] -> [..., *batch]``."""
-        if self._latest and self.records and self.records[-1].step == self.calls - 1:
+        if self.records and self.records[-1].step == self.calls - 1:
             self.records[-1].keep(loss)
 
     def measure(self, estimators: Sequence[str] = (), *, effort: Effort | None = None, seed: int = 0) -> Results:
@@ -211,9 +208,7 @@ class Probe:
             seed: of all random numbers.
         """
         if not any(record.loss for record in self.records):
-            raise ValueError(
-                "`Probe` has no record with a loss; train with `surrogate` or `train_step`, or call `probe.loss` after `forward`"
-            )
+            raise ValueError("`Probe` has no record with a loss; train with `surrogate` or `train_step`, or call `probe.loss` each time")
         names, own = list(estimators or FIRST_ESTIMATORS), estimator_name(self.layer.estimator)
         with contextlib.suppress(ValueError):  # it may hold a module, which no name has
             names += [own] if not estimators and own not in names and make_estimator(own) else []
@@ -239,10 +234,8 @@ class Probe:
         scores = torch.zeros(len(found), *event, dtype=torch.float64)
         for row, one in zip(scores, found, strict=True):
             row[tuple(map(slice, one.shape))] = one
-        arrays = {
-            "scores": scores.numpy(),
-            "step": np.repeat([record.step for record in self.records], [len(r.scores) for r in self.records]),
-        }
+        step = np.repeat([record.step for record in self.records], [len(record.scores) for record in self.records])
+        arrays = {"scores": scores.numpy(), "step": step}
         if set(sizes) != {tuple(self.layer.oracle.length_limits(event))}:
             arrays["lengths"] = np.array(sizes).squeeze(-1) if len(sizes[0]) == 1 else np.array(sizes)
         np.savez(path, **arrays)  # type: ignore[arg-type]

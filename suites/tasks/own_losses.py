@@ -21,6 +21,16 @@ NUM_TRIED = 64  # random predictions that a loss is tried on
 WANTED = "expected a function of predictions and labels, with one value per item"
 
 
+def imported_loss(name: str, wanted: str) -> Any:
+    """The function that ``./mine.py:loss`` or ``module:loss`` means; ValueError for anything else, which says what is wanted."""
+    if ":" not in name:
+        raise ValueError(f"got the loss {name!r}; expected your own, such as ./mine.py:loss")
+    function = registry.imported(name, "loss")
+    if not callable(function):
+        raise ValueError(f"got the loss {name!r}, a {type(function).__name__}; {wanted}")
+    return function
+
+
 def with_own_loss(task: Task, name: str) -> Task:
     """The task with a loss ``f(predictions, labels)``: ``[n, ...], [n, ...] -> [n]``, or one value per position of items with lengths.
 
@@ -29,9 +39,7 @@ def with_own_loss(task: Task, name: str) -> Task:
     Raises:
         ValueError: what the name means cannot be imported, or takes other arguments.
     """
-    function = registry.imported(name, "loss")
-    if not callable(function):
-        raise ValueError(f"got the loss {name!r}, a {type(function).__name__}, for the task {task.name}; {WANTED}")
+    function = imported_loss(name, WANTED)
     try:
         inspect.signature(function).bind(None, None)
     except TypeError as error:

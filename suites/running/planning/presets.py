@@ -143,7 +143,7 @@ def plan_of(preset: str, **options: Any) -> Plan:
 
 def with_name(estimators: tuple[str, ...], name: str | None) -> tuple[str, ...]:
     """The names of a plan, of which the only estimator of one's own gets a name for tables, as in ``mine=./mine.py:Mine``."""
-    if name and set(name) & set("=[/:"):
+    if name is not None and (not name or set(name) & set("=[/:")):
         raise ValueError(f"--name got {name!r}; expected a name without =, [, / and :, such as mine")
     own = [one for one in estimators if ":" in one.partition("[")[0]]
     if name and (len(own) != 1 or shown_name(own[0])[0] != own[0]):

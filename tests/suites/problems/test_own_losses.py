@@ -229,7 +229,7 @@ def test_a_task_learns_by_it() -> None:
     ("loss", "message"),
     [
         ("smooth", "for the task clusters (too many positional arguments); expected a function of predictions and labels"),
-        ("word", "a int, for the task clusters"),
+        ("word", "a int; expected a function of predictions and labels"),
         ("zero", "gave 0 for all predictions"),
         ("wrong", "gives values only, from which its decoder cannot learn"),
         ("mean", "./mine.py:mean gave () for 8 items; expected a function of predictions and labels, with one value per item"),
