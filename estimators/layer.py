@@ -19,6 +19,7 @@ from torch._C import _current_graph_task_id
 from torch.utils.data import get_worker_info
 
 from ..oracles.capabilities import MarginalOracle, Oracle, WarmStart
+from ..oracles.capabilities.base import Mask
 from ..oracles.capabilities.ragged import Inside, of_lengths
 from ..oracles.tensor_kinds import check_dense, naming, own, unusual_kind
 from .base import NOTHING, Estimator, PathwiseEstimator, check_call
@@ -143,14 +144,16 @@ class StructuredLayer(nn.Module):
         return f"oracle={self.oracle!r}, estimator={type(self.estimator).__name__}({', '.join(options)})"
 
     @naming("StructuredLayer")
-    def forward(self, scores: Tensor, *, lengths: Tensor | None = None, warm: WarmStart | None = None) -> Tensor:
+    def forward(self, scores: Tensor, *, lengths: Tensor | None = None, mask: Mask | None = None, warm: WarmStart | None = None) -> Tensor:
         """A structure ``[*batch, *event]``: differentiable in training, for estimators that are pathwise; see ``evaluation`` else.
 
         Args:
             scores: ``[*batch, *event]``.
             lengths: of the items, where they differ; what lies beyond is 0 in the structure, and has no gradient.
+            mask: True for what is allowed, of items ``[*batch, n]`` or of parts: see `Oracle.masked`.
             warm: what is kept of the projections of this batch, for estimators that project: see `WarmStart`.
         """
+        scores, lengths = self.oracle.masked(scores, mask, lengths=lengths)
         if not self.training and not self._own_relaxation:
             evaluate = self.oracle.argmax if self.evaluation == "argmax" else self.oracle.marginals  # type: ignore[attr-defined]
             structure: Tensor = evaluate(scores, lengths=lengths)
@@ -166,12 +169,13 @@ class StructuredLayer(nn.Module):
         return structure if lengths is None else self.oracle.unpadded(structure, self._event(scores), lengths)
 
     @naming("StructuredLayer")
-    def surrogate(
+    def surrogate(  # noqa: PLR0913
         self,
         loss: Loss,
         scores: Tensor,
         *,
         lengths: Tensor | None = None,
+        mask: Mask | None = None,
         warm: WarmStart | None = None,
         features: Tensor | None = None,
     ) -> Tensor:
@@ -181,9 +185,11 @@ class StructuredLayer(nn.Module):
             loss: maps structures ``[..., *batch, *event]`` to ``[..., *batch]``; what lies beyond the lengths is 0 in them.
             scores: ``[*batch, *event]``.
             lengths: of the items, where they differ.
+            mask: True for what is allowed: see `Oracle.masked`.
             warm: what is kept of the projections of this batch: see `WarmStart`.
             features: ``[*batch, ...]``, what the module of a learned baseline gets instead of the scores, detached.
         """
+        scores, lengths = self.oracle.masked(scores, mask, lengths=lengths)
         theta, seen = self._begin(scores, lengths)
         inside = loss if lengths is None else Inside(loss, self.oracle, lengths, self._event(scores))
         estimator, oracle, generator = self._with_features(features), self._oracle(lengths, warm), self._generator(scores)
@@ -191,31 +197,32 @@ class StructuredLayer(nn.Module):
         self._keep(seen, scores, lengths, loss, value)
         return value
 
-    def rounds(
+    def rounds(  # noqa: PLR0913
         self,
         loss: Loss,
         scores: Callable[[], Tensor],
         *,
         lengths: Tensor | None = None,
+        mask: Mask | None = None,
         warm: WarmStart | None = None,
         features: Tensor | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Scores and surrogate of every step of the optimiser that one set of samples serves: one, but for estimators with inner steps."""
-        first = own(scores)
-        theta, seen = self._begin(first, lengths)
+        first, sizes = self.oracle.masked(own(scores), mask, lengths=lengths)
+        theta, seen = self._begin(first, sizes)
         given, waiting = [first], [theta]
 
         def padded() -> Tensor:
             if waiting:
                 return waiting.pop()
-            given.append(own(scores))
-            return given[-1] if lengths is None else self.oracle.pad(given[-1], lengths)
+            given.append(self.oracle.masked(own(scores), mask, lengths=lengths)[0])
+            return given[-1] if sizes is None else self.oracle.pad(given[-1], sizes)
 
-        inside = loss if lengths is None else Inside(loss, self.oracle, lengths, self._event(first))
-        estimator, oracle, generator = self._with_features(features), self._oracle(lengths, warm), self._generator(first)
+        inside = loss if sizes is None else Inside(loss, self.oracle, sizes, self._event(first))
+        estimator, oracle, generator = self._with_features(features), self._oracle(sizes, warm), self._generator(first)
         for number, surrogate in enumerate(estimator.rounds(inside, oracle, padded, generator=generator)):
             if number == 0:
-                self._keep(seen, first, lengths, loss, surrogate)
+                self._keep(seen, first, sizes, loss, surrogate)
             yield given[-1], surrogate
 
     # The state.
@@ -395,6 +402,7 @@ def train_step(  # noqa: PLR0913
     loss: Loss,
     *,
     lengths: Tensor | None = None,
+    mask: Mask | None = None,
     warm: WarmStart | None = None,
     features: Tensor | None = None,
     regulariser: Callable[[Tensor], Tensor] | None = None,
@@ -416,9 +424,10 @@ def train_step(  # noqa: PLR0913
         scores: ``[*batch, *event]``, or a function that gives them with the parameters as they are, called once for each inner step.
         loss: of structures, with the parameters as they are.
         lengths: of the items, where they differ.
+        mask: True for what is allowed, of items ``[*batch, n]`` or of parts: see `Oracle.masked`.
         warm: what is kept of the projections of this batch, for estimators that project: see `WarmStart`.
         features: ``[*batch, ...]``, what the module of a learned baseline gets instead of the scores, detached.
-        regulariser: ``[*batch]``, of the scores as they were given, which is added to the loss.
+        regulariser: ``[*batch]``, of the scores as they were given, -inf where a mask of parts forbids, which is added to the loss.
         clip: the longest gradient, over all parameters of the optimiser.
 
     Example:
@@ -436,7 +445,7 @@ def train_step(  # noqa: PLR0913
     _check_step(layer, parameters, scores)
     values = None
     given = (lambda: scores) if isinstance(scores, Tensor) else scores
-    for theta, surrogate in layer.rounds(loss, given, lengths=lengths, warm=warm, features=features):
+    for theta, surrogate in layer.rounds(loss, given, lengths=lengths, mask=mask, warm=warm, features=features):
         total = surrogate if regulariser is None else surrogate + regulariser(theta)
         optimiser.zero_grad()
         total.mean().backward()

@@ -29,6 +29,7 @@ class DependencyTree(Oracle, abc.ABC):
 
     _indices_are_parts: ClassVar[bool] = False
     layout: ClassVar[str] = "Dependency-tree scores have an extra row and column for the root: [*batch, n + 1, n + 1]"
+    rooted: ClassVar[bool] = True
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from torch.distributions import Distribution, constraints, kl_divergence, regist
 
 from . import ORACLES
 from .capabilities import EnumerableOracle, KBestOracle, MarginalOracle, Oracle, SamplingOracle
+from .capabilities.base import Mask
 from .registry import make_oracle
 
 __all__ = [
@@ -52,6 +53,7 @@ class StructureDistribution(Distribution):
         oracle: the set of structures, or its name, such as ``"subset[k=3]"``.
         scores: ``[*batch, *event]``; ``-inf`` forbids a part.
         lengths: int ``[*batch]``, how much of the first event axis an item uses; None where all are whole.
+        mask: True for what is allowed, of items ``[*batch, n]`` or of parts: see `Oracle.masked`.
         validate_args: whether arguments, and the values given to `log_prob`, are checked. The check of a value costs an argmax.
 
     Example:
@@ -67,11 +69,19 @@ class StructureDistribution(Distribution):
 
     has_enumerate_support = True
 
-    def __init__(self, oracle: str | Oracle, scores: Tensor, *, lengths: Tensor | None = None, validate_args: bool | None = None) -> None:
+    def __init__(
+        self,
+        oracle: str | Oracle,
+        scores: Tensor,
+        *,
+        lengths: Tensor | None = None,
+        mask: Mask | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
         oracle = make_oracle(oracle)
         oracle.check_scores("StructureDistribution", scores)
         split = scores.ndim - oracle.event_ndim
-        self.oracle, self.scores, self.lengths = oracle, scores, lengths
+        self.oracle, (self.scores, self.lengths) = oracle, oracle.masked(scores, mask, lengths=lengths)
         super().__init__(scores.shape[:split], scores.shape[split:], validate_args=validate_args)
 
     @property
@@ -193,8 +203,16 @@ class OracleDistribution(StructureDistribution):
         if oracle is not None:
             cls.structure = ORACLES[oracle]
 
-    def __init__(self, scores: Tensor, *, lengths: Tensor | None = None, validate_args: bool | None = None, **options: Any) -> None:
-        super().__init__(self.structure(**options), scores, lengths=lengths, validate_args=validate_args)
+    def __init__(
+        self,
+        scores: Tensor,
+        *,
+        lengths: Tensor | None = None,
+        mask: Mask | None = None,
+        validate_args: bool | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(self.structure(**options), scores, lengths=lengths, mask=mask, validate_args=validate_args)
 
 
 class Alignment(OracleDistribution, oracle="alignment"):

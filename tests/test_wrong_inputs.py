@@ -176,6 +176,21 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: Categorical().argmax(ROWS, lengths=torch.ones(2)),
         "torch.float32 of shape .*; expected an integer",
     ),
+    "a mask of numbers": (lambda: SpanningTree().masked(ARCS, torch.ones(2, 3)), "^`mask` must be a boolean .*; got torch.float32$"),
+    "a mask of other integers": (lambda: Subset(2).masked(ROWS, torch.tensor([[3]])), "^`mask` must be True or False, .* lengths=$"),
+    "a mask of parts without a batch": (
+        lambda: SpanningTree().masked(ARCS, torch.ones(4, 4) > 0),
+        r"^`mask` must be \(2, 3\) or \(2, 4\) for items, or .* \(2, 4, 4\) for parts; got \(4, 4\). One of 2 .* mask\[None\]$",
+    ),
+    "one mask for two lengths": (
+        lambda: Alignment().masked(torch.zeros(2, 3, 4), torch.ones(2, 3) > 0),
+        r"^`mask` must be a pair of \(2, 3\) and \(2, 4\) for items, or broadcast to .*; got \(2, 3\)",
+    ),
+    "a mask and lengths": (lambda: SpanningTree().masked(ARCS, torch.ones(2, 3) > 0, lengths=torch.tensor([1, 2])), "got lengths too"),
+    "padding on the left": (
+        lambda: SpanningTree().masked(ARCS, torch.tensor([[0, 1, 1], [1, 1, 1]])),
+        r"^`mask` of items must be True up to the length .*; got True after False: pad on the right, .* broadcasts to \(2, 4, 4\)$",
+    ),
     "sizes by another name": (lambda: Subset.event_shape(size=3), "got sizes size; expected length"),
     "a size of 0": (lambda: Subset.event_shape(length=0), "got length=0; expected an integer >= 1"),
     "a size of text": (lambda: LinearChain.event_shape(length=3, tags="x"), "got tags='x'; expected an integer >= 1"),  # type: ignore[arg-type]

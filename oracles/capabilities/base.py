@@ -27,14 +27,15 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 from torch._C._functorch import unwrap_if_dead
+from torch.compiler import is_compiling
 from torch.nn.functional import pad
 
 from .. import kernels
 from ..magnitudes import beyond_memory
 from ..numerics import HALF, total
 from ..tensor_kinds import check_dense, signed
-from ..transforms import operation
-from .calls import LARGEST
+from ..transforms import operation, transforming
+from .calls import INTEGERS, LARGEST
 from .derivatives import score, unsqueeze_event
 from .indices import IndexedStructures, check_batches
 
@@ -44,6 +45,9 @@ NEARLY_INFINITE = 3e38
 FORBIDDEN = -1e100
 """Stands for -inf where structures with forbidden parts must stay comparable."""
 
+Mask = Tensor | tuple[Tensor, ...]
+"""A mask of items or of parts, or a mask for each length of an item: see `Oracle.masked`."""
+
 
 class Oracle(IndexedStructures):
     """A finite set of structures with a MAP solver.
@@ -52,7 +56,8 @@ class Oracle(IndexedStructures):
     methods validate, share expanded rows and restore dtype and shape, once, here. Where ``kernel`` names a folder of
     `structgrad.oracles`, the functions of its ``cpu.py`` serve the operations that they are named after on the CPU; the
     underscored methods are their references in torch, for everything else.
-    ``version`` is raised when a change moves measured values. ``layout`` is a sentence on scores that are longer than their items.
+    ``version`` is raised when a change moves measured values. ``layout`` is a sentence on scores that are longer than their items;
+    ``rooted`` says that their first axis begins with a root.
     """
 
     references: ClassVar[tuple[str, ...]] = ()
@@ -109,6 +114,68 @@ class Oracle(IndexedStructures):
         are given ``lengths``; estimators take padded scores.
         """
         return self._cleaned(self._parameters("pad", scores, lengths, raw=True)[0])
+
+    @final
+    def masked(self, scores: Tensor, mask: Mask | None, *, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Scores and lengths under a boolean mask, True for what is allowed; every operation takes both.
+
+        A mask ``[*batch, n]``, of one dimension more than the batch, is one of items, as tokenizers give it. It becomes their lengths:
+        each item must be True up to its length, and False after it. For dependency trees it may include the root, ``[*batch, n + 1]``.
+        Structures with two lengths take a pair of masks. Any other mask is one of parts, which broadcasts to the scores: where it is
+        False, the score becomes -inf. In a batch ``[b]`` a mask ``[n, n]`` that all items share is therefore given as ``[1, n, n]``.
+        For events of one dimension every mask is one of parts.
+
+        Integers 0 and 1 count as booleans. Values are looked at on the CPU alone, and not under `torch.func` or `torch.compile`.
+
+        Args:
+            scores: ``[*batch, *event]``.
+            mask: None allows everything.
+            lengths: of the items, with a mask of parts.
+
+        Example:
+            >>> from structgrad.oracles import SpanningTree
+            >>> attention_mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])  # of the root and three words
+            >>> scores, lengths = SpanningTree().masked(torch.zeros(2, 4, 4), attention_mask)
+            >>> lengths, SpanningTree().log_partition(scores, lengths=lengths).exp()
+            (tensor([3, 1]), tensor([9., 1.]))
+            >>> banned = torch.zeros(1, 4, 4, dtype=torch.bool)
+            >>> banned[:, 1, 2] = True  # no arc from word 1 to word 2
+            >>> SpanningTree().masked(torch.zeros(2, 4, 4), ~banned)[0][:, 1]
+            tensor([[0., 0., -inf, 0.],
+                    [0., 0., -inf, 0.]])
+        """
+        if mask is None:
+            return scores, lengths
+        self.check_scores("masked", scores)
+        masks, limits = [*mask] if isinstance(mask, tuple | list) else [mask], self.length_limits(self._event(scores))
+        if not all(isinstance(each, Tensor) and each.dtype in (torch.bool, *INTEGERS) for each in masks):
+            got = [each.dtype if isinstance(each, Tensor) else type(each).__name__ for each in masks]
+            raise ValueError(f"`mask` must be a boolean torch.Tensor, True for what is allowed; got {', '.join(map(str, got))}")
+        known = all(each.is_cpu for each in masks) and not (transforming() or is_compiling())
+        if known and any(each.dtype != torch.bool and bool((each != each.bool()).any()) for each in masks):
+            raise ValueError("`mask` must be True or False, or 1 or 0, everywhere; got other integers: give lengths as lengths=")
+        masks, shape, batch = [each.bool() for each in masks], tuple(scores.shape), tuple(scores.shape)[: scores.ndim - self.event_ndim]
+        if len(masks) == 1 and (self.event_ndim == 1 or masks[0].ndim != len(batch) + 1):
+            sizes = zip(masks[0].shape[::-1], shape[::-1], strict=False)
+            if self.event_ndim <= masks[0].ndim <= scores.ndim and all(size in (1, whole) for size, whole in sizes):
+                return scores.masked_fill(~masks[0], -math.inf), lengths
+        allowed = [[(*batch, limit), (*batch, limit + self.rooted)] for limit in limits]  # without a root, and with it
+        if len(masks) != len(limits) or any(tuple(each.shape) not in shapes for each, shapes in zip(masks, allowed, strict=True)):
+            items = " and ".join(" or ".join(str(each) for each in dict.fromkeys(shapes)) for shapes in allowed)
+            raise ValueError(
+                f"`mask` must be {f'a pair of {items}' if len(limits) > 1 else items} for items, or broadcast to {shape} for parts; got "
+                f"{' and '.join(str(tuple(each.shape)) for each in masks)}"
+                + ("" if self.event_ndim == 1 else f". One of {len(batch) + 1} dimension(s) is of items: give shared parts as mask[None]")
+            )
+        if lengths is not None:
+            raise ValueError("`mask` of items gives their lengths; got lengths too, expected one of them")
+        if known and any(bool((each[..., 1:] & ~each[..., :-1]).any()) for each in masks):
+            raise ValueError(
+                "`mask` of items must be True up to the length of each item, and False after it; got True after False: pad on the right, "
+                f"or give a mask of parts, which broadcasts to {shape}"
+            )
+        counts = [each.sum(-1).sub(each.shape[-1] - limit).clamp(min=0) for each, limit in zip(masks, limits, strict=True)]
+        return scores, counts[0] if len(counts) == 1 else torch.stack(counts, -1)
 
     @final
     def forbids_nothing(self, scores: Tensor) -> bool:

@@ -52,6 +52,7 @@ class Calls(Configured, abc.ABC):
     event_ndim: ClassVar[int]
     kernel: ClassVar[str | None] = None
     layout: ClassVar[str] = ""
+    rooted: ClassVar[bool] = False
     _ignores_entries: ClassVar[bool] = False
 
     @abc.abstractmethod

@@ -45,6 +45,7 @@ class LabelledProjectiveTree(DerivedOracle):
     name: ClassVar[str] = "labelled_projective_tree"
     event_ndim: ClassVar[int] = 3
     layout: ClassVar[str] = "Dependency-tree scores have an extra row and column for the root: [*batch, n + 1, n + 1, t]"
+    rooted: ClassVar[bool] = True
     _indices_are_parts: ClassVar[bool] = False
     size_names: ClassVar[tuple[str, ...]] = ("length", "tags")
     references: ClassVar[tuple[str, ...]] = ("eisner1996three", "dozat2017deep")

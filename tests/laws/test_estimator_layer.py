@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import Any
 
 import pytest
@@ -144,3 +145,28 @@ def test_lengths_of_a_layer_that_hands_on_structures(name: str) -> None:
     layer.train()(scores, lengths=lengths).square().sum().backward()
     assert scores.grad is not None
     assert not scores.grad[~inside].any()
+
+
+@pytest.mark.parametrize("name", ["rloo", "structured_attention", "reinforce_ppo[inner_steps=2]"])
+def test_a_mask_trains_as_lengths_and_forbidden_scores_do(name: str) -> None:
+    """Inner steps meet the mask again; an entropy bonus sees what it forbids."""
+    oracle, event, lengths = RAGGED[0]
+    items, allowed = torch.arange(event[0]) < lengths.unsqueeze(-1), numbers(1, *event, seed=2) < 1
+    scores, hand = numbers(3, *event), torch.where(allowed, 0.0, -math.inf)
+    for masked, plain, by_hand in ((items, lengths, 0), (allowed, None, hand)):
+        trained = []
+        for given in ({"mask": masked}, {"lengths": plain}):
+            theta, layer = scores.clone().requires_grad_(), StructuredLayer(oracle, name, seed=1)
+            forbid = by_hand if "lengths" in given else 0
+            train_step(
+                layer,
+                torch.optim.SGD([theta], lr=0.5),
+                lambda theta=theta, forbid=forbid: theta + forbid,
+                lambda z: (z - 0.2).square().sum((-3, -2, -1)),
+                regulariser=lambda theta, plain=plain: -0.1 * oracle.entropy(theta, lengths=plain),
+                **given,
+            )
+            trained += [theta.detach(), layer.eval()(theta.detach() + forbid, **given)]
+        assert torch.equal(trained[0], trained[2])
+        assert torch.equal(trained[1], trained[3])
+        assert not torch.equal(trained[0], scores)

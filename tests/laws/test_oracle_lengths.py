@@ -25,8 +25,9 @@ from structgrad.oracles import (
     TiedChain,
 )
 from structgrad.oracles.capabilities.ragged import of_lengths
+from structgrad.oracles.distributions import StructureDistribution
 from tests.derived_cases import BY_NAME
-from tests.helpers import ORACLE_CASES, SCALES, OracleCase, structures
+from tests.helpers import ORACLE_CASES, SCALES, OracleCase, seeded, structures
 from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, assert_same, method_of, operations_of, with_lengths
 
 CASES = tuple(
@@ -102,7 +103,7 @@ def alone(case: OracleCase, scores: Tensor, row: int) -> Tensor:
     return scores[row][inside(case, row)]
 
 
-TESTED_ELSEWHERE = {"pad", "check_lengths", "sample", "sample_distinct", "relaxed_sample", "length_mask", "unpadded"}
+TESTED_ELSEWHERE = {"pad", "check_lengths", "sample", "sample_distinct", "relaxed_sample", "length_mask", "unpadded", "masked"}
 """Operations with lengths that have laws of their own, here or beside the laws of the operation, and what they are made of."""
 
 ALONE = tuple(name for name in OPERATIONS if name not in (*RANDOM, "relaxed_value"))
@@ -246,6 +247,28 @@ def test_refuses_lengths_that_do_not_fit(case: OracleCase) -> None:
     for lengths, message in wrong:
         with pytest.raises(ValueError, match=message):
             case.oracle.argmax(padded_scores(case, 1.0, junk=0.0), lengths=lengths)
+
+
+@cases
+def test_a_mask_of_items_gives_lengths_and_one_of_parts_forbids(case: OracleCase) -> None:
+    oracle, lengths, scores = case.oracle, lengths_of(case), padded_scores(case, 1.0)
+    limits, several = oracle.length_limits(case.event), lengths.reshape(len(SIZES), -1).unbind(-1)
+    masks = tuple(torch.arange(limit) < length.unsqueeze(-1) for limit, length in zip(limits, several, strict=True))
+    given: list[Any] = [masks if len(masks) > 1 else masks[0].long()]
+    given += [torch.cat([torch.ones(len(SIZES), 1), given[0]], -1).long()] if oracle.rooted else []
+    for mask in given:
+        found, sizes = oracle.masked(scores, mask)
+        assert sizes is None if oracle.event_ndim == 1 else torch.equal(sizes, lengths)
+        for name in operations_of(oracle, ("argmax", "marginals", "log_partition", "project", "free_parts")):
+            expected = OPERATIONS[name](oracle, scores, lengths=lengths)
+            assert_same(OPERATIONS[name](oracle, found, lengths=sizes), expected, name)
+        law = StructureDistribution(oracle, scores, mask=mask, validate_args=False)
+        torch.testing.assert_close(law.entropy(), oracle.entropy(scores, lengths=lengths))
+    allowed, scores = torch.rand(case.event, generator=seeded()) > 0.2, padded_scores(case, 1.0, junk=0.5)
+    for mask in (allowed[None], allowed.expand_as(scores), *([allowed] if oracle.event_ndim != 2 else [])):
+        found, sizes = oracle.masked(scores, mask, lengths=lengths)
+        assert torch.equal(found, torch.where(allowed, scores, -math.inf))
+        assert sizes is lengths
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ FOLDER = Path(__file__).parents[2] / "tests" / "asv_benchmarks"
 NOT_MEASURED = """
     event_shape count read_mask pad forbids_nothing free_parts feasible steps sums_in_reach check_lengths check_scores dense
     index_shape indices all_free length_limits length_mask parts_within binary_mask unpadded check_event check_marginals
-    natural_parameters kernel_options argmax_of unrank
+    natural_parameters kernel_options argmax_of unrank masked
 """
 """Methods about sizes, and parts of other operations."""
 
