@@ -408,7 +408,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         if bracketed and not any("needs" in vars(base) for base in cls.__mro__ if base is not Estimator):
             cls.needs = bracketed
         own: dict[str, Callable[[Any], Any]] = {
-            "structure": lambda method: operation()(_called(method)),
+            "structure": lambda method: operation(gives="event")(_called(method)),
             "surrogate": _called,
             "observed": _of_finite,
             "warmed_up": _called,

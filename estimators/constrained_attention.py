@@ -81,7 +81,7 @@ SLACK = 1e-6  # how far the bounds may sum below 1: the rounding of float32
 TOUCHING = 1e-12  # a part this close to its bound is held by it
 
 
-@operation(scores=1, upper=1)
+@operation(scores=1, upper=1, gives="event")
 def csparsemax(scores: Tensor, upper: float | Tensor) -> Tensor:
     """Constrained sparsemax along the last dimension: ``argmin ½‖p − θ‖²`` over the simplex, subject to ``p ≤ u``.
 
@@ -105,7 +105,7 @@ def csparsemax(scores: Tensor, upper: float | Tensor) -> Tensor:
     return _constrained("csparsemax", scores, upper, _clipped, lambda p: (p > 0).to(p.dtype))
 
 
-@operation(scores=1, upper=1)
+@operation(scores=1, upper=1, gives="event")
 def csoftmax(scores: Tensor, upper: float | Tensor) -> Tensor:
     """Constrained softmax along the last dimension: ``argmax ⟨p, θ⟩ + H(p)`` over the simplex, subject to ``p ≤ u``.
 

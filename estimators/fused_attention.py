@@ -63,7 +63,7 @@ class Oscarmax(Attention, name="oscarmax", references=("niculae2017regularized",
         return oscarmax(scores, self.strength, magnitudes=self.magnitudes)
 
 
-@operation(scores=1)
+@operation(scores=1, gives="event")
 def fusedmax(scores: Tensor, strength: float = 1.0) -> Tensor:
     """Fusedmax along the last dimension: ``argmax_p ⟨p, θ⟩ − ½‖p‖² − λ Σ_i |p_(i+1) − p_i|`` over the simplex.
 
@@ -98,7 +98,7 @@ def fusedmax(scores: Tensor, strength: float = 1.0) -> Tensor:
     return entmax(rows, 2.0).to(scores.dtype)
 
 
-@operation(scores=1)
+@operation(scores=1, gives="event")
 def oscarmax(scores: Tensor, strength: float = 1.0, *, magnitudes: bool = True) -> Tensor:
     """Oscarmax along the last dimension: sparsemax of ``argmin_u ½‖u − θ‖² + λ Σ_(i<j) max(|u_i|, |u_j|)``.
 

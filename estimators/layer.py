@@ -322,6 +322,8 @@ class StructuredLayer(nn.Module):
         device = scores.device if isinstance(scores, Tensor) else self.generator.device
         if device.type == "meta":
             raise ValueError(f"`StructuredLayer` got {unusual_kind('scores', scores)}")
+        if self.estimator.deterministic:
+            return self.generator  # which it does not draw from
         if not self.training:
             if self._evaluating is None or self._evaluating.device != device:
                 seed = _split(self.generator.initial_seed(), EVALUATION, _rank())

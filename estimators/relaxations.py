@@ -142,7 +142,7 @@ class Entmax(Attention, name="entmax", references=("peters2019sparse", "correia2
         return entmax(scores, float(self.alpha))
 
 
-@operation(scores=1, alpha=0)
+@operation(scores=1, alpha=0, gives="event")
 def entmax(scores: Tensor, alpha: float | Tensor = 1.5) -> Tensor:
     """α-entmax along the last dimension: ``argmax_p ⟨p, θ⟩ + H_α(p)`` over the simplex, H_α the Tsallis entropy.
 

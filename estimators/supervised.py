@@ -104,7 +104,7 @@ def fenchel_young(conjugate: Tensor, regulariser: Tensor | float, target_score: 
     return torch.where(feasible & allowed, value, torch.where(feasible, math.inf, 0.0).to(value))
 
 
-@operation()
+@operation(gives="batch")
 @_loss("structured_perceptron")
 def structured_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The structured perceptron loss ``max_z ⟨θ, z⟩ − ⟨θ, y⟩``, of gradient ``argmax θ − y``.
@@ -164,7 +164,7 @@ def _difference(  # noqa: PLR0913
     return torch.where(feasible & allowed, value.to(scores.dtype), constant)
 
 
-@operation()
+@operation(gives="batch")
 @_loss("crf_loss", MarginalOracle)
 def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The negative log-likelihood ``−log p(y) = A(θ) − ⟨θ, y⟩`` of the Gibbs law, of gradient ``μ(θ) − y``.
@@ -199,7 +199,7 @@ def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths:
     return torch.where(impossible, constant, loss)
 
 
-@operation()
+@operation(gives="batch")
 @_loss("sparsemap_loss", ProjectionOracle)
 def sparsemap_loss(oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The SparseMAP loss ``max_μ (⟨θ, μ⟩ − ½‖μ‖²) + ½‖y‖² − ⟨θ, y⟩``, of gradient ``μ − y`` with the projection μ of θ.

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import options
@@ -101,6 +102,13 @@ def make_oracle(name: str | Oracle) -> Oracle:
     if not isinstance(oracle, known.base):
         raise ValueError(f"got {name!r}, a {type(oracle).__name__}; expected an oracle")
     return oracle  # type: ignore[return-value]
+
+
+def oracle_name(oracle: Any) -> str:
+    """The name with options, as the command line takes it."""
+    known = asdict(oracle) if is_dataclass(oracle) and not isinstance(oracle, type) else {}
+    options = ",".join(f"{key}={value}" for key, value in known.items())
+    return f"{oracle.name}[{options}]" if options else str(oracle.name)
 
 
 def read(name: str, factory: Any, given: Mapping[str, str], readers: options.Readers) -> dict[str, Any]:

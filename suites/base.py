@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
@@ -225,13 +225,6 @@ def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, eve
     if reason is None and estimator.inside_hull and not loss.inside_hull:
         reason = f"{estimator.name} evaluates the loss inside the hull, where the loss {loss.name} is not defined"
     return reason
-
-
-def oracle_name(oracle: Any) -> str:
-    """The name with options, as the command line takes it."""
-    known = asdict(oracle) if is_dataclass(oracle) and not isinstance(oracle, type) else {}
-    options = ",".join(f"{key}={value}" for key, value in known.items())
-    return f"{oracle.name}[{options}]" if options else str(oracle.name)
 
 
 def estimator_name(estimator: Any) -> str:

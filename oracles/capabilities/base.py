@@ -83,7 +83,7 @@ class Oracle(IndexedStructures):
         """The exact number of structures, as a Python integer."""
 
     @final
-    @operation()
+    @operation(gives="event")
     def argmax(self, scores: Tensor, *, lengths: Tensor | None = None, as_indices: bool = False) -> Tensor:
         """The highest-scoring structure (MAP), ties to the lowest index: ``[*batch, *event]`` of 0/1, dtype of the scores.
 
@@ -94,7 +94,7 @@ class Oracle(IndexedStructures):
         return self._cut_indices(best, inside, self._event(parameters)) if as_indices else self._cut(best, inside, scores.dtype)
 
     @final
-    @operation()
+    @operation(gives="batch")
     def score(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None, as_indices: bool = False) -> Tensor:
         """``⟨η, z⟩``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
 

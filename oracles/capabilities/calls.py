@@ -54,6 +54,7 @@ class Calls(Configured, abc.ABC):
     layout: ClassVar[str] = ""
     rooted: ClassVar[bool] = False
     _ignores_entries: ClassVar[bool] = False
+    _keeps: ClassVar[bool] = False
 
     @abc.abstractmethod
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
@@ -242,7 +243,7 @@ class Calls(Configured, abc.ABC):
     def _keeping(self, **kept: Any) -> Self:
         """An equal oracle, with what `ragged.of_lengths` or `WarmStart` lets it keep besides."""
         twin = object.__new__(type(self))
-        vars(twin).update(vars(self), **kept)
+        vars(twin).update(vars(self), **kept, _keeps=True)  # which no graph may leave out
         return twin
 
     def _kept_lengths(self, scores: Tensor) -> Tensor | None:

@@ -86,7 +86,7 @@ class MarginalOracle(Oracle):
         return True
 
     @final
-    @operation()
+    @operation(gives="batch")
     def log_partition(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``A = log Σ_z exp⟨η, z⟩``: ``[*batch]``; ``-inf`` where no structure is feasible.
 
@@ -96,7 +96,7 @@ class MarginalOracle(Oracle):
         return log_partition.to(scores.dtype)
 
     @final
-    @operation()
+    @operation(gives="event")
     def marginals(self, scores: Tensor, *, lengths: Tensor | None = None, at: Tensor | None = None) -> Tensor:
         """``μ(θ) = E[z]``: ``[*batch, *event]`` in [0, 1]; differentiable, with the exact Jacobian ``Cov(z) ∂η/∂θ``.
 
@@ -128,7 +128,7 @@ class MarginalOracle(Oracle):
         return log_partition > -math.inf
 
     @final
-    @operation()
+    @operation(gives="batch")
     def log_prob(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None, as_indices: bool = False) -> Tensor:
         """``log p(z) = ⟨η, z⟩ − A``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
 
@@ -148,7 +148,7 @@ class MarginalOracle(Oracle):
         return result.to(scores.dtype)
 
     @final
-    @operation()
+    @operation(gives="batch")
     def entropy(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``H = A − ⟨η, μ⟩`` in nats: ``[*batch]``, differentiable; 0 for an infeasible item."""
         double = self._parameters("entropy", scores, lengths, sums=True)[0].double()
@@ -162,7 +162,7 @@ class MarginalOracle(Oracle):
         return entropy.to(scores.dtype)
 
     @final
-    @operation()
+    @operation(gives="batch")
     def kl(self, scores: Tensor, other: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``KL(p_θ ‖ p_η)`` in nats, of the law of ``scores`` from that of ``other``: ``[*batch]``, differentiable in both.
 

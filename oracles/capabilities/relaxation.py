@@ -37,7 +37,7 @@ class RelaxedOracle(MarginalOracle):
         return self._value(rows, log_sum_exp)
 
     @final
-    @operation()
+    @operation(gives="event")
     def relax(self, scores: Tensor, omega: Literal["entropy", "l2"] = "entropy", *, lengths: Tensor | None = None) -> Tensor:
         """The gradient of the smoothed recursion in its natural parameters: ``[*batch, *event]`` in [0, 1], differentiable.
 
@@ -59,7 +59,7 @@ class RelaxedOracle(MarginalOracle):
         return self._cut(expected, inside, scores.dtype)
 
     @final
-    @operation()
+    @operation(gives="batch")
     def relaxed_value(self, scores: Tensor, omega: Literal["entropy", "l2"] = "entropy", *, lengths: Tensor | None = None) -> Tensor:
         """The smoothed recursion itself, a convex function of the natural parameters whose gradient is `relax`: ``[*batch]``.
 

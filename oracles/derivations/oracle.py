@@ -137,7 +137,7 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
         return executor.kernel(_packed(self, tuple(rows.shape[1:])), operation, len(rows))
 
     @final
-    @operation()
+    @operation(gives="event")
     def max_marginals(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """The score of the best structure that has each part: ``[*batch, *event]``, -inf for a part that none has; without gradients.
 

@@ -115,7 +115,7 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
         reduces = structure[..., REDUCE].flatten(-2)[..., torch.where(real, shifts * size + depth, 0)]
         return torch.where(real, reduces, 0).sum(-1).long()
 
-    @operation()
+    @operation(gives="event")
     def step_log_probs(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Log-probability of each action at its state: ``[*batch, n + 1, n + 1, 2]``, ``-inf`` where impossible; differentiable.
 

@@ -18,7 +18,8 @@ from ...estimators.base import check_call
 from ...estimators.noise import Gumbel, SmoothNoise
 from ...oracles import make_oracle
 from ...oracles.capabilities import EnumerableOracle
-from ..base import Instance, NonFiniteError, Problem, estimator_name, oracle_name
+from ...oracles.registry import oracle_name
+from ..base import Instance, NonFiniteError, Problem, estimator_name
 from ..problems.own_losses import own_loss
 from ..problems.sized import size_text
 from ..statistics.adaptive import looks, sample_until

@@ -1,25 +1,35 @@
-"""Compiled code may call every operation: the numbers are right, and an operation is one break of the graph."""
+"""Compiled and exported code may call every operation: graphs hold those whose results the shapes tell, and break once at the others."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.torch_version import TorchVersion
 
-from structgrad.estimators import csoftmax, entmax, make_estimator
+from structgrad.estimators import StructuredLayer, csoftmax, entmax, make_estimator
 from structgrad.estimators.supervised import SUPERVISED_LOSSES
-from structgrad.oracles import LinearChain
+from structgrad.oracles import LinearChain, Subset, graphs
+from structgrad.oracles.capabilities.ragged import of_lengths
 from tests.estimator_cases import numbers
 from tests.helpers import GENERIC_CASES, OracleCase, make_scores, seeded
 from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, assert_same, operations_of
 
-CHAIN, IMLE, RLOO = LinearChain(), make_estimator("imle"), make_estimator("rloo")
+CHAIN, IMLE, RLOO, STE = LinearChain(), make_estimator("imle"), make_estimator("rloo"), make_estimator("ste")
+LAYER, SUBSET, GENERATOR, SHORT = (
+    StructuredLayer("linear_chain", "sparsemap", seed=0),
+    Subset(3),
+    seeded(),
+    of_lengths(CHAIN, torch.tensor([4, 2, 3])),
+)
+
+
+NODES = {key.rpartition(".")[2] for key, kind in graphs.KINDS.items() if kind.gives}
 
 
 def _size(z: Tensor) -> Tensor:
@@ -27,18 +37,27 @@ def _size(z: Tensor) -> Tensor:
     return z.flatten(-3).square().sum(-1)
 
 
+def _marginals_within(rows: Tensor, lengths: Tensor) -> Tensor:
+    return CHAIN.marginals(rows, lengths=lengths)
+
+
 CALLS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
-    "argmax": (lambda rows: CHAIN.argmax(2 * rows).sin(), 1),
-    "marginals": (lambda rows: CHAIN.marginals(2 * rows).sin(), 1),
+    "two": (lambda rows: CHAIN.log_partition(2 * rows).exp() + CHAIN.entropy(rows.sin()), 0),
+    "lengths": (lambda rows: CHAIN.marginals(2 * rows, lengths=torch.tensor([4, 2, 0])).sin(), 0),
+    "best": (lambda rows: CHAIN.argmax(2 * rows, as_indices=True) + CHAIN.argmax(rows).sin().sum(), 0),
+    "parts": (lambda rows: CHAIN.log_prob(CHAIN.argmax(rows, as_indices=True), 2 * rows, as_indices=True).sin(), 0),
+    "loss": (lambda rows: SUPERVISED_LOSSES["crf_loss"]("linear_chain", 2 * rows, torch.zeros_like(rows)).sin(), 0),
+    "attention": (lambda rows: entmax(csoftmax(2 * rows, 0.9).sin(), 1.3).sin(), 0),
+    "mapped": (lambda rows: torch.func.vmap(CHAIN.log_prob, in_dims=(None, 0))(CHAIN.argmax(rows[0]), 2 * rows).sin(), 0),
+    "mapped lengths": (lambda rows: torch.func.vmap(_marginals_within, in_dims=(0, None))(2 * rows, torch.tensor(2)), 0),
+    "layer": (lambda rows: LAYER(2 * rows).sin(), 0),
     "projection": (lambda rows: CHAIN.project(2 * rows).mean.sin(), 1),
-    "two": (lambda rows: CHAIN.log_partition(2 * rows).exp() + CHAIN.entropy(rows.sin()), 2),
     "sample": (lambda rows: CHAIN.sample(2 * rows, generator=seeded()).sin(), 1),
-    "loss": (lambda rows: SUPERVISED_LOSSES["crf_loss"](CHAIN, 2 * rows, torch.zeros_like(rows)).sin(), 1),
-    "attention": (lambda rows: entmax(csoftmax(2 * rows, 0.9).sin(), 1.3).sin(), 2),
     "structure": (lambda rows: IMLE.structure(CHAIN, 2 * rows, generator=seeded()).sin(), 1),
+    "kept lengths": (lambda rows: STE.structure(SHORT, 2 * rows, generator=GENERATOR).sin(), 1),
     "surrogate": (lambda rows: RLOO.surrogate(_size, CHAIN, 2 * rows, generator=seeded()).sin(), 1),
 }
-"""Calls and how many operations each is."""
+"""Calls and how often each breaks the graph."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,39 +69,41 @@ def _forgotten() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("call", CALLS)
-def test_an_operation_is_one_break_of_the_graph(call: str, backend: str) -> None:
+def test_graphs_break_where_no_node_can_be(call: str) -> None:
     """With the numbers and gradients of plain code."""
-    function, operations = CALLS[call]
-    explained = torch._dynamo.explain(function)(numbers(3, 4, 2, 2))
-    # Versions before the pinned one split the graph once more between two operations of one line.
-    more = int(call == "attention" and TorchVersion(torch.__version__) < (2, 13))
-    assert operations <= explained.graph_break_count <= operations + more
-    assert explained.graph_count == explained.graph_break_count + 1
+    function, breaks = CALLS[call]
+    if breaks:
+        assert torch._dynamo.explain(function)(numbers(3, 4, 2, 2)).graph_break_count == breaks
+        torch._dynamo.reset()
     leaf = numbers(3, 4, 2, 2).requires_grad_()
-    found, expected = torch.compile(function, backend=backend)(leaf), function(leaf)
+    found, expected = torch.compile(function, backend="aot_eager", fullgraph=not breaks)(leaf), function(leaf)
     assert torch.equal(found, expected)
     if expected.requires_grad:
         (ours,), (theirs,) = (torch.autograd.grad(result.sum(), leaf) for result in (found, expected))
         torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=1e-15)
 
 
-def assert_compiled(case: OracleCase, operation: str) -> None:
+def assert_compiled(case: OracleCase, operation: str, *dtypes: torch.dtype) -> None:
     def function(rows: Tensor) -> Tensor:
         return OPERATIONS[operation](case.oracle, 2 * rows).nan_to_num(neginf=0).sin()
 
-    leaf = make_scores(case, 1.0, rows=3).requires_grad_()
-    found, expected = torch.compile(function, backend="eager")(leaf), function(leaf)
-    assert_same(found, expected, operation)
-    if operation in DIFFERENTIABLE:
-        assert_same(torch.autograd.grad(found.sum(), leaf)[0], torch.autograd.grad(expected.sum(), leaf)[0], operation)
+    node = operation in NODES
+    for dtype in dtypes:
+        torch._dynamo.reset()
+        leaf = make_scores(case, 1.0, rows=3).to(dtype).requires_grad_()
+        found, expected = torch.compile(function, backend="aot_eager" if node else "eager", fullgraph=node)(leaf), function(leaf)
+        assert found.dtype == expected.dtype
+        assert_same(found, expected, operation)
+        if operation in DIFFERENTIABLE:
+            ours, theirs = (torch.autograd.grad(result.sum(), leaf)[0] for result in (found, expected))
+            assert_same(ours, theirs, operation)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_operation_is_compiled(operation: str) -> None:
-    assert_compiled(next(case for case in GENERIC_CASES[::-1] if operation in operations_of(case.oracle)), operation)
+    assert_compiled(next(case for case in GENERIC_CASES[::-1] if operation in operations_of(case.oracle)), operation, torch.float64)
 
 
 @pytest.mark.sweep
@@ -91,38 +112,68 @@ def test_every_operation_is_compiled(operation: str) -> None:
 @pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
 def test_every_operation_of_every_oracle_is_compiled(case: OracleCase, operation: str) -> None:
     if operation in operations_of(case.oracle):
-        assert_compiled(case, operation)
+        assert_compiled(case, operation, torch.float64, torch.bfloat16)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_a_mapped_operation_is_compiled() -> None:
-    scores = numbers(3, 4, 2, 2)
-    found = torch.compile(lambda rows: torch.func.vmap(CHAIN.marginals)(2 * rows), backend="eager")(scores)
-    assert torch.equal(found, CHAIN.marginals(2 * scores))
-
-
-TRACERS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], object]] = {
-    "jit": lambda function, rows: torch.jit.trace(function, (rows,), check_trace=False),
-    "make_fx": lambda function, rows: make_fx(function)(rows),
-    "export": lambda function, rows: torch.export.export(_Module(function), (rows,), strict=False),
-}
-
-
-class _Module(torch.nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+class _Model(torch.nn.Module):
+    def __init__(self, function: Callable[[Tensor], object]) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def forward(self, rows: Tensor) -> object:
         return self.function(rows)
+
+
+LOADED = """
+import sys, torch, structgrad.oracles
+rows, expected = torch.load(sys.argv[2])
+assert all(map(torch.equal, torch.export.load(sys.argv[1]).module()(rows), expected))
+"""
+
+
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.sweep)])
+def test_a_decoder_is_exported_for_batches_and_lengths_of_any_size(strict: bool, tmp_path: Path) -> None:
+    """And runs in a process that has imported the oracles."""
+    model = _Model(lambda rows: (CHAIN.argmax(2 * rows), CHAIN.argmax(rows, as_indices=True), CHAIN.marginals(2 * rows)))
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    program = torch.export.export(model, (numbers(3, 4, 2, 2),), dynamic_shapes=(sizes,), strict=strict)
+    rows = numbers(5, 7, 2, 2)
+    assert all(map(torch.equal, program.module()(rows), model(rows)))
+    if not strict:
+        torch.export.save(program, tmp_path / "decoder.pt2")
+        torch.save((rows, model(rows)), tmp_path / "expected.pt")
+        words = [sys.executable, "-c", LOADED, tmp_path / "decoder.pt2", tmp_path / "expected.pt"]
+        assert subprocess.run(words, check=False).returncode == 0
+
+
+def test_a_graph_that_names_an_object_of_another_process_says_so() -> None:
+    text = graphs.written("structgrad.oracles.capabilities.base:Oracle.argmax", ("scores",), ("self",), object())
+    with pytest.raises(ValueError, match="expected one with a name, such as subset"):
+        graphs.operation([numbers(4, 2, 2)], text.replace('"$object": ', '"$object": 9'))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_wrong_is_said_when_the_graph_runs() -> None:
+    compiled = torch.compile(SUBSET.argmax, backend="eager", fullgraph=True)
+    with pytest.raises(ValueError, match="`argmax` got n=2 parts for k=3; expected n >= k"):
+        compiled(numbers(4, 2))
+
+
+TRACERS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "jit": lambda function, rows: torch.jit.trace(function, (rows,), check_trace=False),
+    "make_fx": lambda function, rows: make_fx(function)(rows),
+    "export": lambda function, rows: torch.export.export(_Model(function), (rows,), strict=False).module(),
+}
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("tracer", TRACERS)
-def test_a_tracer_is_refused(tracer: str) -> None:
-    """It would keep the first structure as a constant."""
-    for call, name in (("argmax", "argmax"), ("structure", "structure")):
-        with pytest.raises(ValueError, match=f"^`{name}` got called under torch.jit.trace, torch.export or make_fx, .*use torch.compile"):
+def test_a_tracer_keeps_nodes_and_is_refused_what_is_none(tracer: str) -> None:
+    """A random structure would be a constant."""
+    traced = TRACERS[tracer](CALLS["two"][0], numbers(3, 4, 2, 2))
+    assert torch.equal(traced(2 * numbers(3, 4, 2, 2)), CALLS["two"][0](2 * numbers(3, 4, 2, 2)))
+    for call in ("sample", "structure"):
+        with pytest.raises(ValueError, match=f"^`{call}` got called under torch.jit.trace, torch.export or make_fx, .*use torch.compile"):
             TRACERS[tracer](CALLS[call][0], numbers(3, 4, 2, 2))
 
 

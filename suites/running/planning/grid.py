@@ -21,10 +21,10 @@ from ....estimators import AVAILABLE_ESTIMATORS, CONTENDERS, ESTIMATORS, SUPERVI
 from ....estimators.base import Estimator
 from ....estimators.own import shown_name
 from ....oracles import plugins
-from ....oracles.registry import imported, unknown
+from ....oracles.registry import imported, oracle_name, unknown
 from ....oracles.sources import digest_of, source_of, stamp
 from ... import problems
-from ...base import SCHEMA_VERSION, Problem, ProblemLoss, Row, oracle_name, pairing
+from ...base import SCHEMA_VERSION, Problem, ProblemLoss, Row, pairing
 from ...measures import SUITES
 from ...problems import REAL_PROBLEMS, TaskProblem, is_task, kinds_of, split_loss
 from ...problems.score_files import ScoreFile

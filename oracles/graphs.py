@@ -1,0 +1,191 @@
+"""Operations as nodes of graphs: a custom operator of torch, with shapes for `torch.compile` and `torch.export`, and a derivative.
+
+A node holds its tensors, and as text which operation it is, of which oracle, with which options. So a graph that `torch.export.save` wrote
+runs in another process, which has imported `structgrad`, if its oracle has a name there.
+
+Source: PyTorch, "The custom operators manual".
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey, DispatchKeySet, _dispatch_tls_local_exclude_set, _dispatch_tls_local_include_set, _ForceDispatchKeyGuard
+
+from .functional import Operation, batch_ndims, derivative_of
+from .registry import make_oracle, oracle_name
+from .tensor_kinds import explain, with_plain_default
+
+
+class Kind(NamedTuple):
+    """A function that is an operation, and what `transforms.operation` was told of its result and arguments."""
+
+    function: Callable[..., Any]
+    gives: str | None
+    event_ndims: Mapping[str, int]
+
+
+KINDS: dict[str, Kind] = {}
+"""By the place of the function in the code."""
+
+OBJECTS: list[Any] = []
+"""Of this process, those that nodes name by number: estimators, and oracles that no name makes."""
+
+
+def node(key: str, names: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> Tensor | None:
+    """The result of a call as a node of the graph that is traced; None if its random numbers or what its oracle keeps rule that out."""
+    given = {**dict(zip(names, args, strict=False)), **named}
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    fixed = {name: value for name, value in given.items() if name not in tensors}
+    if "generator" in fixed and getattr(given.get("self"), "deterministic", False):
+        fixed["generator"] = None
+    if any([isinstance(value, torch.Generator) or getattr(value, "_keeps", False) for value in fixed.values()]):
+        return None
+    result: Tensor = operation([*tensors.values()], written(key, tuple(tensors), tuple(fixed), *fixed.values()))
+    return result
+
+
+def written(key: str, tensors: tuple[str, ...], names: tuple[str, ...], *values: Any) -> str:
+    """An operation as text: its place in the code, the names of its tensors, and its other arguments by name."""
+    return json.dumps([key, tensors, dict(zip(names, values, strict=True))], default=_name)
+
+
+written._dynamo_marked_constant = True  # type: ignore[attr-defined]  # `torch.compiler.assume_constant_result` would import the compiler
+
+
+def _name(value: Any) -> dict[str, str | int]:
+    try:
+        if make_oracle(oracle_name(value)) == value:
+            return {"$oracle": oracle_name(value)}
+    except (ValueError, AttributeError):
+        pass
+    numbers = {id(known): number for number, known in enumerate(OBJECTS)}
+    if id(value) not in numbers:
+        OBJECTS.append(value)
+    return {"$object": numbers.get(id(value), len(OBJECTS) - 1)}
+
+
+def _object(found: dict[str, Any]) -> Any:
+    if "$oracle" in found:
+        return make_oracle(found["$oracle"])
+    if "$object" not in found:
+        return found
+    if found["$object"] >= len(OBJECTS):
+        raise ValueError("a graph got an oracle or estimator of the process that wrote it; expected one with a name, such as subset[k=3]")
+    return OBJECTS[found["$object"]]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a node computes."""
+
+    kind: Kind
+    tensors: tuple[str, ...]
+    fixed: Mapping[str, Any]
+
+    @property
+    def oracle(self) -> Any:
+        found = self.fixed.get("oracle", self.fixed.get("self"))
+        return make_oracle(found) if isinstance(found, str) else found
+
+    def run(self, *values: Tensor) -> Tensor:
+        given = {**self.fixed, **dict(zip(self.tensors, values, strict=True))}
+        if self.fixed.get("generator", given) is None:  # of a deterministic estimator
+            given["generator"] = torch.Generator()
+        try:
+            result: Tensor = with_plain_default(self.kind.function, (), given)
+            return result
+        except Exception as error:
+            explain(self.kind.function.__name__, self.kind.function, (), given, error)
+
+
+@functools.lru_cache(maxsize=256)
+def _read(call: str) -> _Call:
+    key, tensors, fixed = json.loads(call, object_hook=_object)
+    if key not in KINDS and key.startswith(f"{__name__.partition('.')[0]}."):  # of a module that this process has not needed so far
+        importlib.import_module(key.partition(":")[0])
+    return _Call(KINDS[key], tuple(tensors), fixed)
+
+
+def _with_autograd() -> Any:
+    """Inside an operator, where torch has switched off what records derivatives, which some operations ask for on their way."""
+    recording = DispatchKeySet(DispatchKey.AutogradFunctionality) | DispatchKeySet(DispatchKey.AutogradOther)
+    recording |= DispatchKeySet(DispatchKey.ADInplaceOrView)
+    return _ForceDispatchKeyGuard(_dispatch_tls_local_include_set(), _dispatch_tls_local_exclude_set() - recording)
+
+
+@torch.library.custom_op("structgrad::operation", mutates_args=(), schema="(Tensor[] tensors, str call) -> Tensor")
+def operation(tensors: Sequence[Tensor], call: str) -> Tensor:
+    """The result of an operation on plain tensors."""
+    with _with_autograd():
+        result = _read(call).run(*(value.detach() for value in tensors)).contiguous()
+    shared = any(result.untyped_storage().data_ptr() == value.untyped_storage().data_ptr() for value in tensors)
+    return result.clone() if shared else result
+
+
+@torch.library.custom_op(
+    "structgrad::derivative", mutates_args=(), schema="(Tensor[] tensors, Tensor gradient, int[] wanted, str call) -> Tensor[]"
+)
+def derivative(tensors: Sequence[Tensor], gradient: Tensor, wanted: Sequence[int], call: str) -> list[Tensor]:
+    """The gradients of an operation in some of its tensors, from that of its result."""
+    one = Operation("", lambda *values: (_read(call).run(*values),))
+    with _with_autograd():
+        values = (value.detach() for value in tensors)
+        return [each.contiguous().clone() for each in derivative_of(one, len(tensors), wanted, False).run(*values, gradient)]
+
+
+@operation.register_fake
+def _shape(tensors: Sequence[Tensor], call: str) -> Tensor:
+    one = _read(call)
+    given = dict(zip(one.tensors, tensors, strict=True))
+    batches = batch_ndims(given, one.fixed, one.oracle, one.kind.event_ndims)
+    batch = torch.broadcast_shapes(*(value.shape[: batches[name]] for name, value in given.items()))
+    event = given["scores"].shape[batches["scores"] :]
+    if one.kind.gives == "batch":
+        return given["scores"].new_empty(batch)
+    if one.fixed.get("as_indices"):
+        return given["scores"].new_empty((*batch, *one.oracle.index_shape(tuple(event))), dtype=torch.int64)
+    return given["scores"].new_empty((*batch, *event))
+
+
+@derivative.register_fake
+def _shapes(tensors: Sequence[Tensor], gradient: Tensor, wanted: Sequence[int], call: str) -> list[Tensor]:
+    return [tensors[place].new_empty(tensors[place].shape) for place in wanted]
+
+
+@operation.register_vmap
+def _mapped(info: Any, in_dims: tuple[Any, ...], tensors: Sequence[Tensor], call: str) -> tuple[Tensor, int]:
+    """One more dimension of the batch, behind which all batches get as many dimensions."""
+    one, size = _read(call), info.batch_size
+    front = [
+        value.unsqueeze(0).expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
+        for value, dim in zip(tensors, in_dims[0], strict=True)
+    ]
+    given = dict(zip(one.tensors, front, strict=True))
+    ndims = batch_ndims(given, one.fixed, one.oracle, one.kind.event_ndims)
+    most = max(ndims.values())
+    given = {name: value.reshape((size, *[1] * (most - ndims[name]), *value.shape[1:])) for name, value in given.items()}
+    if ndims.get("lengths") == 1:
+        given["lengths"] = given["lengths"].expand((*given["scores"].shape[:most], *given["lengths"].shape[most:]))
+    return operation([*given.values()], call), 0
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    tensors, ctx.call = inputs
+    ctx.wanted = [place for place, value in enumerate(tensors) if value.requires_grad]
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[list[Tensor | None], None]:
+    found = dict(zip(ctx.wanted, derivative(ctx.saved_tensors, gradient, ctx.wanted, ctx.call), strict=True))
+    return [found.get(place) for place in range(len(ctx.saved_tensors))], None
+
+
+operation.register_autograd(_backward, setup_context=_save)
