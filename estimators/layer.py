@@ -63,7 +63,9 @@ class StructuredLayer(nn.Module):
     own random numbers and holds the estimator's state: what a training call gave (the values of the surrogate, the estimates that went to
     the scores) is observed at the next one, so after use, or when the state is saved. Nothing is observed in evaluation, or without
     gradients. `state_dict` has the state and the generator's, so that a run goes on bit for bit; `parameters` has those of what the
-    estimator learns along, such as a baseline, and they go to the optimiser with the model's.
+    estimator learns along, such as a baseline, and they go to the optimiser with the model's. To change an option during training, such as
+    a temperature, replace the estimator: ``layer.estimator = dataclasses.replace(layer.estimator, temperature=0.5)``. `state_dict` has the
+    numbers and texts that changed since the layer was made.
 
     No two layers draw the same numbers. A layer takes its seed from torch's global generator when it is made, so that `torch.manual_seed`
     makes a run repeat. `copy.copy` and `copy.deepcopy` give a layer with a stream of its own, which follows from the first one's seed. In a
@@ -124,6 +126,7 @@ class StructuredLayer(nn.Module):
         self.learnt = nn.ModuleDict({name: value for name, value in _options(self.estimator).items() if isinstance(value, nn.Module)})
         if self.estimator is not chosen and torch.get_default_device().type != "meta":
             self.learnt.to(torch.get_default_device())  # as other modules are made
+        self._made = _plain_options(self.estimator)
         self._seen: list[Seen] = []
         self._evaluating: torch.Generator | None = None
         self._rank = 0
@@ -273,6 +276,7 @@ class StructuredLayer(nn.Module):
         state = {
             "estimator": self.estimator.name,
             "state": {name: getattr(self.estimator, name) for name in self.estimator.state},
+            "options": {name: value for name, value in _plain_options(self.estimator).items() if self._made.get(name) != value},
             "generator": self.generator.get_state(),
             "device": str(self.generator.device),
             "rank": self._rank,
@@ -290,9 +294,10 @@ class StructuredLayer(nn.Module):
                 "make the layer with the estimator that was saved"
             )
         self._seen.clear()
-        if state["state"]:
+        made = {name: value for name, value in self._made.items() if name in _options(self.estimator)}
+        if saved := made | state.get("options", {}) | state["state"]:
             options: Any = self.estimator
-            self.estimator = dataclasses.replace(options, **state["state"])
+            self.estimator = dataclasses.replace(options, **saved)
         self.generator, self._rank, self._evaluating = _restored(state["generator"].cpu(), state["device"]), state.get("rank", 0), None
 
     def __copy__(self) -> Self:
@@ -394,6 +399,11 @@ def _restored(state: Tensor, device: str) -> torch.Generator:
 def _options(estimator: Estimator[Any]) -> dict[str, Any]:
     """The options of an estimator by name."""
     return {one.name: getattr(estimator, one.name) for one in dataclasses.fields(estimator)} if dataclasses.is_dataclass(estimator) else {}
+
+
+def _plain_options(estimator: Estimator[Any]) -> dict[str, Any]:
+    """Its options that are numbers or texts, which a state can hold."""
+    return {name: value for name, value in _options(estimator).items() if isinstance(value, int | float | str | None)}
 
 
 @naming("train_step")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import math
 import warnings
 from typing import Any
@@ -17,6 +19,7 @@ from structgrad.estimators import (
     LearnedBaseline,
     ProximalPolicy,
     RunningMeanBaseline,
+    StochasticSoftmax,
     StructuredLayer,
     train_step,
 )
@@ -157,6 +160,31 @@ def test_a_batch_of_nan_does_not_enter_a_running_state(name: str, bad: float) ->
         layer.surrogate(table_loss, scores_of()).sum().backward()
         layer.get_extra_state()
     assert all(math.isfinite(getattr(layer.estimator, option)) for option in layer.estimator.state)
+
+
+def test_a_temperature_that_falls_goes_on_from_a_checkpoint() -> None:
+    def train(layer: StructuredLayer, scores: nn.Parameter, steps: int) -> None:
+        for _ in range(steps):
+            now: Any = layer.estimator
+            layer.estimator = dataclasses.replace(now, temperature=0.8 * now.temperature)
+            train_step(layer, torch.optim.SGD([scores], lr=0.1), scores, table_loss)
+
+    def started() -> tuple[StructuredLayer, nn.Parameter]:
+        return StructuredLayer(ORACLE, "stochastic_softmax[temperature=2]", seed=1), scores_of()
+
+    (whole, expected), (part, halfway), (rest, _) = started(), started(), started()
+    first = rest.state_dict()
+    train(whole, expected, 4)
+    train(part, halfway, 2)
+    rest.load_state_dict(part.state_dict())
+    assert copy.deepcopy(part).estimator == rest.estimator == StochasticSoftmax(temperature=0.8 * (0.8 * 2))
+    train(rest, halfway, 2)
+    assert torch.equal(halfway, expected)
+    rest.load_state_dict(first)
+    assert rest.estimator == StochasticSoftmax(temperature=2.0)
+    other = StructuredLayer(ORACLE, "stochastic_softmax")
+    other.load_state_dict(first)  # an option that training does not change is that of the layer
+    assert other.estimator == StochasticSoftmax()
 
 
 # What is refused.
