@@ -25,6 +25,7 @@ from .categorical import Categorical
 from .constituency import Constituency
 from .derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, Examples
 from .derived import DERIVED
+from .derived.cardinality_subset import CardinalitySubset
 from .derived.ctc import CTC
 from .derived.edit_alignment import EditAlignment
 from .derived.grammar import Grammar
@@ -75,6 +76,7 @@ __all__ = [
     "Alignment",
     "Assignment",
     "Builder",
+    "CardinalitySubset",
     "Categorical",
     "Categories",
     "Constituency",

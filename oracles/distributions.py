@@ -20,6 +20,7 @@ __all__ = [
     "CTC",
     "Alignment",
     "Assignment",
+    "CardinalitySubset",
     "Categorical",
     "Constituency",
     "EditAlignment",
@@ -225,6 +226,10 @@ class Assignment(OracleDistribution, oracle="assignment"):
 
 class CTC(OracleDistribution, oracle="ctc"):
     """Alignments of connectionist temporal classification."""
+
+
+class CardinalitySubset(OracleDistribution, oracle="cardinality_subset"):
+    """Subsets with a score for their size."""
 
 
 class Categorical(OracleDistribution, oracle="categorical"):

@@ -11,6 +11,7 @@ import numpy as np
 
 from structgrad.oracles import (
     CTC,
+    CardinalitySubset,
     DerivedOracle,
     EditAlignment,
     Grammar,
@@ -179,7 +180,17 @@ def gapped_alignments(oracle: EditAlignment, event: tuple[int, ...]) -> Iterator
         yield structure
 
 
+def subsets(oracle: CardinalitySubset, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """Structures by their size, then by their parts."""
+    for size in range(event[0]):
+        for taken in itertools.combinations(range(event[0] - 1), size):
+            structure = np.zeros(event)
+            structure[list(taken), 0] = structure[size, 1] = 1
+            yield structure
+
+
 DERIVED_CASES = (
+    DerivedCase(CardinalitySubset(), subsets, ((2, 2), (6, 2), (4, 2)), (4, 2), (6, 2), item=lambda length: (length + 1,)),
     DerivedCase(SemiMarkov(), segmentations, ((1, 1, 1, 1), (2, 3, 2, 2), (4, 2, 2, 2)), (3, 2, 2, 2), (4, 3, 2, 2)),
     DerivedCase(
         LabelledConstituency(),

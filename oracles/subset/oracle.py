@@ -67,16 +67,8 @@ class Subset(SubsetOracle, DerivedOracle):
         return torch.ones(event_shape, dtype=torch.bool, device=device)
 
     def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
-        """A node per part and number of parts that are still to be taken, from that part on. To take it comes first."""
-        (size,) = event_shape
-        builder = Builder(size)
-        nodes = torch.full((self.k + 1,), DEAD)
-        nodes[0] = UNIT
-        for part in reversed(range(size)):
-            wanted = torch.arange(max(1, self.k - part), min(self.k, size - part) + 1)
-            first = torch.stack([nodes[wanted - 1], nodes[wanted]], 1)
-            nodes[wanted] = builder.add(first, torch.tensor([[part, size]]).expand(len(wanted), 2))
-        return builder.finish(nodes[-1])
+        builder = Builder(event_shape[0])
+        return builder.finish(selections(builder, torch.arange(event_shape[0]), self.k, self.k)[-1])
 
     def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """Nothing beyond an item is taken."""
@@ -110,6 +102,20 @@ class Subset(SubsetOracle, DerivedOracle):
         parts = rows.sort(dim=-1, descending=True, stable=True).indices[:, :size].sort(-1).values
         chosen = super()._kbest(rows.gather(1, parts), k)
         return torch.zeros((k, *rows.shape), dtype=chosen.dtype, device=rows.device).scatter_(-1, parts.expand(k, -1, -1), chosen)
+
+
+def selections(builder: Builder, parts: Tensor, least: int, most: int) -> Tensor:
+    """Nodes [most + 1] of the selections of so many of the parts, where from ``least`` on are asked for; `DEAD` for more than there are.
+
+    A node per part and number of parts that are still to be taken, from that part on. To take it comes first.
+    """
+    size, nodes = len(parts), torch.full((most + 1,), DEAD)
+    nodes[0] = UNIT
+    for part in reversed(range(size)):
+        wanted = torch.arange(max(1, least - part), min(most, size - part) + 1)
+        first = torch.stack([nodes[wanted - 1], nodes[wanted]], 1)
+        nodes[wanted] = builder.add(first, torch.stack([parts[part], torch.tensor(builder.parts)]).expand(len(wanted), 2))
+    return nodes
 
 
 def systematic_atoms(mean: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -10,9 +10,9 @@ TYPE_CHECKING = False  # as of `typing`, whose import takes longer than this one
 __version__: str
 
 PLACES = {
-    "oracles": "Alignment Assignment CTC Categorical Constituency DerivedOracle EditAlignment Grammar IndependentCategoricals "
-    "LabelledConstituency LabelledProjectiveTree LinearChain Oracle ProjectiveTree SecondOrderChain SemiMarkov ShiftReduce "
-    "SpanningTree Subset TiedChain TiedSemiMarkov make_oracle",
+    "oracles": "Alignment Assignment CTC CardinalitySubset Categorical Constituency DerivedOracle EditAlignment Grammar "
+    "IndependentCategoricals LabelledConstituency LabelledProjectiveTree LinearChain Oracle ProjectiveTree SecondOrderChain SemiMarkov "
+    "ShiftReduce SpanningTree Subset TiedChain TiedSemiMarkov make_oracle",
     "estimators": "Estimator PathwiseEstimator StructuredLayer Supervised crf_loss make_estimator make_noise train_step",
     "suites": "learn measure run",
     "suites.audit": "audit",
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         CTC as CTC,
         Alignment as Alignment,
         Assignment as Assignment,
+        CardinalitySubset as CardinalitySubset,
         Categorical as Categorical,
         Constituency as Constituency,
         DerivedOracle as DerivedOracle,

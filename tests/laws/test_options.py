@@ -53,6 +53,7 @@ KINDS = {
     "'l2' or 'entropy'": "omega",
     "'midpoint' or 'gauss' or 'simpson'": "rule",
     "an integer >= 1 and <= 200": "terms",
+    "an integer >= 1, or None": "most",
 }
 """Options of one name take the same values everywhere. Written out once more, so that a range does not change unseen."""
 
@@ -110,6 +111,7 @@ CASES: dict[str, Cases] = {
     "'midpoint' or 'gauss' or 'simpson'": ({"gauss": "gauss", "simpson": "simpson"}, ("euler", "Gauss", "2"), ("euler", None, 2)),
     "'l2' or 'entropy'": ({"l2": "l2", "entropy": "entropy"}, ("max", "L2", "none"), ("max", None, 2)),
     "an integer >= 1 and <= 200": ({"7": 7, "200": 200}, ("0", "201", "2.5"), (0, 201, 2.5, True)),
+    "an integer >= 1, or None": ({"none": None, "2": 2}, ("0", "2.5", "abc"), (0, 2.5, True, "2")),
     "'global' or 'local'": ({"global": "global", "local": "local"}, ("none", "Global", "true"), ("none", None, True)),
 }
 

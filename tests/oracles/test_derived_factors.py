@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import EditAlignment, Grammar, LabelledConstituency, TiedSemiMarkov
+from structgrad.oracles import CardinalitySubset, EditAlignment, Grammar, LabelledConstituency, Subset, TiedSemiMarkov
 
 
 def _normal(*shape: int) -> Tensor:
@@ -75,6 +75,33 @@ def test_sentences_have_the_probability_of_their_grammar() -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("most", [None, 3])
+def test_every_row_has_its_own_number_of_parts(most: int | None) -> None:
+    oracle, parts, sizes = CardinalitySubset(most), _normal(4, 6), torch.arange(4)
+    scores, generator = CardinalitySubset.from_sizes(parts, sizes), torch.Generator().manual_seed(0)
+    values, marginals, means = oracle.log_partition(scores), oracle.marginals(scores), oracle.project(scores).mean
+    assert values[0] == 0
+    assert (oracle.sample(scores, 20, generator=generator)[..., 0].sum(-1) == sizes).all()
+    for k in range(1, 4):
+        for found, expected in (
+            (values[k], Subset(k).log_partition(parts[k])),
+            (marginals[k, :-1, 0], Subset(k).marginals(parts[k])),
+            (means[k, :-1, 0], Subset(k).project(parts[k]).mean),
+        ):
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    weights = torch.stack([torch.zeros(()).double(), *(Subset(k).log_partition(parts[0]) for k in range(1, 4))])
+    for least, greatest in ((0, 2), (1, 3)):
+        torch.testing.assert_close(
+            oracle.log_partition(CardinalitySubset.from_sizes(parts[0], least, greatest)), weights[least : greatest + 1].logsumexp(0)
+        )
+    potentials, shared = _normal(4), CardinalitySubset.from_sizes(parts[0], sizes)
+    torch.testing.assert_close(oracle.log_partition(shared), weights)
+    found, expected = oracle.log_partition(CardinalitySubset.from_potentials(parts[0], potentials)), (weights + potentials).logsumexp(0)
+    for factor in (parts, potentials):
+        ours, theirs = (torch.autograd.grad(value, factor, retain_graph=True)[0] for value in (found, expected))
+        torch.testing.assert_close(ours, theirs)
+
+
 EDITS, SPANS, SEGMENTS = EditAlignment.from_potentials, LabelledConstituency.from_potentials, TiedSemiMarkov.from_segments
 
 
@@ -91,6 +118,7 @@ EDITS, SPANS, SEGMENTS = EditAlignment.from_potentials, LabelledConstituency.fro
         (TiedSemiMarkov.from_potentials, ((3, 2), 0), "got length=0; expected scores [*batch?, w, 2], or an integer w >= 1"),
         (Grammar.from_potentials, ((3,), (1, 1, 1)), "got lexical of shape (3,); expected [*batch, n, t]"),
         (Grammar.from_potentials, ((3, 2), (2, 2)), "got rules of shape (2, 2); expected (..., 2, 2, 2)"),
+        (CardinalitySubset.from_potentials, ((3,), (5,)), "got parts of shape (3,) and sizes of shape (5,); expected [*batch?, n]"),
         (SEGMENTS, ((3, 2),), "got segments of shape (3, 2); expected [*batch, n, w, t]"),
         (SEGMENTS, ((3, 2, 2), (3, 2)), "got a transition of shape (3, 2); expected (..., 2, 2)"),
         (SEGMENTS, ((3, 2, 2), (2, 2), (2,), (3,)), "got end of shape (3,); expected (..., 2)"),

@@ -105,7 +105,7 @@ def test_bad_comparisons(own: Path, run: Path) -> None:
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / ".ci"))
 standard_page = importlib.import_module("standard_page")
-LATER = {"grammar", "labelled_projective_tree"}
+LATER = {"cardinality_subset", "grammar", "labelled_projective_tree"}
 """Structures that are younger than the published run."""
 
 STRUCTURES = {"chain" if name == "linear_chain" else name for name in ORACLES if name != "tied_chain"} - LATER

@@ -170,7 +170,7 @@ def test_what_would_fail_a_run_gives_exit_code_3(tmp_path: Path, monkeypatch: py
 def test_oracles_are_tested_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = call("doctor", "--device", "cpu", "--only", "subset")
     assert shown.exit_code == 0
-    assert shown.stdout.splitlines()[-1] == "0 of 1 oracles are wrong on cpu"
+    assert shown.stdout.splitlines()[-1] == "0 of 2 oracles are wrong on cpu"
     monkeypatch.setattr(Constituency, "argmax", lambda self, scores, **named: torch.ones_like(scores))
     wrong = call("doctor", "--device", "cpu", "--only", "constituency", "--json")
     assert wrong.exit_code == 1

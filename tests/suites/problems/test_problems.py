@@ -66,6 +66,7 @@ GOLD_LOG_PROBABILITIES = {name: dict(zip(STAGES, row[5:], strict=True)) for name
 REAL_OF_ORACLE = {
     "linear_chain": "tagging_coarse5",
     "alignment": "dtw_speech",
+    "subset": "subset_fsdd_downstream",
     "constituency": "binary_trees_listops",
     "projective_tree": "dependency_en_ewt_projective",
 }
