@@ -46,15 +46,19 @@ def node(key: str, names: Sequence[str], args: Sequence[Any], named: Mapping[str
     fixed = {name: value for name, value in given.items() if name not in tensors}
     if "generator" in fixed and getattr(given.get("self"), "deterministic", False):
         fixed["generator"] = None
-    if any([isinstance(value, torch.Generator) or getattr(value, "_keeps", False) for value in fixed.values()]):
+    keeping = [getattr(given.get(name), "_keeps", False) for name in ("self", "oracle")]
+    if fixed.get("generator") is not None or True in keeping:
         return None
-    result: Tensor = operation([*tensors.values()], written(key, tuple(tensors), tuple(fixed), *fixed.values()))
+    numbers = {name: value for name, value in fixed.items() if isinstance(value, float)}  # which the compiler may have made variable
+    others = {name: value for name, value in fixed.items() if name not in numbers}
+    call = written(key, (*tensors, *numbers), tuple(others), *others.values())
+    result: Tensor = operation([*tensors.values()], [*numbers.values()], call)
     return result
 
 
-def written(key: str, tensors: tuple[str, ...], names: tuple[str, ...], *values: Any) -> str:
-    """An operation as text: its place in the code, the names of its tensors, and its other arguments by name."""
-    return json.dumps([key, tensors, dict(zip(names, values, strict=True))], default=_name)
+def written(key: str, given: tuple[str, ...], names: tuple[str, ...], *values: Any) -> str:
+    """An operation as text: its place in the code, the names of its tensors and numbers, and its other arguments."""
+    return json.dumps([key, given, dict(zip(names, values, strict=True))], default=_name)
 
 
 written._dynamo_marked_constant = True  # type: ignore[attr-defined]  # `torch.compiler.assume_constant_result` would import the compiler
@@ -87,7 +91,7 @@ class _Call:
     """What a node computes."""
 
     kind: Kind
-    tensors: tuple[str, ...]
+    names: tuple[str, ...]
     fixed: Mapping[str, Any]
 
     @property
@@ -95,8 +99,8 @@ class _Call:
         found = self.fixed.get("oracle", self.fixed.get("self"))
         return make_oracle(found) if isinstance(found, str) else found
 
-    def run(self, *values: Tensor) -> Tensor:
-        given = {**self.fixed, **dict(zip(self.tensors, values, strict=True))}
+    def run(self, *values: Tensor | float) -> Tensor:
+        given = {**self.fixed, **dict(zip(self.names, values, strict=True))}
         if self.fixed.get("generator", given) is None:  # of a deterministic estimator
             given["generator"] = torch.Generator()
         try:
@@ -108,10 +112,10 @@ class _Call:
 
 @functools.lru_cache(maxsize=256)
 def _read(call: str) -> _Call:
-    key, tensors, fixed = json.loads(call, object_hook=_object)
+    key, names, fixed = json.loads(call, object_hook=_object)
     if key not in KINDS and key.startswith(f"{__name__.partition('.')[0]}."):  # of a module that this process has not needed so far
         importlib.import_module(key.partition(":")[0])
-    return _Call(KINDS[key], tuple(tensors), fixed)
+    return _Call(KINDS[key], tuple(names), fixed)
 
 
 def _with_autograd() -> Any:
@@ -121,30 +125,32 @@ def _with_autograd() -> Any:
     return _ForceDispatchKeyGuard(_dispatch_tls_local_include_set(), _dispatch_tls_local_exclude_set() - recording)
 
 
-@torch.library.custom_op("structgrad::operation", mutates_args=(), schema="(Tensor[] tensors, str call) -> Tensor")
-def operation(tensors: Sequence[Tensor], call: str) -> Tensor:
+@torch.library.custom_op("structgrad::operation", mutates_args=(), schema="(Tensor[] tensors, float[] numbers, str call) -> Tensor")
+def operation(tensors: Sequence[Tensor], numbers: Sequence[float], call: str) -> Tensor:
     """The result of an operation on plain tensors."""
     with _with_autograd():
-        result = _read(call).run(*(value.detach() for value in tensors)).contiguous()
+        result = _read(call).run(*(value.detach() for value in tensors), *numbers).contiguous()
     shared = any(result.untyped_storage().data_ptr() == value.untyped_storage().data_ptr() for value in tensors)
     return result.clone() if shared else result
 
 
 @torch.library.custom_op(
-    "structgrad::derivative", mutates_args=(), schema="(Tensor[] tensors, Tensor gradient, int[] wanted, str call) -> Tensor[]"
+    "structgrad::derivative",
+    mutates_args=(),
+    schema="(Tensor[] tensors, float[] numbers, Tensor gradient, int[] wanted, str call) -> Tensor[]",
 )
-def derivative(tensors: Sequence[Tensor], gradient: Tensor, wanted: Sequence[int], call: str) -> list[Tensor]:
+def derivative(tensors: Sequence[Tensor], numbers: Sequence[float], gradient: Tensor, wanted: Sequence[int], call: str) -> list[Tensor]:
     """The gradients of an operation in some of its tensors, from that of its result."""
-    one = Operation("", lambda *values: (_read(call).run(*values),))
+    one = Operation("", lambda *values: (_read(call).run(*values, *numbers),))
     with _with_autograd():
         values = (value.detach() for value in tensors)
         return [each.contiguous().clone() for each in derivative_of(one, len(tensors), wanted, False).run(*values, gradient)]
 
 
 @operation.register_fake
-def _shape(tensors: Sequence[Tensor], call: str) -> Tensor:
+def _shape(tensors: Sequence[Tensor], numbers: Sequence[float], call: str) -> Tensor:
     one = _read(call)
-    given = dict(zip(one.tensors, tensors, strict=True))
+    given = dict(zip(one.names, tensors, strict=False))
     batches = batch_ndims(given, one.fixed, one.oracle, one.kind.event_ndims)
     batch = torch.broadcast_shapes(*(value.shape[: batches[name]] for name, value in given.items()))
     event = given["scores"].shape[batches["scores"] :]
@@ -156,36 +162,36 @@ def _shape(tensors: Sequence[Tensor], call: str) -> Tensor:
 
 
 @derivative.register_fake
-def _shapes(tensors: Sequence[Tensor], gradient: Tensor, wanted: Sequence[int], call: str) -> list[Tensor]:
+def _shapes(tensors: Sequence[Tensor], numbers: Sequence[float], gradient: Tensor, wanted: Sequence[int], call: str) -> list[Tensor]:
     return [tensors[place].new_empty(tensors[place].shape) for place in wanted]
 
 
 @operation.register_vmap
-def _mapped(info: Any, in_dims: tuple[Any, ...], tensors: Sequence[Tensor], call: str) -> tuple[Tensor, int]:
+def _mapped(info: Any, in_dims: tuple[Any, ...], tensors: Sequence[Tensor], numbers: Sequence[float], call: str) -> tuple[Tensor, int]:
     """One more dimension of the batch, behind which all batches get as many dimensions."""
     one, size = _read(call), info.batch_size
     front = [
         value.unsqueeze(0).expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
         for value, dim in zip(tensors, in_dims[0], strict=True)
     ]
-    given = dict(zip(one.tensors, front, strict=True))
+    given = dict(zip(one.names, front, strict=False))
     ndims = batch_ndims(given, one.fixed, one.oracle, one.kind.event_ndims)
     most = max(ndims.values())
     given = {name: value.reshape((size, *[1] * (most - ndims[name]), *value.shape[1:])) for name, value in given.items()}
     if ndims.get("lengths") == 1:
         given["lengths"] = given["lengths"].expand((*given["scores"].shape[:most], *given["lengths"].shape[most:]))
-    return operation([*given.values()], call), 0
+    return operation([*given.values()], numbers, call), 0
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    tensors, ctx.call = inputs
+    tensors, ctx.numbers, ctx.call = inputs
     ctx.wanted = [place for place, value in enumerate(tensors) if value.requires_grad]
     ctx.save_for_backward(*tensors)
 
 
-def _backward(ctx: Any, gradient: Tensor) -> tuple[list[Tensor | None], None]:
-    found = dict(zip(ctx.wanted, derivative(ctx.saved_tensors, gradient, ctx.wanted, ctx.call), strict=True))
-    return [found.get(place) for place in range(len(ctx.saved_tensors))], None
+def _backward(ctx: Any, gradient: Tensor) -> tuple[list[Tensor | None], list[None], None]:
+    found = dict(zip(ctx.wanted, derivative(ctx.saved_tensors, ctx.numbers, gradient, ctx.wanted, ctx.call), strict=True))
+    return [found.get(place) for place in range(len(ctx.saved_tensors))], [None] * len(ctx.numbers), None
 
 
 operation.register_autograd(_backward, setup_context=_save)

@@ -149,7 +149,7 @@ def test_a_decoder_is_exported_for_batches_and_lengths_of_any_size(strict: bool,
 def test_a_graph_that_names_an_object_of_another_process_says_so() -> None:
     text = graphs.written("structgrad.oracles.capabilities.base:Oracle.argmax", ("scores",), ("self",), object())
     with pytest.raises(ValueError, match="expected one with a name, such as subset"):
-        graphs.operation([numbers(4, 2, 2)], text.replace('"$object": ', '"$object": 9'))
+        graphs.operation([numbers(4, 2, 2)], [], text.replace('"$object": ', '"$object": 9'))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -157,6 +157,14 @@ def test_what_is_wrong_is_said_when_the_graph_runs() -> None:
     compiled = torch.compile(SUBSET.argmax, backend="eager", fullgraph=True)
     with pytest.raises(ValueError, match="`argmax` got n=2 parts for k=3; expected n >= k"):
         compiled(numbers(4, 2))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_number_may_change() -> None:
+    """The compiler makes it a variable then."""
+    compiled, rows = torch.compile(entmax, backend="eager", fullgraph=True), numbers(3, 4)
+    for alpha in (1.3, 1.5, 1.7):
+        assert torch.equal(compiled(rows, alpha), entmax(rows, alpha))
 
 
 TRACERS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
