@@ -1,4 +1,4 @@
-"""Cells and the runner: devices, large problems, derived rows, resuming, refusals, and workers that compile."""
+"""Cells and the runner: devices, large problems, derived rows, resuming, and refusals."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from structgrad.suites.running.engines import local
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.runner import WORK, adjusted, run, work_rows
-from structgrad.suites.running.work import Snapshot
-from tests.suites.broken_estimators import NOTICED
-from tests.suites.running_cases import FEW, HERE, SMALL, broken
+from tests.suites.running_cases import HERE, SMALL
 
 
 def test_suites_that_measure_side_by_side_share_a_cell(tmp_path):
@@ -153,19 +151,3 @@ def test_the_number_of_a_device_changes_no_identity_and_workers_share_its_memory
     assert hashes[0] == hashes[1] != hashes[2]
     worker = local.LocalEngine(CUDA, Machine(jobs=3), Path("unused"), lambda cell: 60.0).start_worker(0)
     assert (worker.config.name, worker.config.sharing) == ("worker 1", 3)  # type: ignore[attr-defined]
-
-
-def test_a_worker_that_compiles_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    noticed = tmp_path / "noticed"
-    monkeypatch.setenv(NOTICED, str(noticed))
-    seen: list[bool] = []
-
-    def progress(snapshot: Snapshot) -> None:
-        seen.extend(busy.compiling for busy in snapshot.busy)
-        if any(seen):
-            noticed.touch()
-
-    plan = Plan(("sparsity",), ("categorical_regimes",), ("init",), broken("Compiling"), instances=1, effort=FEW)
-    rows = run(plan, tmp_path / "out", machine=Machine(jobs=1), progress=progress)
-    assert {row.status for row in rows} == {"ok"}
-    assert any(seen)
