@@ -1,10 +1,8 @@
-"""Exact truths, replayed moments, names and refusals, compared with ``truth.json``; run this file to write it again."""
+"""Truths beyond enumeration, shipped problems, score files and refusals, compared with ``truth.json``; run this file to write it again."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,25 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.estimators import CONTENDERS, Gumbel, LeaveOneOut, Reinforce, VarGrad, make_estimator
 from structgrad.oracles import ORACLES
 from structgrad.suites.problems import BUILT_IN_PROBLEMS, LOSSES, PROBLEMS, from_file, load, make_loss, sized_name, stages_of
 from structgrad.suites.problems.score_files import ScoreFile
-from structgrad.suites.truth import Target, exact_truth
 from structgrad.suites.truth.closed_form import analytic_truth, unknown_because
-from structgrad.suites.truth.enumeration import geometry
-from structgrad.suites.truth.references import own_reference, perturbed_reference, relaxed_gradient
-from structgrad.suites.truth.replay import draws_of, replay, replay_outside, replay_samples
 from tests.goldens.comparing import differences
 
 GOLDEN = Path(__file__).with_suffix("").with_name("truth.json")
 
-SIZED = (
-    "categorical[n=4]", "categories[n=3,t=3]", "subset[n=6,k=2]", "linear_chain[n=3,t=3]", "tied_chain[n=3,t=2]", "alignment[n=4,m=3]",
-    "constituency[n=5]", "projective_tree[n=4]", "spanning_tree[n=4]", "assignment[n=4]", "shift_reduce[n=5]",
-    "shift_reduce[n=5,normalization=local]", "spanning_tree[n=4,single_root=True]",
-)  # fmt: skip
-DERIVED = ("ctc_regimes", "edit_alignment_regimes", "labelled_constituency_regimes", "second_order_chain_regimes", "semi_markov_regimes")
 LARGE = (
     "subset[n=100,k=50]",
     "linear_chain[n=40,t=5]",
@@ -50,39 +37,6 @@ def _numbers(tensor: Tensor) -> list[float]:
     return [float(flat.norm()), float(flat @ places.sin()), float(flat @ places.cos())]
 
 
-def _truth(truth: Any, error: float = 1e-9) -> list[Any]:
-    assert not truth.error > error * (1 + float(truth.gradient.norm())), truth.error
-    scalars = [truth.value, truth.loss_variance, truth.log_partition, truth.entropy, truth.support, truth.kurtosis_along]
-    kurtosis = torch.where(truth.kurtosis.isfinite(), truth.kurtosis, 0)
-    return [truth.method, *scalars, *_numbers(truth.gradient), *_numbers(truth.marginals), _numbers(kurtosis)[0]]
-
-
-def truths() -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in (*SIZED, *DERIVED):
-        for stage in ("final", "h=0.02"):
-            problem = load(name, stage, instances=1, data=None)
-            scores, gold = problem.instances[0].scores, problem.oracle.argmax(problem.instances[0].scores)
-            for loss in LOSSES:
-                if loss != "downstream":
-                    made = make_loss(loss, gold, problem.oracle, seed=3)
-                    key = f"{name} {stage} {loss}"
-                    if stage == "final" or loss in ("linear", "f1", "mlp"):
-                        found[key] = _truth(exact_truth(made, problem.oracle, scores))
-                    closed = analytic_truth(made, problem.oracle, scores)
-                    found[f"{key} closed"] = None if closed is None else _truth(closed)
-    problem = load("spanning_tree[n=4]", "final", instances=1, data=None)
-    scores = problem.instances[0].scores.clone()
-    scores[1, 2] = scores[3, 1] = -math.inf
-    for loss in ("mlp", "hamming", "quadratic", "f1"):
-        made = make_loss(loss, problem.oracle.argmax(scores), problem.oracle, seed=1)
-        found[f"forbidden {loss}"] = (
-            _truth(exact_truth(made, problem.oracle, scores)),
-            _truth(analytic_truth(made, problem.oracle, scores)) if loss != "mlp" else None,
-        )
-    return found
-
-
 def large() -> dict[str, Any]:
     found = {}
     for name in LARGE:
@@ -92,54 +46,11 @@ def large() -> dict[str, Any]:
             made = make_loss(loss, problem.oracle.argmax(scores), problem.oracle, seed=3)
             reason = unknown_because(made, problem.oracle, scores)
             truth = None if reason else analytic_truth(made, problem.oracle, scores)
-            found[f"{name} {loss}"] = reason or (None if truth is None else _truth(truth, 1e-6)[:-1])
-    return found
-
-
-def _summary(summary: Any) -> list[float] | None:
-    if summary is None:
-        return None
-    return [*_numbers(summary.error), *_numbers(summary.trace), *_numbers(summary.informed)]
-
-
-def replays() -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in ("categorical[n=4]", "subset[n=5,k=2]", "linear_chain[n=2,t=3]", "shift_reduce[n=3,normalization=local]"):
-        problem = load(f"{name}@quadratic", "final", instances=1, data=None)
-        (instance,), oracle = problem.instances, problem.oracle
-        target = Target(oracle, instance.loss, instance.scores, exact_truth(instance.loss, oracle, instance.scores))
-        metric = geometry(oracle, instance.scores, target.truth)
-        information = None if metric is None else metric.information
-        event = tuple(instance.scores.shape)
-        for called in CONTENDERS:
-            estimator = make_estimator(called)
-            key = f"{name} {called}"
-            if estimator.deterministic or estimator.objective == "supervised" or estimator.incompatibility(oracle, event) is not None:
-                continue
-            found[f"{key} draws"] = drawn = draws_of(estimator, oracle, instance.loss, instance.scores)
-            if drawn is not None and drawn[1] == 0 and target.truth.count ** drawn[0] < 5_000:
-                found[key] = _summary(replay(estimator, target, drawn[0], information))
-            elif drawn is not None and drawn[1] > 0 and drawn[0] == 0:
-                found[key] = _summary(replay_outside(estimator, target, drawn[1], 10_000, information))
-        for estimator in (LeaveOneOut(num_samples=16), VarGrad(num_samples=5), Reinforce(num_samples=4), make_estimator("ste_sample")):
-            found[f"{name} {estimator} samples"] = _summary(
-                replay_samples(estimator, target, getattr(estimator, "num_samples", 3), 10_000, information)
-            )
-    return found
-
-
-def references() -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in ("categorical[n=4]", "subset[n=5,k=2]", "categories[n=2,t=3]"):
-        problem = load(f"{name}@quadratic", "final", instances=1, data=None)
-        (instance,), oracle = problem.instances, problem.oracle
-        relaxed = relaxed_gradient(oracle, instance.loss, instance.scores)
-        perturbed = perturbed_reference(oracle, instance.loss, instance.scores, Gumbel(), replicates=1024, key=("golden",))
-        for kind, one in (("relaxed", relaxed), ("perturbed", perturbed)):
-            found[f"{name} {kind}"] = [one.method, one.replicates, one.value, one.noise, *_numbers(one.gradient)]
-    for name in ("reinforce", "structured_attention", "ste", "imle", "sparsemap", "gumbel_softmax"):
-        with contextlib.suppress(ValueError):
-            found[name] = own_reference(make_estimator(name))
+            found[f"{name} {loss}"] = reason or None
+            if truth is not None:
+                assert not truth.error > 1e-6 * (1 + float(truth.gradient.norm())), truth.error
+                scalars = [truth.value, truth.loss_variance, truth.log_partition, truth.entropy, truth.support, truth.kurtosis_along]
+                found[f"{name} {loss}"] = [truth.method, *scalars, *_numbers(truth.gradient), *_numbers(truth.marginals)]
     return found
 
 
@@ -236,10 +147,7 @@ def files(folder: Path) -> dict[str, Any]:
 def measured(folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     found = {
-        "truths": truths(),
         "large": large(),
-        "replays": replays(),
-        "references": references(),
         "names": names(),
         "files": files(folder),
     }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
-from structgrad.suites.statistics.intervals import UNRESOLVED, Interval, clustered_wilson, jackknives, wilson
+from structgrad.suites.statistics.intervals import UNRESOLVED, Interval, clustered_wilson, jackknives, median_interval, wilson
 from structgrad.suites.statistics.metrics import (
     Geometry,
     NoisyGradient,
@@ -21,6 +22,7 @@ from structgrad.suites.statistics.metrics import (
     summarise,
 )
 from structgrad.suites.statistics.moments import BATCHES, FULL_COVARIANCE, Moments
+from structgrad.suites.statistics.selection import student_mean
 
 ARRAYS = ("count", "mean", "square", "along", "zero", "nonzero", "signs", "descents", "cosines", "quartics", "informed", "total_mean")
 
@@ -108,7 +110,7 @@ def test_an_estimate_without_bounds_stays_in_its_batch(estimate: float) -> None:
 
 @pytest.mark.parametrize("size", [1, 13, FULL_COVARIANCE + 1])
 def test_exact_moments_are_weighted_sums(size: int) -> None:
-    gradient, information = torch.linspace(0, 1, size, dtype=torch.float64), drawn(size, size, 2)
+    gradient, information = torch.linspace(0, 1, size, dtype=torch.float64) - 0.3 * (size > 1), drawn(size, size, 2)
     information = information.mT @ information
     weights, outcomes = torch.rand(900, generator=torch.Generator().manual_seed(3), dtype=torch.float64), drawn(900, size)
     found = Moments.empty(gradient, information, batches=1)
@@ -124,7 +126,24 @@ def test_exact_moments_are_weighted_sums(size: int) -> None:
         torch.testing.assert_close(found.comoment / found.count, (centred * shares.unsqueeze(1)).mT @ centred)
     torch.testing.assert_close(summary.informed, shares @ ((outcomes @ information) * outcomes).sum(1))
     torch.testing.assert_close(summary.zero, shares @ (outcomes == 0).all(1).double())
+    outcomes, active = torch.where(outcomes.abs() < 1e-13 * outcomes.abs().amax(1, keepdim=True), 0, outcomes), gradient.abs() > 1e-12
+    length, along = outcomes.norm(dim=1), outcomes @ gradient
+    singles = {
+        "nonzero": (outcomes != 0).sum(1),
+        "descent": along > 0,
+        "cosine": torch.where(length > 0, along / (length * gradient.norm()).clamp(min=1e-300), 0),
+        "quartic": length**4,
+        "agreeing": ((outcomes * gradient > 0) & active).sum(1),
+        "signed": ((outcomes != 0) & active).sum(1),
+    }
+    for name, values in singles.items():
+        torch.testing.assert_close(getattr(summary, name), shares @ values.double(), msg=name)
     assert float(single(outcomes[1], gradient).trace) < 1e-9
+    rho, mean = exact_metrics(summary, Geometry(information, 2.0, information[:, :0])), shares @ outcomes
+    spread = summary.informed - mean @ information @ mean
+    for name, count in {"fisher_rho": 1, "fisher_rho_16": 16}.items() if size > 1 else ():
+        expected = mean @ gradient / (2.0 * (summary.informed - spread + spread / count)).sqrt()
+        assert rho[name].value == pytest.approx(float(expected))
 
 
 RUNS = 120
@@ -145,6 +164,16 @@ def test_wilson_equals_scipy(hits, n):
     found = wilson(hits / n, n)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
     assert found.method == "wilson"
+
+
+@pytest.mark.parametrize("count", [2, 5, 6, 30, 161])
+def test_means_and_medians_have_the_intervals_of_scipy(count: int) -> None:
+    values = np.random.default_rng(count).lognormal(size=count)
+    mean, median = student_mean(np.append(values, np.nan)), median_interval(values)
+    assert (mean.low, mean.high) == pytest.approx(tuple(stats.ttest_1samp(values, 0).confidence_interval()))
+    expected = stats.quantile_test(values, p=0.5).confidence_interval()
+    assert (mean.value, median.value) == pytest.approx((values.mean(), np.median(values)))
+    assert (median.low, median.high) == ((None, None) if count < 6 else tuple(expected))
 
 
 def jackknife(value: float, without: Tensor) -> Interval:

@@ -16,7 +16,7 @@ from structgrad.suites.measures.bias import measure
 from structgrad.suites.truth import exact_truth
 from structgrad.suites.truth.closed_form import known_truth
 from structgrad.suites.truth.loss_checks import examine_loss
-from structgrad.suites.truth.references import Reference, perturbed_gradient, perturbed_reference, relaxed_gradient
+from structgrad.suites.truth.references import Reference, own_reference, perturbed_gradient, perturbed_reference, relaxed_gradient
 from tests.suites.cases import ORACLES, quadratic, scores_of
 
 VALUES = torch.tensor([1.0, -0.5, 2.0, 0.3], dtype=torch.float64)
@@ -88,6 +88,13 @@ def test_the_relaxed_gradient_is_a_covariance(name: str) -> None:
     other = relaxed_gradient(oracle, loss, scores, oracle.marginals)
     torch.testing.assert_close(other.gradient, expected, rtol=1e-7, atol=1e-8)
     assert other.noise < 1e-10 * float(expected.square().sum())
+
+
+def test_the_own_objective_of_an_estimator() -> None:
+    found = {
+        name: own_reference(make_estimator(name)) for name in ("rloo", "structured_attention", "ste", "imle", "sparsemap", "gumbel_softmax")
+    }
+    assert list(found.values()) == ["expected", "relaxed", "argmax", "perturbed", "relaxed", None]
 
 
 def test_a_relaxed_gradient_needs_a_differentiable_loss() -> None:

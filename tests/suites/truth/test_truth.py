@@ -178,3 +178,23 @@ def test_null_directions_change_no_probability_and_the_others_do(name, scale):
     centred = score - score.mean(0)
     assert found.null.shape[1] == scores.numel() - torch.linalg.matrix_rank(centred, rtol=1e-9)
     assert (truth.gradient.flatten() @ found.null).norm() < 1e-10 * truth.gradient.norm()
+
+
+@pytest.mark.parametrize("name", list(LAWS))
+def test_value_and_moments_are_those_of_listed_estimates(name):
+    """Of the score function with the mean loss as baseline, by part and along the gradient."""
+    scores = normal_scores(LAWS[name][1])
+    weights = normal_scores(LAWS[name][1]).flip(0)
+    loss = squared_loss(weights)
+    truth, (p, score) = exact_truth(loss, LAWS[name][0], scores), listed(name, scores)
+    losses = loss(LAWS[name][0].enumerate(tuple(scores.shape), dtype=torch.float64))
+    errors = losses - p @ losses
+    estimates = errors.unsqueeze(-1) * score
+    centred = estimates - p @ estimates
+    columns = torch.cat([centred, centred @ truth.gradient.reshape(-1, 1)], -1)
+    kurtosis = torch.where(p @ columns**2 > 1e-20, p @ columns**4 / (p @ columns**2) ** 2, math.inf)
+    torch.testing.assert_close(torch.cat([truth.kurtosis.flatten(), torch.tensor([truth.kurtosis_along])]), kurtosis)
+    torch.testing.assert_close(truth.gradient.flatten(), p @ estimates)
+    expected = [p @ losses, p @ errors**2, -(p @ p.log())]
+    assert [truth.value, truth.loss_variance, truth.entropy] == pytest.approx(list(map(float, expected)))
+    assert truth.support == truth.count == len(p)
