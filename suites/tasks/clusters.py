@@ -58,6 +58,7 @@ class Clusters(Task):
     references: ClassVar[tuple[str, ...]] = ("mihaylova2020understanding",)
     structured: ClassVar[str] = "V-measure"
     stackable: ClassVar[bool] = True
+    family = "clusters"
     oracle = Categorical()
 
     def data(self, split: Split) -> Batch:

@@ -52,6 +52,7 @@ class L2XSwitch(Task):
     references: ClassVar[tuple[str, ...]] = ("chen2018learning",)
     structured: ClassVar[str] = "precision"
     stackable: ClassVar[bool] = True
+    family = "explanations"
     oracle = Subset(CHOSEN)
 
     def data(self, split: Split) -> Batch:

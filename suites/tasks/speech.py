@@ -53,6 +53,7 @@ class SpokenDigits(Task):
     name: ClassVar[str] = "fsdd"
     files: ClassVar[tuple[str, ...]] = (FILE,)
     summary: ClassVar[str] = "spoken digits by a few segments of a recording"
+    family = "speech"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,6 +131,7 @@ class AutoEncoder(Task):
     files: ClassVar[tuple[str, ...]] = (FILE,)
     references: ClassVar[tuple[str, ...]] = ("jang2017categorical", "maddison2017concrete")
     stackable: ClassVar[bool] = True
+    family, kind = "speech", "elbo"
     oracle = IndependentCategoricals()
 
     def data(self, split: Split) -> Batch:

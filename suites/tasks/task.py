@@ -20,6 +20,12 @@ from ..trust import TASK_FOLDERS, TASK_VARIABLE, task_file
 Split = Literal["train", "validation", "test"]
 """A part of the items of a task."""
 
+LossKind = Literal["differentiable", "linear", "black_box", "likelihood", "elbo"]
+"""Kinds of losses: differentiable at relaxed inputs, linear in the structure, values only, cross-entropy of a decoder, and its bound."""
+
+Decoding = Literal["joint", "frozen", "none"]
+"""Whether a decoder is trained with the encoder, was trained before, or is absent."""
+
 Rates = tuple[Positive, ...]  # learning rates
 Steps = Annotated[int, Within(least=0)]  # steps of pretraining; 0 keeps the initial weights
 
@@ -109,6 +115,8 @@ class Task(Configured, abc.ABC):
         scored: meaning of ``accuracy``, such as ``right labels`` or ``span F1``.
         structured: meaning of ``structure_accuracy``, such as ``bracket recall`` or ``V-measure``; empty if `judge` returns none.
         best: the estimator of the training that gives the ceiling; empty for the true structures, or the exact gradient without them.
+        family: tasks of one family share data or a model, so that halves of tasks share none; empty for a task by itself.
+        kind: kind of its loss. ``decoding``: whether its decoder is trained with the encoder.
         stackable: whether the seeds of a cell are trained side by side, with one call of the estimator for all. Declare it if a step is
             short, so that calls take most of its time.
     """
@@ -122,6 +130,9 @@ class Task(Configured, abc.ABC):
     structured: ClassVar[str] = ""
     best: ClassVar[str] = ""
     stackable: ClassVar[bool] = False
+    family: str = ""
+    kind: LossKind = "likelihood"
+    decoding: Decoding = "joint"
 
     steps: Count = 500
     rates: Rates = (0.01,)

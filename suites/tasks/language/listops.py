@@ -66,6 +66,7 @@ class LineTask(Task):
     files: ClassVar[tuple[str, ...]] = ("listops/train_4000.tsv", "listops/heldout_short.tsv")
     references: ClassVar[tuple[str, ...]] = ("nangia2018listops",)
     structured: ClassVar[str] = "bracket recall"
+    family = "listops"
     oracle: ClassVar[Oracle] = Constituency()
 
     def __post_init__(self) -> None:
@@ -154,6 +155,7 @@ class ListOpsFrozen(LineTask):
 
     name: ClassVar[str] = "listops_frozen"
     summary: ClassVar[str] = "values of nested lists, for a decoder that was trained on the true trees"
+    decoding = "frozen"
 
     def model(self, seed: int) -> LatentModel:
         model = super().model(seed)

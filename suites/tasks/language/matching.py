@@ -52,6 +52,7 @@ class Matching(Task):
     summary: ClassVar[str] = "shuffled translations by a latent alignment of their words"
     structured: ClassVar[str] = "matched words"
     files: ClassVar[tuple[str, ...]] = ("alignment/alibi_fr-en.tsv", "alignment/transread_novels_fr-en.tsv.gz")
+    family, decoding = "matching", "frozen"
     oracle = Assignment()
 
     def data(self, split: Split) -> Batch:

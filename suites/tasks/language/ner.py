@@ -54,6 +54,7 @@ class NamedEntities(Task):
     structured: ClassVar[str] = "right tags"
     best: ClassVar[str] = "crf"
     files: ClassVar[tuple[str, ...]] = ("ner/en_ewt-uner-dev.iob2.gz", "ner/en_ewt-uner-test.iob2")
+    family, kind, decoding = "treebank", "linear", "none"  # the sentences are those of the treebank
     oracle = LinearChain()
 
     def data(self, split: Split) -> Batch:

@@ -33,6 +33,7 @@ class TreebankTask(Task):
     longest: Count = 7
 
     files: ClassVar[tuple[str, ...]] = ("conllu/en_ewt-train-5000.conllu.gz", "conllu/en_ewt-heldout.conllu")
+    family = "treebank"
     oracle = ProjectiveTree()
 
     def treebank(self) -> Treebank:
@@ -71,6 +72,7 @@ class Parsing(TreebankTask):
     scored: ClassVar[str] = "unlabelled attachment score"
     structured: ClassVar[str] = "whole trees"
     best: ClassVar[str] = "crf"
+    kind, decoding = "linear", "none"
 
     def model(self, seed: int) -> LatentModel:
         with seeded(seed):
