@@ -189,9 +189,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*tensors)
 
 
-def _backward(ctx: Any, gradient: Tensor) -> tuple[list[Tensor | None], list[None], None]:
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     found = dict(zip(ctx.wanted, derivative(ctx.saved_tensors, ctx.numbers, gradient, ctx.wanted, ctx.call), strict=True))
-    return [found.get(place) for place in range(len(ctx.saved_tensors))], [None] * len(ctx.numbers), None
+    # Torch counts a list of numbers as one input, and an empty list as a list of tensors.
+    return [found.get(place) for place in range(len(ctx.saved_tensors))], None if ctx.numbers else [], None
 
 
 operation.register_autograd(_backward, setup_context=_save)
