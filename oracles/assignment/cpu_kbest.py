@@ -11,13 +11,13 @@ Murty's ranked assignment method", which inherits duals and bounds what is still
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.compilation import inner, uncounted
-from ..kernels.parts import pop, push
 from .cpu_matching import augment, load_costs, match
 
 Array = NDArray[Any]
@@ -38,14 +38,13 @@ class MatchingRankingWorkspace(NamedTuple):
     sources: Array  # [p] int32, like the others: the part whose matching was listed
     places: Array  # [p] the row that differs from that matching, and is the first to do so
     matchings: Array  # [p] where the best matching is, `UNKNOWN` before it is looked for
-    queue: Array  # [p]
 
 
 @inner
 def ranking_workspace(n: int, k: int) -> MatchingRankingWorkspace:
     """Room for the k best matchings of n rows."""
-    integers = np.empty((4, 1 + k * n), np.int32)
-    return MatchingRankingWorkspace(np.empty(1 + k * n), integers[0], integers[1], integers[2], integers[3])
+    integers = np.empty((3, 1 + k * n), np.int32)
+    return MatchingRankingWorkspace(np.empty(1 + k * n), integers[0], integers[1], integers[2])
 
 
 @inner
@@ -60,11 +59,10 @@ def list_best(
     if match(costs, floats, integers) < n:
         return matchings
     space.values[0], space.sources[0], space.places[0], space.matchings[0] = _keep(row, floats, integers, matchings[0]), 0, 0, 0
-    space.queue[0] = 0
-    parts, waiting, known, listed = 1, 1, 1, 0
-    while waiting > 0:
-        part = pop(space.queue, waiting, space.values)
-        waiting -= 1
+    # The greatest value leaves first, of equal ones the earliest part.
+    queue, parts, known, listed = [(-space.values[0], 0)], 1, 1, 0
+    while len(queue) > 0:
+        part = heappop(queue)[1]
         if space.matchings[part] == UNKNOWN:
             _start(row, costs, floats, integers, space, matchings, part)
             if augment(costs, floats, integers, space.places[part]):
@@ -75,8 +73,8 @@ def list_best(
                             more[m, COLUMNS, i], more[m, DUALS, i] = matchings[m, COLUMNS, i], matchings[m, DUALS, i]
                     matchings = more
                 space.values[part], space.matchings[part] = _keep(row, floats, integers, matchings[known]), known
-                push(space.queue, waiting, space.values, part)
-                known, waiting = known + 1, waiting + 1
+                heappush(queue, (-space.values[part], part))
+                known += 1
             _reload(row, costs, space.places[part])
             continue
         matching = matchings[space.matchings[part]]
@@ -91,8 +89,8 @@ def list_best(
             if loss < math.inf:
                 space.values[parts] = space.values[part] - loss + rounding
                 space.sources[parts], space.places[parts], space.matchings[parts] = part, i, UNKNOWN
-                push(space.queue, waiting, space.values, parts)
-                parts, waiting = parts + 1, waiting + 1
+                heappush(queue, (-space.values[parts], parts))
+                parts += 1
         _reload(row, costs, space.places[part])
     return matchings
 

@@ -16,13 +16,13 @@ the k-best non-projective dependency trees". With a single root, all scores come
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels.compilation import inner, uncounted
-from ...kernels.parts import pop, push
 from .best_tree import ArborescenceWorkspace, find
 
 Array = NDArray[Any]
@@ -46,7 +46,6 @@ class TreeRankingWorkspace(NamedTuple):
     splits: Array  # [2, p] the arc that splits the part
     gains: Array  # [p] whether the next tree has that arc, and the listed one lacks it
     after: Array  # [2, p]
-    queue: Array  # [p]
     trees: Array  # [t, n + 1] the heads of the words
     scores: Array  # [n + 1, n + 1] that a part leaves
     entries: Array  # [2n] the word by which a tree enters a component
@@ -56,17 +55,17 @@ class TreeRankingWorkspace(NamedTuple):
 def ranking_workspace(size: int, k: int) -> TreeRankingWorkspace:
     """Room for the k best trees of an event [size, size]."""
     parts = 2 * k + 1
-    floats, integers = np.empty((2, parts)), np.empty((12, parts), np.int64)
+    floats, integers = np.empty((2, parts)), np.empty((11, parts), np.int64)
     return TreeRankingWorkspace(
         floats[0], floats[1], integers[0], integers[1:3], integers[3], integers[4], integers[5], integers[6:8], integers[8], integers[9:11],
-        integers[11], np.empty((parts + 1, size), np.int64), np.empty((size, size)), np.empty(2 * size, np.int64),
+        np.empty((parts + 1, size), np.int64), np.empty((size, size)), np.empty(2 * size, np.int64),
     )  # fmt: skip
 
 
 @inner
 def list_best(row: Array, single_root: bool, best: ArborescenceWorkspace, space: TreeRankingWorkspace, numbers: Array) -> None:
     """Write the k best trees of a row [n + 1, n + 1] as 1 + their parts, [k, n]."""
-    waiting, parts, trees, listed, largest = 0, 1, 1, 1, 0.0
+    parts, trees, listed, largest = 1, 1, 1, 0.0
     space.arcs[1, 0], space.listed[0] = 0, 0
     _restrict(row, space, 0)
     for h in range(len(row)):
@@ -78,10 +77,12 @@ def list_best(row: Array, single_root: bool, best: ArborescenceWorkspace, space:
         return
     total = _keep(row, best, space.trees[0])
     _number(space.trees[0], numbers[0])
-    waiting = _expect(space, 0, total - _second_best(best, used, single_root, space.entries, space.splits[:, 0]) + rounding, waiting)
-    while waiting > 0 and listed < len(numbers):
-        part = pop(space.queue, waiting, space.values)
-        waiting -= 1
+    # The greatest value leaves first, of equal ones the earliest part.
+    queue = [(math.inf, 0)]
+    heappop(queue)
+    _expect(space, 0, total - _second_best(best, used, single_root, space.entries, space.splits[:, 0]) + rounding, queue)
+    while len(queue) > 0 and listed < len(numbers):
+        part = heappop(queue)[1]
         if space.next[part] == UNKNOWN:
             _restrict(row, space, part)
             space.scores[space.splits[0, part], space.splits[1, part]] = -math.inf
@@ -89,8 +90,8 @@ def list_best(row: Array, single_root: bool, best: ArborescenceWorkspace, space:
             if used > 0:
                 space.next[part], space.values[part] = trees, _keep(row, best, space.trees[trees])
                 space.losses[part] = _second_best(best, used, single_root, space.entries, space.after[:, part])
-                push(space.queue, waiting, space.values, part)
-                trees, waiting = trees + 1, waiting + 1
+                heappush(queue, (-space.values[part], part))
+                trees += 1
             continue
         _number(space.trees[space.next[part]], numbers[listed])
         listed += 1
@@ -107,7 +108,7 @@ def list_best(row: Array, single_root: bool, best: ArborescenceWorkspace, space:
             if follows == 0 and space.gains[part] == 0:
                 for end in range(2):
                     space.splits[end, half] = space.after[end, part]
-                waiting = _expect(space, half, space.values[part] - space.losses[part] + rounding, waiting)
+                _expect(space, half, space.values[part] - space.losses[part] + rounding, queue)
                 continue
             _restrict(row, space, half)
             used = find(space.scores, single_root, best)
@@ -116,22 +117,19 @@ def list_best(row: Array, single_root: bool, best: ArborescenceWorkspace, space:
             total = _keep(row, best, space.trees[trees])
             if _differs(space.trees[trees], space.trees[space.listed[half]], space.splits[:, half]):
                 space.next[half], space.gains[half], space.values[half] = trees, 1, total
-                push(space.queue, waiting, space.values, half)
-                trees, waiting = trees + 1, waiting + 1
+                heappush(queue, (-total, half))
+                trees += 1
             else:
-                loss = _second_best(best, used, single_root, space.entries, space.splits[:, half])
-                waiting = _expect(space, half, total - loss + rounding, waiting)
+                _expect(space, half, total - _second_best(best, used, single_root, space.entries, space.splits[:, half]) + rounding, queue)
         parts += 2
 
 
-@uncounted
-def _expect(space: TreeRankingWorkspace, part: int, value: float, waiting: int) -> int:
-    """Let a part wait for its turn to be searched for the next tree, if it has one; gives how many parts wait."""
-    if value == -math.inf:
-        return waiting
-    space.values[part], space.next[part], space.gains[part] = value, UNKNOWN, 0
-    push(space.queue, waiting, space.values, part)
-    return waiting + 1
+@inner
+def _expect(space: TreeRankingWorkspace, part: int, value: float, queue: list[tuple[float, int]]) -> None:
+    """Let a part wait for its turn to be searched for the next tree, if it has one."""
+    if value > -math.inf:
+        space.values[part], space.next[part], space.gains[part] = value, UNKNOWN, 0
+        heappush(queue, (-value, part))
 
 
 @uncounted
