@@ -46,6 +46,12 @@ class SoftmaxOracle(FactorisedOracle):
 
     kernel: ClassVar[str | None] = "softmax"
 
+    def count(self, event_shape: tuple[int, ...]) -> int:
+        return int(event_shape[-1] ** math.prod(event_shape[:-1]))
+
+    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
+        return math.prod(event_shape[:-1])
+
     def _indices_of(self, structures: Tensor) -> Tensor:
         return chosen(structures, -1)
 
@@ -64,15 +70,31 @@ class SoftmaxOracle(FactorisedOracle):
     def _reference_argmax(self, rows: Tensor) -> Tensor:
         return self._argmax(rows)
 
+    def _log_partition(self, rows: Tensor) -> Tensor:
+        each = log_sum_exp(_in_lines(rows), -1)
+        feasible = (each > -math.inf).all(-1, keepdim=True)
+        return torch.where(feasible.squeeze(-1), torch.where(feasible, each, 0).sum(-1), -math.inf)
+
+    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        lines = _in_lines(rows)
+        index = inverse_cdf(running_sums(lines.double()), uniforms).unsqueeze(-1)
+        drawn = lines.new_zeros(*index.shape[:-1], lines.shape[-1]).scatter_(-1, index, 1)
+        return where_feasible(lines, drawn).reshape(*drawn.shape[:2], *rows.shape[1:])
+
     def _law(self, rows: Tensor) -> ExactLaw | None:
-        tables = IN_TURN._tables_for(rows.reshape(len(rows), -1, rows.shape[-1]))
-        return EdgeLaw(tables, rows)
+        return EdgeLaw(IN_TURN._tables_for(_in_lines(rows)), rows)
 
     def _law_of(self, parameters: Tensor, wanted: Literal["A", "μ", "both"], at: Tensor | None = None) -> Any:
-        found = feasible_softmax(parameters) if wanted == "μ" and differentiated(parameters) else None
-        if found is None:
-            return super()._law_of(parameters, wanted, at)
-        return found if at is None else exchanged_for(at, found)
+        """Torch's own softmax, with its own derivatives, for marginals of dense scores that kernels serve: ours takes twice as long.
+
+        Not where a row of it is NaN, as it is by -inf alone, by +inf and by NaN.
+        """
+        served = parameters.is_cpu and kernels.running.get() and parameters.dtype in kernels.FLOATING and parameters.is_contiguous()
+        if wanted == "μ" and served and differentiated(parameters):
+            found = parameters.softmax(-1)
+            if kernels.reach(found.detach(), 2) == 0:
+                return found if at is None else exchanged_for(at, found)
+        return super()._law_of(parameters, wanted, at)
 
     def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         return softmax(rows, self.event_ndim), self._log_partition(rows)
@@ -111,9 +133,6 @@ class Categorical(SoftmaxOracle, ProjectionOracle, EnumerableOracle, KBestOracle
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
         return cls._sizes(sizes, "length")
 
-    def count(self, event_shape: tuple[int, ...]) -> int:
-        return event_shape[0]
-
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         if len(event_shape) != 1:
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n,)")
@@ -127,19 +146,9 @@ class Categorical(SoftmaxOracle, ProjectionOracle, EnumerableOracle, KBestOracle
     def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         return parts.squeeze(-1)
 
-    def _log_partition(self, rows: Tensor) -> Tensor:
-        return log_sum_exp(rows, -1)
-
-    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
-        return 1
-
-    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        index = inverse_cdf(running_sums(rows.double()), uniforms.squeeze(-1))
-        feasible = (rows.amax(-1, keepdim=True) > -math.inf).to(rows.dtype).expand(*index.shape, 1)
-        return rows.new_zeros(*index.shape, rows.shape[-1]).scatter_(-1, index.unsqueeze(-1), feasible)
-
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
-        return projection.closed(rows, 1, _parts_alone)
+        # Every part is an atom, of its own weight.
+        return projection.closed(rows, 1, lambda mean: (torch.eye(mean.shape[-1]).to(mean).expand(*mean.shape, -1), mean))
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         order = rows.sort(dim=-1, descending=True, stable=True).indices[:, :k]
@@ -152,10 +161,15 @@ class Categorical(SoftmaxOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         return torch.nn.functional.one_hot(ranks, event_shape[0])
 
 
-def _parts_alone(mean: Tensor) -> tuple[Tensor, Tensor]:
-    """Means [b, n] as atoms and weights."""
-    atoms = torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
-    return atoms.expand(*mean.shape, mean.shape[-1]), mean
+def _in_lines(rows: Tensor) -> Tensor:
+    """Rows [b, n] or [b, lines, n] as [b, lines, n]."""
+    return rows if rows.ndim > 2 else rows.unsqueeze(1)
+
+
+def where_feasible(rows: Tensor, values: Tensor) -> Tensor:
+    """Values [..., n, t] where every category of scores [..., n, t] has a part that is allowed; 0 elsewhere."""
+    feasible = (rows > -math.inf).any(-1).all(-1)
+    return values * feasible.reshape(*feasible.shape, 1, 1).to(values.dtype)
 
 
 def softmax(rows: Tensor, event_ndim: int = 1) -> Tensor:
@@ -170,17 +184,6 @@ def softmax(rows: Tensor, event_ndim: int = 1) -> Tensor:
         return probabilities
     feasible = (rows > -math.inf).any(-1).flatten(rows.ndim - event_ndim).all(-1) if event_ndim > 1 else (rows > -math.inf).any(-1)
     return torch.where(unsqueeze_event(feasible, event_ndim), probabilities, 0)
-
-
-def feasible_softmax(scores: Tensor) -> Tensor | None:
-    """Torch's own, with its own derivatives, of dense scores [*batch, ..., n] on the CPU that kernels serve; else None.
-
-    None too where a row of it is NaN, as it is by -inf alone, by +inf and by NaN. A function of Python takes twice as long for autograd.
-    """
-    if not (scores.is_cpu and kernels.running.get() and scores.dtype in kernels.FLOATING and scores.is_contiguous()):
-        return None
-    probabilities = scores.softmax(-1)
-    return probabilities if kernels.reach(probabilities.detach(), 2) == 0 else None
 
 
 def softmax_product(probabilities: Tensor, direction: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,15 +11,14 @@ from torch import Tensor
 from . import kernels
 from .active_set.solution import Projection, Start
 from .capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, ProjectionOracle
-from .capabilities.indices import NONE, last_axis
+from .capabilities.indices import PartOfEachRow
 from .capabilities.projection import RowArgmax
-from .categorical import IN_TURN, SoftmaxOracle, inverse_cdf
-from .numerics import log_sum_exp, running_sums
+from .categorical import IN_TURN, SoftmaxOracle, where_feasible
 from .simplex import projection
 
 
 @dataclass(frozen=True)
-class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class IndependentCategoricals(PartOfEachRow, SoftmaxOracle, DistinctSamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Several independent categories: event ``[n, t]``, one of t parts in each of n rows; with t = 2, n bits.
 
     ``scores[..., i, j]`` scores part j of category i. A bit of logit φ has scores ``(0, φ)``. Indices ``[n]`` are the parts that the
@@ -43,16 +41,12 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
 
     name: ClassVar[str] = "categories"
     event_ndim: ClassVar[int] = 2
-    _indices_are_parts: ClassVar[bool] = False
     _projects_in_closed_form: ClassVar[bool] = True
     references: ClassVar[tuple[str, ...]] = ("martins2016softmax",)
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
         return cls._sizes(sizes, "length", "tags")
-
-    def count(self, event_shape: tuple[int, ...]) -> int:
-        return int(event_shape[1] ** event_shape[0])
 
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         if len(event_shape) != 2:
@@ -61,32 +55,6 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
     def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """The first part of every category beyond the length."""
         return torch.arange(event_shape[1], device=lengths.device) == 0
-
-    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return event_shape[:1]
-
-    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
-        return event_shape[1]
-
-    def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        categories, parts = event_shape
-        return torch.where(indices < 0, NONE, torch.arange(categories, device=indices.device) * parts + indices)
-
-    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return last_axis(parts, event_shape[1])
-
-    def _log_partition(self, rows: Tensor) -> Tensor:
-        each = log_sum_exp(rows, -1)
-        feasible = (each > -math.inf).all(-1, keepdim=True)
-        return torch.where(feasible.squeeze(-1), torch.where(feasible, each, 0).sum(-1), -math.inf)
-
-    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
-        return event_shape[0]
-
-    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        index = inverse_cdf(running_sums(rows.double()), uniforms)
-        drawn = rows.new_zeros(*index.shape, rows.shape[-1]).scatter_(-1, index.unsqueeze(-1), 1)
-        return _where_feasible(rows, drawn)
 
     def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
         return IN_TURN._distinct_noise_size(event_shape, k)
@@ -100,7 +68,7 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
         known = rows if inside is None else torch.where(inside, rows, 0)
         mean, free, gap = projection.project(known.reshape(-1, parts), 1)
         mean, free, gap = (values.reshape(items, categories, *values.shape[1:]) for values in (mean, free, gap))
-        mean, gap = _where_feasible(known, mean), gap.sum(-1)
+        mean, gap = where_feasible(known, mean), gap.sum(-1)
         mean = mean if inside is None else torch.where(inside, mean, 0)
         return Projection(gap=gap, decompose=lambda: _common_levels(mean), mean=mean, free=free, tangent=_along_the_face)
 
@@ -115,12 +83,6 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         return kernels.search("unranking", "categories", ranks, (event_shape, torch.uint8), (), event_shape)
-
-
-def _where_feasible(rows: Tensor, values: Tensor) -> Tensor:
-    """Values [..., n, t] where every category of scores [..., n, t] has a part that is allowed; 0 elsewhere."""
-    feasible = (rows > -math.inf).any(-1).all(-1)
-    return values * feasible.reshape(*feasible.shape, 1, 1).to(values.dtype)
 
 
 def _along_the_face(mean: Tensor, direction: Tensor) -> Tensor:

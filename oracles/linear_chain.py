@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .capabilities.indices import NONE, chosen, last_axis
+from .capabilities.indices import NONE, PartOfEachRow, chosen
 from .derivations import UNIT, Builder, Derivations, DerivedOracle
 from .tensor_kinds import inside_lengths, labels_below
 
 
 @dataclass(frozen=True)
-class LinearChain(DerivedOracle):
+class LinearChain(PartOfEachRow, DerivedOracle):
     """Tag sequences: event ``[n, t, t]``, ``scores[..., i, p, c]`` scores tag p at i − 1 followed by tag c at i.
 
     At i = 0 only row p = 0 is read: ``scores[..., 0, 0, c]`` is the score of starting with tag c; the other rows are ignored. Indices
@@ -37,7 +37,6 @@ class LinearChain(DerivedOracle):
     name: ClassVar[str] = "linear_chain"
     axes: ClassVar[tuple[str, ...]] = ("length", "tags", "tags")
     references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
-    _indices_are_parts: ClassVar[bool] = False
     _draws_from_the_last: ClassVar[bool] = True
 
     @classmethod
@@ -105,20 +104,11 @@ class LinearChain(DerivedOracle):
         mask[0, 1:] = False
         return mask
 
-    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return event_shape[:1]
-
-    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
-        return event_shape[1]
-
     def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         length, tags, _ = event_shape
         previous = torch.nn.functional.pad(indices[..., :-1], (1, 0))
         parts = (torch.arange(length, device=indices.device) * tags + previous) * tags + indices
         return torch.where((indices < 0) | (previous < 0), NONE, parts)
-
-    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return last_axis(parts, event_shape[1])
 
     def _indices_of(self, structures: Tensor) -> Tensor:
         return chosen(structures.any(-2), -1)
@@ -155,16 +145,18 @@ class LinearChain(DerivedOracle):
         return super()._unrank(with_digits_turned(ranks, event_shape[0], event_shape[1]), event_shape)
 
 
-def check_potentials(unary: Tensor, transition: Tensor | None, start: Tensor | None, end: Tensor | None) -> None:
+def check_potentials(
+    unary: Tensor, transition: Tensor | None, start: Tensor | None, end: Tensor | None, call: str = "from_potentials"
+) -> None:
     """Refuse potentials of a tagger whose shapes do not fit."""
     if unary.ndim < 2:
-        raise ValueError(f"`from_potentials` got unary of shape {tuple(unary.shape)}; expected [*batch, n, t]")
+        raise ValueError(f"`{call}` got unary of shape {tuple(unary.shape)}; expected [*batch, n, t]")
     tags = unary.shape[-1]
     if transition is not None and tuple(transition.shape[-2:]) != (tags, tags):
-        raise ValueError(f"`from_potentials` got a transition of shape {tuple(transition.shape)}; expected (..., {tags}, {tags})")
+        raise ValueError(f"`{call}` got a transition of shape {tuple(transition.shape)}; expected (..., {tags}, {tags})")
     for name, potential in (("start", start), ("end", end)):
         if potential is not None and tuple(potential.shape[-1:]) != (tags,):
-            raise ValueError(f"`from_potentials` got {name} of shape {tuple(potential.shape)}; expected (..., {tags})")
+            raise ValueError(f"`{call}` got {name} of shape {tuple(potential.shape)}; expected (..., {tags})")
 
 
 def with_digits_turned(numbers: Tensor, digits: int, base: int) -> Tensor:

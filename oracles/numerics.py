@@ -82,14 +82,12 @@ def sparse_max(values: Tensor, dim: int) -> Tensor:
 
 def zero_ignored(scores: Tensor, mask: Tensor) -> Tensor:
     """Scores with 0 outside the mask ``[*event]``. Expanded rows stay expanded, and each has a gradient of its own."""
-    result: Tensor = _ZeroIgnored.apply(scores, mask)  # type: ignore[no-untyped-call]
-    return result
+    return _mapped(scores, mask.ndim, lambda values: torch.where(mask, values, 0))
 
 
 def scaled(scores: Tensor, factor: float, event_ndim: int, dtype: torch.dtype | None = None) -> Tensor:
     """Scores times a number, in a dtype. Expanded rows stay expanded, and each has a gradient of its own."""
-    result: Tensor = _Scaled.apply(scores, factor, event_ndim, dtype)  # type: ignore[no-untyped-call]
-    return result
+    return _mapped(scores, event_ndim, lambda values: values * factor, dtype or scores.dtype)
 
 
 _PRODUCTS = 2**17
@@ -161,28 +159,19 @@ def made_once(make: Callable[P, R]) -> Callable[P, R]:
     return made  # type: ignore[return-value]  # a cached function is one of hashable arguments
 
 
-class _ZeroIgnored(torch.autograd.Function):
-    """`torch.where` alone would write expanded rows out."""
+class _Mapped(torch.autograd.Function):
+    """A linear function of every number by itself; torch's own would write expanded rows out."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
-        ctx.save_for_backward(mask)
-        return torch.where(mask, share_rows(scores, mask.ndim), 0).expand_as(scores)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (mask,) = ctx.saved_tensors
-        return torch.where(mask, grads[0], 0), None
-
-
-class _Scaled(torch.autograd.Function):
-    """A plain product would write expanded rows out."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, factor: float, event_ndim: int, dtype: torch.dtype | None) -> Tensor:
-        ctx.factor = factor
-        return (share_rows(scores, event_ndim).to(dtype or scores.dtype) * factor).expand_as(scores)
+    def forward(ctx: Any, scores: Tensor, event_ndim: int, function: Callable[[Tensor], Tensor], dtype: torch.dtype | None) -> Tensor:
+        ctx.function = function
+        return function(share_rows(scores, event_ndim).to(dtype)).expand_as(scores)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        return grads[0] * ctx.factor, None, None, None
+        return ctx.function(grads[0]), None, None, None
+
+
+def _mapped(scores: Tensor, event_ndim: int, function: Callable[[Tensor], Tensor], dtype: torch.dtype | None = None) -> Tensor:
+    result: Tensor = _Mapped.apply(scores, event_ndim, function, dtype or scores.dtype)  # type: ignore[no-untyped-call]
+    return result

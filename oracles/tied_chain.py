@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from .capabilities.indices import NONE, chosen, last_axis
+from .capabilities.indices import NONE, PartOfEachRow
 from .derivations import UNIT, Builder, Derivations, DerivedOracle, Examples
 from .linear_chain import check_potentials, with_digits_turned
 from .tensor_kinds import inside_lengths, labels_below
 
 
 @dataclass(frozen=True)
-class TiedChain(DerivedOracle):
+class TiedChain(PartOfEachRow, DerivedOracle):
     """Tag sequences by their factors: event ``[n + t, t]``, a line of tags for each of n places, then one transition matrix ``[t, t]``.
 
     ``scores[..., i, c]`` scores tag c at place i, ``scores[..., n + p, c]`` tag c after tag p, wherever that happens. A structure holds the
@@ -49,7 +49,6 @@ class TiedChain(DerivedOracle):
     layout: ClassVar[str] = "Scores of n places have t rows of transitions behind them: [*batch, n + t, t]"
     references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
     examples: ClassVar[Examples] = Examples(like="linear_chain", counted="positions")
-    _indices_are_parts: ClassVar[bool] = False
     _draws_from_the_last: ClassVar[bool] = True
     _nodes_of_a_uniform: ClassVar[int] = 2
 
@@ -112,27 +111,22 @@ class TiedChain(DerivedOracle):
         lines, tags = event_shape
         return (lines - tags,)
 
-    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
-        return event_shape[1]
-
     def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """The tags of the places, then the transitions between them, which may come several times."""
         lines, tags = event_shape
-        lengths = lines - tags
-        places = torch.where(indices < 0, NONE, torch.arange(lengths, device=indices.device) * tags + indices)
         before, after = indices[..., :-1], indices[..., 1:]
-        transitions = torch.where((before < 0) | (after < 0), NONE, (lengths + before) * tags + after)
-        return torch.cat([places, transitions], -1)
+        transitions = torch.where((before < 0) | (after < 0), NONE, (lines - tags + before) * tags + after)
+        return torch.cat([super()._parts(indices, (lines - tags, tags)), transitions], -1)
 
     def _written_parts(self, event_shape: tuple[int, ...]) -> int:
         """Places, and the transitions between them, which come behind."""
         return 2 * self.index_shape(event_shape)[0] - 1
 
     def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return last_axis(parts[..., : self.index_shape(event_shape)[0]], event_shape[1])
+        return super()._from_parts(parts[..., : self.index_shape(event_shape)[0]], event_shape)
 
     def _indices_of(self, structures: Tensor) -> Tensor:
-        return chosen(_places(structures), -1)
+        return super()._indices_of(_places(structures))
 
     # Lengths: one tag more, which ends an item, and stays. It comes last, so that results are cut back to what they were.
 

@@ -77,7 +77,7 @@ class SparseSolution:
         if known is None:
             known = torch.einsum("...m,...md->...d", self._plain_weights, self._flat_atoms).reshape(*self.shared, *self._event)
         elif tangent is not None:
-            adjoint = partial(self._move_on_face, tangent, known)
+            adjoint = partial(tangent, self._shaped(known))
         elif free is not None:
             adjoint = partial(self._move_free, free)
         mean = self._shaped(known).to(self.scores)
@@ -127,13 +127,10 @@ class SparseSolution:
         apply: Callable[..., Tensor] = _Attached.apply if transforming() else _attach
         return apply(self.scores, _Value(value.clone(), adjoint))
 
-    def _move_on_face(self, tangent: Callable[[Tensor, Tensor], Tensor], known: Tensor, direction: Tensor) -> Tensor:
-        return tangent(self._shaped(known), direction.double())
-
     def _move_free(self, parts: Tensor, direction: Tensor) -> Tensor:
-        """A direction as the free parts of a closed form follow it, in float64: less their average, and 0 for the others."""
+        """A direction as the free parts of a closed form follow it: less their average, and 0 for the others."""
         free, dims = self._shaped(parts), tuple(range(-self.event_ndim, 0))
-        inside = torch.where(free, direction.double(), 0)
+        inside = torch.where(free, direction, 0)
         average = inside.sum(dims, keepdim=True) / free.sum(dims, keepdim=True).clamp(min=1)
         return torch.where(free, inside - average, 0)
 
@@ -149,7 +146,7 @@ class SparseSolution:
         dims = range(len(self.shared))
         expanded = [dim for dim in dims if self.shared[dim] != self._batch[dim]]
         order = [*(dim for dim in dims if dim not in expanded), *expanded, *range(len(dims), direction.ndim)]
-        permuted = direction.double().cpu().permute(order)
+        permuted = direction.cpu().permute(order)
         repeats = math.prod(self._batch[dim] for dim in expanded)
         rows = permuted.reshape(math.prod(self.shared), repeats, *direction.shape[len(dims) :])
         moved = self._lists.move(rows, from_parts, to_parts=True).reshape(*permuted.shape[: len(dims)], *self._event)
@@ -193,7 +190,7 @@ class Start:
 
 
 class _Value(NamedTuple):
-    """A value that was computed without gradients, and its Jacobian, transposed."""
+    """A value that was computed without gradients, and its Jacobian, transposed, which takes float64."""
 
     value: Tensor
     adjoint: Callable[[Tensor], Tensor]
@@ -209,7 +206,7 @@ class _Attached(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.adjoint(grads[0]), None
+        return ctx.adjoint(grads[0].double()), None
 
 
 _attach = applied(_Attached)

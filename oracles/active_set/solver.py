@@ -94,7 +94,10 @@ def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None =
         tensor([0.7000, 0.3000], dtype=torch.float64)
     """
     event, count, (begin, atoms), (mean, gap, support) = rows.shape[1:], len(rows), _beginning(rows, start), _results(rows)
-    counted = torch.zeros(count, 0, dtype=torch.bool) if inside is None else _completed(inside, event).flatten(1)
+    counted = torch.zeros(count, 0, dtype=torch.bool)
+    if inside is not None:  # False in what completing the rows added to their event
+        added = [side for size, own in zip(reversed(event), reversed(inside.shape[1:]), strict=True) for side in (0, size - own)]
+        counted = pad(inside, added).flatten(1)
     found: dict[int, tuple[Any, ...]] = {}
     solver: Callable[..., Any] = kernel.function
 
@@ -128,9 +131,3 @@ def _projection(lists: AtomLists, mean: Tensor, gap: Tensor, event: torch.Size) 
     """The solution of rows whose padding was completed, cut to the event of their items."""
     lists, mean = dataclasses.replace(lists, parts=lists.parts_in(event), event=event), mean.unflatten(1, lists.event)
     return Projection(gap=gap, decompose=lists.decompose, mean=mean[(slice(None), *map(slice, event))], lists=lists)
-
-
-def _completed(inside: Tensor, event: torch.Size) -> Tensor:
-    """False in what completing the rows added to their event."""
-    added = [size - own for size, own in zip(reversed(event), reversed(inside.shape[1:]), strict=True)]
-    return pad(inside, [side for extra in added for side in (0, extra)])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from .. import kernels
 from ..active_set.solution import Projection, Start
 from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
 from ..capabilities.base import FORBIDDEN
-from ..capabilities.indices import NONE, chosen, last_axis
+from ..capabilities.indices import PartOfEachRow
 from ..capabilities.marginals import ExactLaw
 from ..capabilities.projection import RowArgmax
 from ..derivations import UNIT, Builder, Derivations, DerivedOracle
@@ -50,7 +49,7 @@ SUMS = _Permutations()
 
 
 @dataclass(frozen=True)
-class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class Assignment(PartOfEachRow, SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Permutations: event ``[n, n]``, ``scores[..., i, j]`` scores the match of row i to column j.
 
     The best permutation is found by shortest augmenting paths, O(n³). The log-partition is the logarithm of a permanent, which is #P-hard
@@ -80,7 +79,7 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
 
     name: ClassVar[str] = "assignment"
     event_ndim: ClassVar[int] = 2
-    _indices_are_parts: ClassVar[bool] = False
+    _draws_from_the_last: ClassVar[bool] = True
     kernel: ClassVar[str | None] = "assignment"
     references: ClassVar[tuple[str, ...]] = ("kuhn1955hungarian", "jonker1987shortest", "murty1968algorithm", "valiant1979complexity")
 
@@ -96,22 +95,6 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         if len(event_shape) != 2 or event_shape[0] != event_shape[1]:
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, n)")
 
-    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return event_shape[:1]
-
-    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
-        return event_shape[1]
-
-    def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        size = event_shape[0]
-        return torch.where(indices < 0, NONE, torch.arange(size, device=indices.device) * size + indices)
-
-    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return last_axis(parts, event_shape[1])
-
-    def _indices_of(self, structures: Tensor) -> Tensor:
-        return chosen(structures, -1)
-
     def check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
         if event_shape[0] > LARGEST_SUM:
             raise ValueError(
@@ -123,18 +106,7 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         return kernels.search("assignment", "argmax", rows, (rows.shape[1:], None), ())
 
     def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
-        if operation not in SUMMED:
-            return super()._select(operation, rows)
-        kernel = SUMS._select(operation, rows)
-        if kernel is None or not operation.startswith("sample"):
-            return kernel
-
-        @wraps(kernel.function)
-        def sample(rows: Any, uniforms: Any, *others: Any) -> None:
-            """The first uniform of derivations is that of the last row; here each row has its own."""
-            kernel.function(rows, uniforms[..., ::-1].copy(), *others)
-
-        return kernel._replace(function=sample)
+        return SUMS._select(operation, rows) if operation in SUMMED else super()._select(operation, rows)
 
     def _law(self, rows: Tensor) -> ExactLaw | None:
         return SUMS._law(rows)
@@ -147,8 +119,7 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         return event_shape[0]
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        """From the last row to the first, each with its own uniform: the column leaves the set of those that the rows above may use."""
-        return SUMS._sample(rows, uniforms.flip(-1)).to(rows.dtype)
+        return SUMS._sample(rows, uniforms).to(rows.dtype)
 
     def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         used = torch.arange(event_shape[0], device=lengths.device) < lengths.unsqueeze(-1)

@@ -226,6 +226,29 @@ class IndexedStructures(Calls):
         return indices if shared is parameters else indices.expand((*parameters.shape[:dims], *indices.shape[dims:]))
 
 
+class PartOfEachRow(IndexedStructures):
+    """Structures with indices ``[n]``: of an event ``[n, m]`` the place of the part of every row, and of ``[n, m, m]`` the tag."""
+
+    _indices_are_parts: ClassVar[bool] = False
+
+    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return event_shape[:1]
+
+    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[1]
+
+    def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        rows, size = event_shape
+        return torch.where(indices < 0, NONE, torch.arange(rows, device=indices.device) * size + indices)
+
+    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """The entries along the last axis; -1 where there is none, whose remainder is itself."""
+        return parts.fmod(event_shape[1]) if event_shape[1] > 1 else parts.clamp(max=0)
+
+    def _indices_of(self, structures: Tensor) -> Tensor:
+        return chosen(structures, -1)
+
+
 def looked_up(values: Tensor, parts: Tensor) -> Tensor:
     """``values[..., part]``, ``[*batch, p]``, of values ``[*batch, d]`` and parts ``[..., *batch, p]`` whose batches broadcast; any at -1.
 
@@ -261,11 +284,6 @@ def check_batches(call: str, what: str, given: Tensor, ndim: int, batch: torch.S
             raise ValueError(
                 f"`{call}` got {what} with the batch {tuple(own)} for scores with the batch {tuple(batch)}; expected batches that broadcast"
             ) from None
-
-
-def last_axis(parts: Tensor, size: int) -> Tensor:
-    """The entries along a last axis of this size, of parts by their flat place; -1 where there is none."""
-    return parts.fmod(size) if size > 1 else parts.clamp(max=0)  # a remainder of -1 is -1
 
 
 def placed(values: Tensor, places: Tensor, size: int) -> Tensor:

@@ -40,30 +40,26 @@ class EdgeLaw:
         given = [padded[:, level.parts].expand(-1, *level.first.shape) for level in tables.levels]
         offsets, edges = [], [edge.detach() for edge in given]
         for _ in range(ROUNDS):
-            edges, total = self._without_log_weights(edges)
+            edges, total = self._given_nodes(edges, exactly=True)
             offsets.append(total)
         moving = [exchanged_for(edge, theta) for edge, theta in zip(edges, given, strict=True)]
         self.logs, total = self._given_nodes(moving)
         self.offsets = torch.stack([*offsets, total.detach()], -1)
 
-    def _without_log_weights(self, edges: list[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """Edges ``[b, h, e]`` of every level with the log-weights of nodes exchanged; and that of the root."""
+    def _given_nodes(self, edges: list[Tensor], *, exactly: bool = False) -> tuple[list[Tensor], Tensor]:
+        """What edges ``[b, h, e]`` of every level are given their nodes, -inf where impossible; and what is left of the log-partition.
+
+        Differentiable log-probabilities, or ``exactly`` what the log-weights of nodes leave, summed without rounding.
+        """
         values, left = algorithms.leaves(self.tables, self.rows), []
         for level, edge in zip(self.tables.levels, edges, strict=True):
             nodes = algorithms.led_to(level, values)
-            values[:, level.heads] = total = log_sum_exp(sum(nodes, edge), 2)
-            taken = torch.where(total > -math.inf, -total, 0).unsqueeze(2).expand_as(edge)
-            left.append(exact_sum(torch.stack([edge, *nodes, taken], -1)))
-        return left, values[:, self.tables.root]
-
-    def _given_nodes(self, edges: list[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """Log-probabilities ``[b, h, e]`` of edges given their nodes, -inf where impossible; and what is left of the log-partition."""
-        values, logs = algorithms.leaves(self.tables, self.rows), []
-        for level, edge in zip(self.tables.levels, edges, strict=True):
-            joined = sum(algorithms.led_to(level, values), edge)
+            joined = sum(nodes, edge)
             values[:, level.heads] = total = log_sum_exp(joined, 2)
-            logs.append(torch.where(joined > -math.inf, joined - torch.where(total > -math.inf, total, 0).unsqueeze(2), -math.inf))
-        return logs, values[:, self.tables.root]
+            taken = torch.where(total > -math.inf, -total, 0).unsqueeze(2).expand_as(edge)
+            whole = exact_sum(torch.stack([edge, *nodes, taken], -1)) if exactly else joined + taken
+            left.append(torch.where(joined > -math.inf, whole, -math.inf))
+        return left, values[:, self.tables.root]
 
     @cached_property
     def edges(self) -> tuple[list[Tensor], Tensor]:

@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 
 from ..capabilities.indices import NONE, chosen, placed
 from ..derivations import UNIT, Builder, Derivations, DerivedOracle, Examples
+from ..linear_chain import check_potentials
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,7 @@ class TiedSemiMarkov(DerivedOracle):
         if segments.ndim < 3:
             raise ValueError(f"`from_segments` got segments of shape {tuple(segments.shape)}; expected [*batch, n, w, t]")
         size, width, tags = segments.shape[-3:]
-        if transition is not None and tuple(transition.shape[-2:]) != (tags, tags):
-            raise ValueError(f"`from_segments` got a transition of shape {tuple(transition.shape)}; expected (..., {tags}, {tags})")
-        for name, potential in (("start", start), ("end", end)):
-            if potential is not None and tuple(potential.shape[-1:]) != (tags,):
-                raise ValueError(f"`from_segments` got {name} of shape {tuple(potential.shape)}; expected (..., {tags})")
+        check_potentials(segments, transition, start, end, "from_segments")
         token = torch.arange(size, device=segments.device).reshape(-1, 1, 1)
         longer = torch.arange(width, device=segments.device).unsqueeze(-1)
         if start is not None:

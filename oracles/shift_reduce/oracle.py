@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from .. import kernels
 from ..capabilities import PolicyOracle
 from ..capabilities.base import at_least_single
 from ..capabilities.indices import NONE, placed
 from ..capabilities.marginals import ExactLaw
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, algorithms
-from ..numerics import share_rows
 from ..tensor_kinds import labels_below
 from ..transforms import operation
 
@@ -227,16 +225,8 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
         """Log-probabilities of a policy are exact as they are."""
         return super()._law(rows) if self.normalization == "global" else None
 
-    def _policy(self, rows: Tensor) -> Tensor:
+    def _policy(self, rows: Tensor) -> tuple[Tensor]:
         """Log-probabilities of the actions of rows [b, *event], -inf where no derivation follows; 0 in ignored entries."""
-        kernel = kernels.find(self.kernel, "potentials", rows)
-        if kernel is None:
-            return self._reference_policy(rows)[0]
-        policy = torch.zeros_like(rows, memory_format=torch.contiguous_format)
-        kernel(rows.contiguous(), policy)
-        return policy
-
-    def _reference_policy(self, rows: Tensor) -> tuple[Tensor]:
         mask = self.read_mask(tuple(rows.shape[1:]), rows.device)
         allowed = mask & (rows > -math.inf)
         allowed = self._action_log_probs(torch.where(allowed, 0.0, -math.inf)) > -math.inf
@@ -263,8 +253,7 @@ class _Policy(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, oracle: ShiftReduce) -> Tensor:
         ctx.oracle = oracle
         ctx.save_for_backward(scores)
-        shared = share_rows(scores, 3)
-        return oracle._policy(shared.reshape(-1, *scores.shape[-3:])).reshape(shared.shape).expand_as(scores)
+        return oracle._run("potentials", scores, (None,), oracle._policy)[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
