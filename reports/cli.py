@@ -1,7 +1,5 @@
 """The command line, ``structgrad``: its verbs are in `VERBS`."""
 
-from __future__ import annotations
-
 import errno
 import inspect
 import io

@@ -3,8 +3,6 @@
 Names are imported on first use, so that code that only reads results does not import torch.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Free memory of a device, and launches of as many rows as fit into it, or half as many once it has run out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """Metrics: meaning, unit, direction and margins of a change for the worse, estimation, and display."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The answer of a run of training: the best estimator, its lead and cost, and whether metrics of the gradient predict accuracy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

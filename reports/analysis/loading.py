@@ -3,8 +3,6 @@
 A baseline is a named table that runs are compared with. It is one file with the rows that a gate needs, and the manifest of its run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The unit of replication is the instance. Tables have medians and quartiles over 
 heavy tails.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

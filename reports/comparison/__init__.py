@@ -3,8 +3,6 @@
 A line for each estimator has its most telling metric; then each other metric has a line.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

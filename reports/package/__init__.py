@@ -4,8 +4,6 @@ The names that a model or a study needs most are here too, and loaded where they
 ``structgrad.StructuredLayer``, ``structgrad.measure``.
 """
 
-from __future__ import annotations
-
 TYPE_CHECKING = False  # as of `typing`, whose import takes longer than this one
 __version__: str
 

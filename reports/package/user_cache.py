@@ -1,7 +1,5 @@
 """The folder of this package in the user's cache."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tables for people: columns, and cells with a text and a key to sort by."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace

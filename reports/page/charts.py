@@ -4,8 +4,6 @@ Charts of gradients draw a mark in the colour and shape of its row. They fade al
 the pointer. Charts of training have a legend, which fades all but the chosen estimators.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The content of a report, before it is written as a page or as Markdown."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from types import SimpleNamespace
 

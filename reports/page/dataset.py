@@ -1,7 +1,5 @@
 """The numbers of a run that travel inside its page: all of them, and the marks of its charts with their colours and shapes."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

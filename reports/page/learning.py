@@ -1,7 +1,5 @@
 """The section on training: its answer, its tables, and the rows of its charts."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Usage: ``python -m structgrad.reports.page.learning_page RUN [RUN ...] --to docs/results``. The runs may be a part of the study.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Sequence

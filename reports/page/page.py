@@ -1,7 +1,5 @@
 """The two writers of a report: a page in one file that asks for nothing else, and Markdown for a comment on a pull request."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import json

@@ -1,7 +1,5 @@
 """The tables of a report, and the sentences of its answers, from `reports.analysis`."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import operator

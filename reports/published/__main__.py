@@ -1,7 +1,5 @@
 """``python -m structgrad.reports.published RUN [RUN ...]``: the published table, made of finished runs."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``structgrad baseline``: stored runs to compare with."""
 
-from __future__ import annotations
-
 import json
 import math
 import tempfile

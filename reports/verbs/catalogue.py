@@ -1,7 +1,5 @@
 """``structgrad list``, and the completion of names: everything that has a name, from its registry."""
 
-from __future__ import annotations
-
 import fnmatch
 import hashlib
 import importlib.metadata

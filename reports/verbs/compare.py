@@ -1,7 +1,5 @@
 """``structgrad compare`` and ``structgrad gate``: runs number by number, and whether one may take the place of a baseline."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import MISSING, dataclass
 from pathlib import Path

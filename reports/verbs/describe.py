@@ -1,7 +1,5 @@
 """``structgrad describe``: the facts of one thing, as a record of plain values."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import inspect

@@ -1,7 +1,5 @@
 """``structgrad doctor``: check this machine, and test the oracles on a device."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import inspect

@@ -1,7 +1,5 @@
 """``structgrad export``: the rows of a run for other programs."""
 
-from __future__ import annotations
-
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``structgrad init``: the files of a first project: options, a gate, an estimator, and the files that run them on every commit."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Exit codes of a command, and one sentence for each error."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

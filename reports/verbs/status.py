@@ -1,7 +1,5 @@
 """``structgrad status``: the state of runs, read from their folders alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Cases of an audit: small structures, scores of several kinds, losses that separate mistakes, and counts of calls."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import math

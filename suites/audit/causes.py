@@ -4,8 +4,6 @@ The rivals of a factor of an option are other factors, wrong parts, and "some fa
 equal by accident are separated by other values of their options.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The audit: all laws on small structures, tests under one error rate, one verdict and its cause."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

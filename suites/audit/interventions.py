@@ -4,8 +4,6 @@ An estimate that is linear in the losses is ``ĝ = Σ_i L_i D_i + ĝ(0)``. The l
 ``s_i = ∇ log p(z_i)``. These and the ``D_i`` show the wrong part: samples, losses, weights, scores, or a further term.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Laws of an estimator that a few calls decide, in one table: shapes, randomness, batches, direction and declarations."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """Means of an estimator, exact if all its samples can be dealt, else of replicates: the laws of the mean, and comparisons of variances."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

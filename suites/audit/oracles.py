@@ -1,7 +1,5 @@
 """The audit of an oracle: its rules, and every operation against all structures of small events, by the laws of `LAWS`."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools
@@ -10,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from scipy.stats import chi2
@@ -140,7 +138,7 @@ class Scene:
     def __str__(self) -> str:
         return f"{self.oracle.name} {'x'.join(map(str, self.event))}" + (f", {self.kind}" if self.kind else "")
 
-    def with_scores(self, seed: int, *, quick: bool) -> Iterator[Scene]:
+    def with_scores(self, seed: int, *, quick: bool) -> Iterator[Self]:
         """Scores at every scale, with ties, with forbidden parts and one row in which everything is forbidden."""
         random = torch.Generator().manual_seed(seed)
         noise = torch.randn(ROWS, *self.event, generator=random, dtype=torch.float64)

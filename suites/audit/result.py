@@ -1,7 +1,5 @@
 """Results of an audit: one check per law and structure, one error rate for all tests, and the verdict."""
 
-from __future__ import annotations
-
 import math
 import time
 import traceback

@@ -1,7 +1,5 @@
 """Subjects of an audit: names on a command line, estimators of the contract, and plain functions that return gradients."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """The gate: a run passes if nothing in it is worse than in the baseline, and if every claim to be unbiased holds."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

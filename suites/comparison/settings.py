@@ -1,12 +1,10 @@
 """Settings of a gate: level, margins and reactions, from a TOML file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -49,7 +47,7 @@ class Override(Margins):
     setting: str | None = None
 
     @model_validator(mode="after")
-    def _has_patterns(self) -> Override:
+    def _has_patterns(self) -> Self:
         if all(getattr(self, name) is None for name in PATTERNS):
             raise ValueError(f"expected at least one pattern, a text for one of {', '.join(PATTERNS)}")
         return self

@@ -1,7 +1,5 @@
 """The verdict on each number of two runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

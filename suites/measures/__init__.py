@@ -1,7 +1,5 @@
 """Measures: one suite per question."""
 
-from __future__ import annotations
-
 from .bias import Bias
 from .cost.scaling import ScalingSuite
 from .cost.wall_clock import StepTime, WallClock

@@ -1,7 +1,5 @@
 """Bias and variance of an estimator on one instance, against the exact gradient, with a verdict."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import math

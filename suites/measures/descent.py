@@ -1,11 +1,9 @@
 """Training by each estimator for the same loss evaluations, where ``E L`` is known from a table of all structures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -38,7 +36,7 @@ class StructureTable:
     free: Tensor  # ``[*event]`` bool, the parts that may move: read, and not forbidden
 
     @classmethod
-    def of(cls, oracle: Any, loss: Loss, scores: Tensor) -> StructureTable:
+    def of(cls, oracle: Any, loss: Loss, scores: Tensor) -> Self:
         """The table of an instance of at most `CAP` structures."""
         event, theta = tuple(scores.shape), scores.detach().double()
         structures = oracle.enumerate(event, 0, oracle.count(event), dtype=torch.float64, device=theta.device)

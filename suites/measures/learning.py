@@ -1,7 +1,5 @@
 """Learning with an estimator: a task, seed by seed, with learning rate and main option chosen beforehand; and its references."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Peak memory of a training step, from torch's allocators and kernels."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,11 +1,9 @@
 """Bias and variance of a batch's gradient in the encoder's parameters, along a run of training."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -76,7 +74,7 @@ class ModelBatch:
     task: Task  # as the seed sees it
 
     @classmethod
-    def of(cls, problem: TaskProblem, seed: int, context: Context) -> ModelBatch:
+    def of(cls, problem: TaskProblem, seed: int, context: Context) -> Self:
         """The batch of a seed at the stage of a problem."""
         task = problem.task.at(seed)
         model = learnt_model(task, learner_of(problem.name, task), seed, problem.stage).double()

@@ -1,7 +1,5 @@
 """Sparsity of an estimator: its forward distribution, the structure that the loss sees, and the gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 

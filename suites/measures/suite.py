@@ -1,13 +1,11 @@
 """Suites: measurements of the estimators of a problem, as findings. They do not depend on grids, workers, files or tables."""
 
-from __future__ import annotations
-
 import abc
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 
@@ -43,13 +41,13 @@ class Finding:
     reason: str = ""  # of an estimator, or a point of a sweep, without a value
 
     @classmethod
-    def of(cls, estimator: str, metric: str, found: Interval, **known: Any) -> Finding:
+    def of(cls, estimator: str, metric: str, found: Interval, **known: Any) -> Self:
         """A finding of an interval. The method of an absent one gives the reason."""
         reason = ABSENT.get(found.method, "")
         return cls(estimator, metric, found.value, found.low, found.high, "" if reason else found.method, reason=reason, **known)
 
     @classmethod
-    def failed(cls, estimator: str, metric: str, error: Exception, **known: Any) -> Finding:
+    def failed(cls, estimator: str, metric: str, error: Exception, **known: Any) -> Self:
         """A finding of an estimator that raised an error, or is ``broken`` because it returned NaN or infinity."""
         verdict = "broken" if isinstance(error, NonFiniteError) else ""
         return cls(estimator, metric, None, status="error", reason=reason_of(error), verdict=verdict, **known)

@@ -4,8 +4,6 @@ A loss that is simple enough for an exact gradient at any size declares its form
 nothing about the loss inside the hull.
 """
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 ``task:NAME`` has seeds as instances, and ``learnt:NAME`` items along a run of training.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import functools
 import glob

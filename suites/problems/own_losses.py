@@ -1,7 +1,5 @@
 """A loss of one's own, named by its code: ``./mine.py:loss`` or ``module:loss``."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from contextlib import suppress

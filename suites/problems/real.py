@@ -1,7 +1,5 @@
 """Problems with the scores of real models, at stages of their training: the small sets, each item of which can be enumerated."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

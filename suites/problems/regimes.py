@@ -4,8 +4,6 @@ Gold and loss of an item do not depend on the stage, so stages differ in the sco
 keyed by names.
 """
 
-from __future__ import annotations
-
 import abc
 import hashlib
 import itertools

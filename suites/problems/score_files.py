@@ -1,7 +1,5 @@
 """Score tensors from files: `.npz` without pickles and `.safetensors`."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import json

@@ -1,7 +1,5 @@
 """Problems that are named by a structure and its size: ``subset[n=10,k=5]``, ``linear_chain[n=4,t=3]``, ``alignment[n=5,m=6]``."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import itertools

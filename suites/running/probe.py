@@ -1,7 +1,5 @@
 """A probe in a layer that trains: scores and losses of some of its steps, and what other estimators would have done there."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

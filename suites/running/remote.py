@@ -3,8 +3,6 @@
 One driver writes at a time. Files are replaced whole, so a reader never sees a part of one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import tempfile

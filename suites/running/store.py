@@ -4,8 +4,6 @@ Only one process writes (`locked`); others may read at any time. Each finished c
 the cells that it was measuring. A power failure may also take short cells of the last seconds (`DURABLE_SECONDS`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

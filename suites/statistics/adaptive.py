@@ -5,8 +5,6 @@ its coverage; stopping on values would not. The number of looks depends on the r
 alone. The seconds are the one exception: they are counted between looks, and a run that they end may differ on a faster machine.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import tempfile

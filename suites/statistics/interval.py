@@ -1,7 +1,5 @@
 """Intervals as values, without torch, for tables and pages; `intervals` computes them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 LEVEL = 0.95

@@ -4,11 +4,10 @@ Squared norms of a noisy mean are biased upwards by ``tr S/N``. Every norm here 
 an unbiased estimator is 0 and not its noise floor. `intervals` describes the intervals, and each has the name of its method.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -53,7 +52,7 @@ class Geometry:
     null: Tensor  # [d, r], an orthonormal basis of the directions that change no probability
 
     @classmethod
-    def of(cls, information: Tensor, flat: Tensor, gradient: Tensor) -> Geometry:
+    def of(cls, information: Tensor, flat: Tensor, gradient: Tensor) -> Self:
         """The metric of a Fisher information [d, d], its value at flat scores with the same directions, and the gradient."""
         # g lies in the range of F. Correlations are inverted: at peaked scores, variances differ by many magnitudes.
         scales = information.diagonal().clamp(min=0).sqrt()

@@ -1,12 +1,10 @@
 """Streaming, mergeable moments of gradient estimates, in float64 and O(dimension) memory at any number of replicates."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -53,7 +51,7 @@ class Moments:
     products: Tensor | None  # [d, d] sums of products, centred within batches; None above `FULL_COVARIANCE` parts
 
     @classmethod
-    def empty(cls, gradient: Tensor, information: Tensor | None = None, *, batches: int = BATCHES) -> Moments:
+    def empty(cls, gradient: Tensor, information: Tensor | None = None, *, batches: int = BATCHES) -> Self:
         """No estimates yet, of errors against an exact gradient (flattened to [d]); ``information`` [d, d] is that of Fisher."""
         exact = gradient.flatten().double()
         size, zeros = len(exact), exact.new_zeros
@@ -116,7 +114,7 @@ class Moments:
         if self.products is not None and products is not None:
             self.products.add_(products).addmm_(step.mT, step * cross.unsqueeze(-1))
 
-    def merged(self, other: Moments) -> Moments:
+    def merged(self, other: Self) -> Self:
         """The moments of both sets of replicates."""
         if not torch.equal(self.gradient, other.gradient):
             raise ValueError("`merged` got moments of errors against different gradients; expected the same exact gradient")
@@ -155,7 +153,7 @@ class Moments:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "information"}
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], gradient: Tensor, information: Tensor | None = None) -> Moments:
+    def from_state(cls, state: dict[str, Any], gradient: Tensor, information: Tensor | None = None) -> Self:
         """The moments of a `state`, to be continued with errors against the same gradient; ValueError for another one."""
         if not torch.equal(state["gradient"], gradient.flatten().double()):
             raise ValueError("`from_state` got moments of errors against another gradient; expected the same exact gradient")

@@ -4,8 +4,6 @@ A block's key holds stable names (problem, stage, instance, slot) and the number
 order of work. So results do not depend on batch size, workers, order or resumption, and estimators share their random numbers.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tasks: data and models with a latent structure, and their training with every estimator."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from ...oracles import Oracle, registry

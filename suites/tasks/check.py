@@ -1,7 +1,5 @@
 """Checks of the contract of a task, on which training and measuring rely."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import get_args
 

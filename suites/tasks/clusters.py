@@ -1,7 +1,5 @@
 """Latent categories: every cluster has a linear classifier of its own, and the cluster of a point is not observed."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

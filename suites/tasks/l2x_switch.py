@@ -1,7 +1,5 @@
 """Explanations by a few features: a switch decides which five of ten features determine the label."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import ClassVar, get_args

@@ -1,7 +1,5 @@
 """Your own task from two modules and a data set."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import inspect

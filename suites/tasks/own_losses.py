@@ -1,7 +1,5 @@
 """A task with a loss of one's own, named by its code: ``clusters[loss=./mine.py:loss]``."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

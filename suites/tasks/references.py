@@ -1,7 +1,5 @@
 """Results of training that are computed once on a machine: floors, ceilings, pretrained decoders, the exact run, and chosen options."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

@@ -1,14 +1,12 @@
 """Recordings of spoken digits: classification by a few segments, and a variational autoencoder of short windows."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 import torch
@@ -64,7 +62,7 @@ class SpokenDigits(Task):
     def oracle(self) -> Subset:
         return Subset(self.chosen)
 
-    def at(self, seed: int) -> SpokenDigits:
+    def at(self, seed: int) -> Self:
         return replace(self, fold=seed)
 
     def data(self, split: Split) -> Batch:

@@ -1,7 +1,5 @@
 """Training of a task: batches, resumable runs with one estimator, and plain fits for floors."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import time

@@ -1,7 +1,5 @@
 """The exact gradient of ``E L`` at any size, if the loss has a form and the structures have sums in closed form."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ subtracted from either side. Its rounding error does: the plain formula ``E[L z]
 peaked or the loss has a large offset.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterator

@@ -15,8 +15,6 @@ Sources: Tutte 1948, "The dissection of equilateral triangles into equilateral t
 prediction models via the matrix-tree theorem", section 3.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

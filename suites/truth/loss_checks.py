@@ -1,7 +1,5 @@
 """Checks of a loss on a few structures, before anything is computed from it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -6,8 +6,6 @@
 The gradient of ``L(argmax θ)`` is 0 almost everywhere, and no reference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast

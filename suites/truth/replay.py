@@ -5,13 +5,11 @@ and deals all of them. Weighted by their exact probabilities, the estimates give
 sampling error: a gradient that is off by a factor of 0.98 is found.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -243,7 +241,7 @@ class _Tuples:
     floor: Tensor  # [r], the rounding of losses and scores in an estimate
 
     @classmethod
-    def of(cls, estimator: Estimator[Any], target: Target, slots: int) -> _Tuples:
+    def of(cls, estimator: Estimator[Any], target: Target, slots: int) -> Self:
         """Tuples of the best structure, of the law and of the flat law, so that rare structures occur. Some samples are equal."""
         oracle, scores, rows = target.oracle, target.scores, max(16, min(TUPLES, 4096 // slots))
         generator = torch.Generator(scores.device).manual_seed(slots)

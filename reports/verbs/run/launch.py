@@ -1,7 +1,5 @@
 """One run of a plan: it is estimated, measured, stored and summarised, and any end of it says how to continue."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """``structgrad merge``: the shards of a plan become one run."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path

@@ -4,8 +4,6 @@ Small sizes cost as much as a call. So an exponent is fitted to the upper half o
 of all pairs of points (Theil 1950, Sen 1968), which one disturbed point does not move.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence

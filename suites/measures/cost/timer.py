@@ -4,8 +4,6 @@ On a shared machine, two contenders that are timed one after the other do not co
 ratios are taken within a round. The interval of a median needs no assumption on the noise.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping

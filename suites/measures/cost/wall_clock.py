@@ -1,7 +1,5 @@
 """Seconds of estimators and of training steps, in interleaved rounds on one thread."""
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Estimates of the seconds of cells and runs, within a factor of about two: from sizes first, then from finished cells."""
 
-from __future__ import annotations
-
 import functools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 Planning is cheap: nothing is enumerated, and only a few instances of each problem and stage are built.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import functools
 import glob

@@ -1,7 +1,5 @@
 """Plan, machine, scope and shard of a run: its contents, its workers, its end, and its part."""
 
-from __future__ import annotations
-
 import fnmatch
 import math
 import os
@@ -10,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import torch
 from pydantic import TypeAdapter, ValidationError, with_config
@@ -100,7 +98,7 @@ class Plan:
         """The settings that every suite gets."""
         return Context(self.seed, DTYPES[self.dtype], self.device, self.batch_size, self.tier, self.effort)
 
-    def checked(self) -> Plan:
+    def checked(self) -> Self:
         """Return this plan, or raise ValueError with one sentence on the first invalid setting."""
         for name, chosen, known in (("dtype", self.dtype, DTYPES), ("tier", self.tier, get_args(Tier))):
             if chosen not in known:
@@ -176,7 +174,7 @@ class Machine:
     address: str | None = None
     gpus: float | None = None
 
-    def checked(self, plan: Plan) -> Machine:
+    def checked(self, plan: Plan) -> Self:
         """Return this machine, or raise ValueError with one sentence on the first invalid setting, such as a missing device."""
         if self.engine not in ENGINES:
             raise ValueError(unknown(self.engine, ENGINES, "engine"))
@@ -249,7 +247,7 @@ class Shard:
     of: int
 
     @classmethod
-    def parsed(cls, text: str) -> Shard:
+    def parsed(cls, text: str) -> Self:
         """Parse ``3/40``; ValueError for anything else."""
         found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
         shard = cls(int(found[1]), int(found[2])) if found else None

@@ -1,7 +1,5 @@
 """Plans by name: how much of the grid is measured, and how well."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

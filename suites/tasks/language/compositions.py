@@ -1,7 +1,5 @@
 """Compositions along trees: representations from the leaves up, at structures and between them."""
 
-from __future__ import annotations
-
 import abc
 import functools
 import math

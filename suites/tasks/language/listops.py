@@ -1,7 +1,5 @@
 """ListOps: the value of nested list operations, by composition along a latent binary tree, scored by spans or by a parser."""
 
-from __future__ import annotations
-
 import functools
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Aligned words: detect shuffled translations by a latent matching of words."""
 
-from __future__ import annotations
-
 import copy
 import csv
 import functools

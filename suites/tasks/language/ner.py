@@ -1,7 +1,5 @@
 """Named entities with known tags, for supervised losses of a chain."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections import Counter
