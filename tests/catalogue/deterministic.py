@@ -6,13 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from structgrad.estimators import Loss
 from tests.catalogue.mappings import MAPPINGS, point, pulled, sparse_law
 from tests.catalogue.setting import Formula, Setting, along_the_face, nearest
-from tests.catalogue.values import sparse_expectation
 from tests.catalogue.walks import WALKS
 from tests.helpers import OracleCase, enumerate_truth, structures
 
@@ -64,12 +64,19 @@ def over_atoms(estimator: Any, case: OracleCase, loss: Loss, scores: Tensor) -> 
     return (solution.weights * loss(solution.atoms.movedim(-len(case.event) - 1, 0)).movedim(0, -1)).sum(-1)
 
 
+def sparse_expectation(estimator: Any, case: OracleCase, loss: Loss, scores: Tensor) -> Tensor:
+    """Over all structures, or the best, with the sparsemax of their scores."""
+    space = structures(case)
+    p = np.stack([sparse_law(estimator, row) for row in enumerate_truth(case, scores).structure_scores.numpy()])
+    return torch.from_numpy(p) @ loss(space)
+
+
 OBJECTIVES: dict[str, Callable[[Any, OracleCase, Loss, Tensor], Tensor]] = {
     "structured_attention": lambda estimator, case, loss, scores: loss(case.oracle.marginals(scores)),
     "differentiable_dp": lambda estimator, case, loss, scores: loss(case.oracle.relax(scores, estimator.omega)),
     "sparsemap": lambda estimator, case, loss, scores: loss(case.oracle.project(scores).mean),
     "sparsemap_marginalisation": over_atoms,
-    "sparsemax_marginalisation": lambda estimator, case, loss, scores: sparse_expectation(estimator, case, scores, [], loss),
-    "top_k_sparsemax": lambda estimator, case, loss, scores: sparse_expectation(estimator, case, scores, [], loss),
+    "sparsemax_marginalisation": sparse_expectation,
+    "top_k_sparsemax": sparse_expectation,
 }
 """Values of objectives; the estimators that are not here evaluate the loss at a mapping of each category."""
