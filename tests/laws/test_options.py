@@ -5,154 +5,134 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from structgrad.estimators import ESTIMATORS, NOISES, Gumbel, make_estimator, make_noise
+from structgrad.estimators import ESTIMATORS, NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma, make_estimator, make_noise
 from structgrad.oracles import ORACLES, make_oracle
 from structgrad.oracles.options import declared
 from structgrad.reports.cli import app
 from tests.covering import sampled
 
-COUNT = "an integer >= 1"
-FLAG = "true or false"
-POSITIVE = "a finite number > 0"
-AT_LEAST_0 = "a finite number >= 0"
-AT_LEAST_1 = "a finite number >= 1"
-DECAY = "a finite number >= 0 and < 1"
-BOUND = "a finite number > 0 and <= 1"
-CLIP = "a finite number > 0 and < 1"
-FINITE = "a finite number"
-NOISE = "a noise: gumbel, normal or sum_of_gamma"
-FUNCTION = "a torch.nn.Module or a function, which Python alone can give, or None"
-PEERS = "an integer >= 2, the others are the baseline"
-VARIATES = "'none' or 'argmax' or 'leave_one_out'"
-NUMBERS = "a tuple, each a finite number"
-SMOOTH = "a noise of known density: gumbel or normal"
-
-KINDS = {
-    COUNT: "chunk inner_steps k limit num_conditionals num_pairs num_samples pilots",
-    FLAG: "baseline centre centred divide_by_lambda magnitudes normalise normalised per_part single_root symmetric with_loss",
-    POSITIVE: "backward_temperature forward_temperature lambda scale sigma step_size strength target temperature",
-    AT_LEAST_0: "nonzeros regression_weight variance",
-    FINITE: "alpha beta eta mean value",
-    DECAY: "decay",
-    BOUND: "upper",
-    CLIP: "clip",
-    NOISE: "noise",
-    FUNCTION: "module",
-    VARIATES: "control_variate",
-    NUMBERS: "values",
-    "an object of Module, or None": "control",
-    "a finite number >= 0, or 'p'": "gap",
-    "a number > 0 or inf": "max_norm",
-    "'global' or 'local'": "normalization",
-    "'l2' or 'entropy'": "omega",
-    "'midpoint' or 'gauss' or 'simpson'": "rule",
-    "an integer >= 1 and <= 200": "terms",
-    "an integer >= 1, or None": "most",
-}
-"""Options of one name take the same values everywhere. Written out once more, so that a range does not change unseen."""
-
-EXCEPTIONS = {
-    **dict.fromkeys([f"{name} num_samples" for name in ("rloo", "double_cv", "carms", "rodeo", "step_leave_one_out")], PEERS),
-    "vargrad num_samples": "an integer >= 2, a variance is taken over them",
-    "aimle beta": AT_LEAST_0,
-    "entmax alpha": AT_LEAST_1,
-    "reinmax temperature": AT_LEAST_1,
-    "perturbed_optimizer noise": SMOOTH,
-    "sum_of_gamma k": POSITIVE,
-}
-
-ENTRIES: dict[str, Any] = {**ESTIMATORS, **NOISES, **ORACLES}
 NAN, INF = math.nan, math.inf
 
-Cases = tuple[dict[str, Any], tuple[str, ...], tuple[Any, ...]]
-CASES: dict[str, Cases] = {
-    # text that is right, with what it means; text that is wrong; values that are wrong
-    COUNT: ({"3": 3, " 4 ": 4}, ("0", "-1", "2.5", "3.0", "1e3", "abc", "nan", "inf", "true", "None"), (0, -2, 2.0, True, "3", None, NAN)),
-    PEERS: ({"2": 2, "5": 5}, ("1", "0", "2.5", "abc", "false"), (1, 0, 2.0, True, "2", None)),
-    FLAG: (
-        {"true": True, "false": False, "True": True, "False": False, "FALSE": False},
-        ("no", "yes", "0", "1", "off", "None", "'false'"),
-        (0, 1, "false", "true", None, 0.0, torch.tensor(True)),
-    ),
-    POSITIVE: (
-        {"2": 2.0, "0.5": 0.5, "1e-3": 1e-3},
-        ("0", "-1", "nan", "inf", "abc", "true", "1x"),
-        (0, 0.0, -1.0, NAN, INF, True, "1.0", None),
-    ),
-    AT_LEAST_0: ({"0": 0.0, "2.5": 2.5}, ("-0.1", "nan", "inf", "abc", "true"), (-0.1, NAN, INF, True, "1.0", None)),
-    AT_LEAST_1: ({"1": 1.0, "2.5": 2.5}, ("0.9", "nan", "inf", "abc", "true"), (0.9, NAN, INF, True, "1.0", None)),
-    DECAY: ({"0": 0.0, "0.99": 0.99}, ("1", "-0.1", "nan", "inf", "abc", "true"), (1.0, -0.1, NAN, True, "0.5", None)),
-    BOUND: ({"1": 1.0, "0.2": 0.2}, ("0", "1.5", "nan", "inf", "abc", "true"), (0.0, 1.5, NAN, True, "0.5", None)),
-    CLIP: ({"0.2": 0.2}, ("0", "1", "nan", "abc", "true"), (0.0, 1.0, NAN, True, "0.5", None)),
-    FINITE: ({"-3": -3.0, "0": 0.0, "1e3": 1e3}, ("nan", "inf", "-inf", "abc", "true"), (NAN, INF, -INF, True, "1.0", None)),
-    NOISE: (
-        {"gumbel": Gumbel(), "normal/scale=2": NOISES["normal"](2.0), "sum_of_gamma/k=5": NOISES["sum_of_gamma"](5.0)},
-        (),
-        ("gumbel", 1.0, None, Gumbel),
-    ),
-    FUNCTION: ({"none": None, "None": None}, ("abc", "3"), (3, "abc", torch.zeros(2))),
-    VARIATES: ({"none": "none", "argmax": "argmax", "'argmax'": "argmax"}, ("mean", "None", "3"), ("mean", None, 3)),
-    "an integer >= 2, a variance is taken over them": ({"3": 3}, ("1", "abc"), (1, 2.0)),
-    "an object of Module, or None": ({"none": None}, ("abc", "3"), (3, "abc", lambda z: z)),
-    NUMBERS: ({"(1,2.5)": (1.0, 2.5), "3": (3.0,)}, ("abc", "(1,nan)", "(1,x)"), (1.0, "abc", (1.0, NAN), None)),
-    "a finite number >= 0, or 'p'": ({"p": "p", "2": 2.0, "'p'": "p"}, ("q", "-1", "nan", "true"), ("q", -1.0, NAN, None, True)),
-    SMOOTH: (
-        {"gumbel": Gumbel()},
-        ("sum_of_gamma", "sum_of_gamma/k=2"),
-        (NOISES["sum_of_gamma"](), "gumbel", None),
-    ),
-    "a number > 0 or inf": ({"inf": INF, "2": 2.0}, ("0", "-1", "nan", "-inf", "abc"), (0.0, NAN, -INF, None, True, "1")),
-    "'midpoint' or 'gauss' or 'simpson'": ({"gauss": "gauss", "simpson": "simpson"}, ("euler", "Gauss", "2"), ("euler", None, 2)),
-    "'l2' or 'entropy'": ({"l2": "l2", "entropy": "entropy"}, ("max", "L2", "none"), ("max", None, 2)),
-    "an integer >= 1 and <= 200": ({"7": 7, "200": 200}, ("0", "201", "2.5"), (0, 201, 2.5, True)),
-    "an integer >= 1, or None": ({"none": None, "2": 2}, ("0", "2.5", "abc"), (0, 2.5, True, "2")),
-    "'global' or 'local'": ({"global": "global", "local": "local"}, ("none", "Global", "true"), ("none", None, True)),
-}
+
+def integer(least: int, most: float = INF) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and least <= value <= most
 
 
-EXPECTED = {
-    name: {key: EXCEPTIONS.get(f"{name} {key}", next((kind for kind, keys in KINDS.items() if key in keys.split()), "")) for key in keys}
-    for name, entry in ENTRIES.items()
-    if (keys := [key.rstrip("_") for key in declared(entry)])
+def real(within: Callable[[Any], bool] = lambda _: True, *, infinite: bool = False) -> Callable[[Any], bool]:
+    return lambda value: type(value) in (int, float) and (infinite or math.isfinite(value)) and within(value)
+
+
+def one_of(*names: str) -> Callable[[Any], bool]:
+    return lambda value: type(value) is str and value in names
+
+
+KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "an integer >= 1": (integer(1), "chunk inner_steps k limit num_conditionals num_pairs num_samples pilots"),
+    "an integer >= 2, the others are the baseline": (
+        integer(2),
+        "rloo.num_samples double_cv.num_samples carms.num_samples rodeo.num_samples step_leave_one_out.num_samples",
+    ),
+    "an integer >= 2, a variance is taken over them": (integer(2), "vargrad.num_samples"),
+    "an integer >= 1 and <= 200": (integer(1, 200), "terms"),
+    "an integer >= 1, or None": (lambda value: value is None or integer(1)(value), "most"),
+    "true or false": (
+        lambda value: type(value) is bool,
+        "baseline centre centred divide_by_lambda magnitudes normalise normalised per_part single_root symmetric with_loss",
+    ),
+    "a finite number": (real(), "alpha beta eta mean value"),
+    "a finite number > 0": (
+        real(lambda value: value > 0),
+        "backward_temperature forward_temperature lambda scale sigma step_size strength target temperature sum_of_gamma.k",
+    ),
+    "a finite number >= 0": (real(lambda value: value >= 0), "nonzeros regression_weight variance aimle.beta"),
+    "a finite number >= 1": (real(lambda value: value >= 1), "entmax.alpha reinmax.temperature"),
+    "a finite number >= 0 and < 1": (real(lambda value: 0 <= value < 1), "decay"),
+    "a finite number > 0 and <= 1": (real(lambda value: 0 < value <= 1), "upper"),
+    "a finite number > 0 and < 1": (real(lambda value: 0 < value < 1), "clip"),
+    "a number > 0 or inf": (real(lambda value: value > 0, infinite=True), "max_norm"),
+    "a finite number >= 0, or 'p'": (lambda value: one_of("p")(value) or real(lambda number: number >= 0)(value), "gap"),
+    "a tuple, each a finite number": (lambda value: type(value) is tuple and all(map(real(), value)), "values"),
+    "a noise: gumbel, normal or sum_of_gamma": (lambda value: isinstance(value, Noise), "noise"),
+    "a noise of known density: gumbel or normal": (lambda value: isinstance(value, SmoothNoise), "perturbed_optimizer.noise"),
+    "a torch.nn.Module or a function, which Python alone can give, or None": (lambda value: value is None or callable(value), "module"),
+    "an object of Module, or None": (lambda value: value is None or isinstance(value, torch.nn.Module), "control"),
+    "'none' or 'argmax' or 'leave_one_out'": (one_of("none", "argmax", "leave_one_out"), "control_variate"),
+    "'global' or 'local'": (one_of("global", "local"), "normalization"),
+    "'l2' or 'entropy'": (one_of("l2", "entropy"), "omega"),
+    "'midpoint' or 'gauss' or 'simpson'": (one_of("midpoint", "gauss", "simpson"), "rule"),
 }
+"""What values fit, and the options: of one name they take the same everywhere, but for those of single entries. Written out once more, so
+that a range does not change unseen."""
+
+TEXTS: dict[str, tuple[Any, ...]] = {
+    **{text: (float(text), (float(text),)) for text in ("0.5", "0.9", "2.5", "-0.1", "3.0", "1e-3", "1e3", "nan", "inf", "-inf")},
+    **{text: (int(text), (int(text),)) for text in ("0", "1", "2", "3", " 4 ", "200", "201", "-1")},
+    **{text: (text.lower() == "true",) for text in ("true", "True", "false", "FALSE")},
+    **{text: (text,) for text in ("abc", "1x", "no", "off", "Gauss", "L2", "argmax", "local", "entropy", "simpson", "p")},
+    **{"none": (None, "none"), "None": (None,), "'false'": ("false",), "'argmax'": ("argmax",), "'p'": ("p",)},
+    **{"gumbel": (Gumbel(),), "normal/scale=2": (Normal(2.0),), "sum_of_gamma/k=5": (SumOfGamma(5.0),)},
+    **{"(1,2.5)": ((1.0, 2.5),), "(1,nan)": ((1.0, NAN),), "(1,x)": ((1.0, "x"),)},
+}
+"""Texts, and what each may mean."""
+
+VALUES = (
+    *(0, 1, 2, 201, -2, 0.5, 0.9, 1.5, 2.0, -0.1, NAN, INF, -INF, True, False, None, torch.tensor(True), torch.zeros(2)),
+    *("3", "1.0", "true", "abc", "gumbel", "argmax", "Gauss", "p", Gumbel(), SumOfGamma(), Gumbel, (1.0, NAN)),
+)
+
+ENTRIES: dict[str, Any] = {**ESTIMATORS, **NOISES, **ORACLES}
+
+
+def kind_of(entry: str, option: str) -> str:
+    each = {name: kind for kind, (_, names) in KINDS.items() for name in names.split()}
+    return each.get(f"{entry}.{option}", each.get(option, ""))
+
+
+EXPECTED = {name: {key.rstrip("_"): kind_of(name, key.rstrip("_")) for key in declared(entry)} for name, entry in ENTRIES.items()}
 
 
 def test_the_table_is_that_of_the_declarations() -> None:
-    found = {name: {key.rstrip("_"): str(kind) for key, kind in declared(entry).items()} for name, entry in ENTRIES.items()}
-    assert {name: options for name, options in found.items() if options} == EXPECTED
+    assert {name: {key.rstrip("_"): str(kind) for key, kind in declared(entry).items()} for name, entry in ENTRIES.items()} == EXPECTED
 
 
-@pytest.mark.parametrize("expected", CASES)
+@pytest.mark.parametrize("expected", KINDS)
 def test_right_and_wrong_values_of_every_option(expected: str) -> None:
     """As text and as values. Right ones become Python's own, so that two that are equal print alike, and so have one name."""
-    right, wrong_text, wrong = CASES[expected]
-    for entry, option in [(entry, option) for entry, options in EXPECTED.items() for option, kind in options.items() if kind == expected]:
+    fits = KINDS[expected][0]
+    pairs = [(entry, option) for entry, options in EXPECTED.items() for option, kind in options.items() if kind == expected]
+    for entry, option in sampled(pairs, 8):
         message = "^" + re.escape(f"`{entry}` got {option}=%s; expected {expected}").replace("%s", "{}") + "$"
-        for text, value in right.items():
+        for text, meanings in TEXTS.items():
+            if isinstance(meanings[0], Noise) != ("noise" in expected):
+                continue
+            value = next((meaning for meaning in meanings if fits(meaning)), NAN)
+            if value is NAN:
+                with pytest.raises(ValueError, match=message.replace("{}", re.escape(text.strip()))):
+                    _make(entry, option, text)
+                continue
             if (option, value) == ("with_loss", False):
                 continue  # asks for a module, which no text gives
             made = [_make(entry, option, text)]
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if type(value) in (int, float):
                 made.append(_new(entry, option, torch.tensor(value).numpy()[()]))
             for found in (getattr(one, _field(option)) for one in made):
-                assert found == pytest.approx(value) if isinstance(value, float) else found == value
-                assert type(found) is type(value)
-        for text in wrong_text:
-            with pytest.raises(ValueError, match=message.replace("{}", re.escape(text.strip()))):
-                _make(entry, option, text)
-        for bad in wrong:
-            with pytest.raises(ValueError, match=message.replace("{}", re.escape(repr(bad)))):
-                _new(entry, option, bad)
+                assert found == pytest.approx(value) if isinstance(found, float) else found == value
+                assert type(found) is (float if "number" in expected and type(value) is int else type(value))
+        for bad in VALUES:
+            if not fits(bad):
+                with pytest.raises(ValueError, match=message.replace("{}", re.escape(repr(bad)))):
+                    _new(entry, option, bad)
 
 
 def test_describe_tells_default_and_what_is_taken() -> None:
-    for name in sampled([*EXPECTED], 12):
+    for name in sampled([name for name, options in EXPECTED.items() if options], 4):
         told = " ".join(CliRunner().invoke(app, ["describe", name]).output.split())
         for field in dataclasses.fields(ENTRIES[name]):
             option, required = field.name.rstrip("_"), field.default is dataclasses.MISSING
@@ -164,19 +144,20 @@ def _field(option: str) -> str:
     return "lambda_" if option == "lambda" else option
 
 
+def _beside(entry: str, option: str) -> dict[str, Any]:
+    """Other options without which some values are impossible."""
+    if option in ("baseline", "control_variate"):
+        return {"num_samples": 3}
+    alone = {"baseline": False, "control_variate": "none"} if option == "num_samples" else {}
+    return {name: value for name, value in alone.items() if name in EXPECTED[entry]}
+
+
 def _make(entry: str, option: str, text: str) -> Any:
     if entry in NOISES:
         return make_noise(f"{entry}/{option}={text}")
-    if entry in ORACLES:
-        return make_oracle(f"{entry}[{option}={text}]")
-    # Some options are possible only beside another.
-    beside = ",num_samples=3" if option in ("baseline", "control_variate") else ",baseline=false" if _alone(entry, option) else ""
-    return make_estimator(f"{entry}[{option}={text}{beside}]")
+    more = "".join(f",{name}={value}" for name, value in _beside(entry, option).items())
+    return (make_oracle if entry in ORACLES else make_estimator)(f"{entry}[{option}={text}{more}]")
 
 
 def _new(entry: str, option: str, value: Any) -> Any:
-    return ENTRIES[entry](**{_field(option): value})
-
-
-def _alone(entry: str, option: str) -> bool:
-    return option == "num_samples" and "baseline" in EXPECTED[entry]
+    return ENTRIES[entry](**{_field(option): value}, **_beside(entry, option))
