@@ -11,21 +11,9 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import ESTIMATORS, Estimator, Loss, Noise, PathwiseEstimator, make_estimator
-from structgrad.oracles import (
-    Alignment,
-    Assignment,
-    Categorical,
-    Constituency,
-    IndependentCategoricals,
-    LinearChain,
-    ProjectiveTree,
-    ShiftReduce,
-    SpanningTree,
-    Subset,
-    TiedChain,
-)
-from tests.derived_cases import DERIVED_CASES
+from structgrad.oracles import Alignment, Categorical, IndependentCategoricals, LinearChain, ShiftReduce, SpanningTree, Subset
 from tests.helpers import OracleCase, structures
+from tests.oracle_cases import TABLE
 
 
 class Variant(str):
@@ -198,15 +186,7 @@ CASES = (
 )
 """One row per kind of oracle, small enough for all pairs: structures of one size and of several, closed forms, a policy."""
 
-ALL_CASES = (
-    *CASES,
-    OracleCase(Constituency(), (4, 4)),
-    OracleCase(ProjectiveTree(), (4, 4)),
-    OracleCase(Assignment(), (3, 3)),
-    OracleCase(ShiftReduce(), (5, 5, 2)),
-    OracleCase(TiedChain(), (5, 2)),
-    *(OracleCase(row.oracle, row.paired) for row in DERIVED_CASES),
-)
+ALL_CASES = (*CASES, *(case for row in TABLE if row.paired and (case := OracleCase(row.oracle, row.paired)) not in CASES))
 """At least one row per oracle, for laws about pairs."""
 
 SMALLEST = (

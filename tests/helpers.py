@@ -1,11 +1,10 @@
-"""Tables of cases that the law tests share, and brute force over all structures, written with itertools and numpy alone."""
+"""Cases that the laws of oracles share, their scores, and brute force over all structures, in numpy alone."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -15,41 +14,22 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from structgrad.oracles import (
-    Alignment,
-    Assignment,
-    Categorical,
-    Constituency,
-    IndependentCategoricals,
-    LinearChain,
-    ProjectiveTree,
-    ShiftReduce,
-    SpanningTree,
-    Subset,
-    TiedChain,
-    kernels,
-)
-from tests.derived_cases import BY_NAME, DERIVED_CASES
+from structgrad.oracles import ShiftReduce, SpanningTree, Subset, kernels
+from tests.oracle_cases import TABLE
 
 
 @dataclass(frozen=True)
 class OracleCase:
-    """An oracle at one event shape, and its structures as an independent list of 0/1 arrays, by default that of `LISTERS`.
-
-    ``potentials`` turns one row of scores into natural parameters, p(z) ∝ exp⟨θ', z⟩, where they are not the scores themselves. It takes
-    complex rows too, for exact derivatives. Of the cases of a ``group``, a law that is thinned takes one of each kind.
-    """
+    """An oracle at one event shape. Of the cases of a ``group``, a law takes one by default."""
 
     oracle: Any
     event: tuple[int, ...]
-    listed: Callable[[Any, tuple[int, ...]], Iterator[np.ndarray]] = None  # type: ignore[assignment]
-    potentials: Callable[[np.ndarray], np.ndarray] | None = None
-    group: str = ""
+    group: str = field(default="", compare=False)
 
-    def __post_init__(self) -> None:
-        if self.listed is None:
-            object.__setattr__(self, "listed", LISTERS[type(self.oracle)])
-            object.__setattr__(self, "potentials", shift_reduce_policy if self.oracle == ShiftReduce("local") else None)
+    @property
+    def potentials(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """The natural parameters of a row of scores, p(z) ∝ exp⟨θ', z⟩, where they are not these; of complex rows too, for derivatives."""
+        return shift_reduce_policy if self.oracle == ShiftReduce("local") else None
 
     @property
     def stands_for(self) -> str:
@@ -57,63 +37,6 @@ class OracleCase:
 
     def __str__(self) -> str:
         return f"{self.oracle!r}-{'x'.join(map(str, self.event))}"
-
-
-def one_hots(oracle: Categorical, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    for i in range(event[0]):
-        structure = np.zeros(event)
-        structure[i] = 1
-        yield structure
-
-
-def products(oracle: IndependentCategoricals, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    for chosen in itertools.product(range(event[1]), repeat=event[0]):
-        yield np.eye(event[1])[list(chosen)]
-
-
-def subsets(oracle: Subset, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    for chosen in itertools.combinations(range(event[0]), oracle.k):
-        structure = np.zeros(event)
-        structure[list(chosen)] = 1
-        yield structure
-
-
-def tag_sequences(oracle: LinearChain, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    for tags in itertools.product(range(event[1]), repeat=event[0]):
-        structure = np.zeros(event)
-        structure[0, 0, tags[0]] = 1
-        for i in range(1, event[0]):
-            structure[i, tags[i - 1], tags[i]] = 1
-        yield structure
-
-
-def tied_tag_sequences(oracle: TiedChain, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    length = event[0] - event[1]
-    for tags in itertools.product(range(event[1]), repeat=length):
-        structure = np.zeros(event)
-        for i, tag in enumerate(tags):
-            structure[i, tag] = 1
-            if i > 0:
-                structure[length + tags[i - 1], tag] += 1
-        yield structure
-
-
-def permutations(oracle: Assignment, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    for columns in itertools.permutations(range(event[0])):
-        yield np.eye(event[0])[list(columns)]
-
-
-def derivations(oracle: ShiftReduce, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    for actions in itertools.product((0, 1), repeat=2 * event[0] - 3):
-        structure, shifts, depth = np.zeros(event), 0, 0
-        for action in actions:
-            if (depth < 2) if action else (shifts == event[0] - 1):
-                break
-            structure[shifts, depth, action] = 1
-            shifts, depth = (shifts, depth - 1) if action else (shifts + 1, depth + 1)
-        else:
-            if depth == 1:
-                yield structure
 
 
 def shift_reduce_policy(row: np.ndarray) -> np.ndarray:
@@ -132,122 +55,24 @@ def shift_reduce_policy(row: np.ndarray) -> np.ndarray:
     return policy
 
 
-def binary_trees(oracle: Constituency, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    def spans(first: int, last: int) -> Iterator[tuple[tuple[int, int], ...]]:
-        if first == last:
-            yield ((first, last),)
-        for middle in range(first, last):
-            for left, right in itertools.product(list(spans(first, middle)), list(spans(middle + 1, last))):
-                yield ((first, last), *left, *right)
+LISTERS = {type(row.oracle): row.listed for row in TABLE}
 
-    for chosen in spans(0, event[0] - 1):
-        structure = np.zeros(event)
-        structure[tuple(zip(*chosen, strict=True))] = 1
-        yield structure
-
-
-def monotone_paths(oracle: Alignment, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    def walks(i: int, j: int) -> Iterator[tuple[tuple[int, int], ...]]:
-        if (i, j) == (event[0] - 1, event[1] - 1):
-            yield ((i, j),)
-        for following in ((i, j + 1), (i + 1, j), (i + 1, j + 1)):
-            if following[0] < event[0] and following[1] < event[1]:
-                for rest in walks(*following):
-                    yield ((i, j), *rest)
-
-    for cells in walks(0, 0):
-        structure = np.zeros(event)
-        structure[tuple(zip(*cells, strict=True))] = 1
-        yield structure
-
-
-def projective_trees(oracle: ProjectiveTree, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """Trees by their decisions from the top: the farthest child, the cut of the words under its arc, and so on below."""
-    size = event[0]
-
-    def under(heads: tuple[int, ...], word: int, top: int) -> bool:
-        return any(word == top or (word := heads[word]) == top for _ in range(size))
-
-    def decisions(heads: tuple[int, ...], leftward: bool, first: int, last: int) -> tuple[int, ...]:
-        if first == last:
-            return ()
-        head, words = (last, range(first, last)) if leftward else (first, range(last, first, -1))
-        child = next(word for word in words if heads[word] == head)
-        low, high = sorted((head, child))
-        seam = max(word for word in range(low, high) if under(heads, word, child) == leftward)
-        beyond = decisions(heads, leftward, *((first, child) if leftward else (child, last)))
-        return (child, seam, *decisions(heads, False, low, seam), *decisions(heads, True, seam + 1, high), *beyond)
-
-    trees = []
-    for heads in itertools.product(range(size), repeat=size - 1):
-        whole = (0, *heads)
-        arcs = [sorted(arc) for arc in enumerate(whole)][1:]
-        crossing = any(a < c < b < d for a, b in arcs for c, d in arcs)
-        roots = heads.count(0)
-        if not crossing and (roots == 1 or not oracle.single_root) and all(under(whole, word, 0) for word in range(size)):
-            trees.append(whole)
-    for whole in sorted(trees, key=lambda heads: decisions(heads, False, 0, size - 1)):
-        structure = np.zeros(event)
-        structure[whole[1:], range(1, size)] = 1
-        yield structure
-
-
-def spanning_trees(oracle: SpanningTree, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    words = range(1, event[0])
-    for heads in itertools.product(range(event[0]), repeat=len(words)):
-        reached = {0}
-        for _ in words:
-            reached |= {word for word in words if heads[word - 1] in reached}
-        if len(reached) == event[0] and (heads.count(0) == 1 or not oracle.single_root):
-            structure = np.zeros(event)
-            structure[heads, words] = 1
-            yield structure
-
-
-LISTERS: dict[type, Callable[[Any, tuple[int, ...]], Iterator[np.ndarray]]] = {
-    Categorical: one_hots,
-    IndependentCategoricals: products,
-    Subset: subsets,
-    LinearChain: tag_sequences,
-    TiedChain: tied_tag_sequences,
-    Alignment: monotone_paths,
-    Constituency: binary_trees,
-    ShiftReduce: derivations,
-    Assignment: permutations,
-    ProjectiveTree: projective_trees,
-    SpanningTree: spanning_trees,
-    **{type(row.oracle): row.listed for row in DERIVED_CASES},
-}
-
-EVENTS: tuple[tuple[Any, tuple[tuple[int, ...], ...]], ...] = (
-    (Categorical(), ((1,), (2,), (6,))),
-    (IndependentCategoricals(), ((1, 1), (1, 4), (3, 1), (4, 2), (2, 3))),
-    (Subset(1), ((1,), (4,))),
-    (Subset(4), ((4,), (7,))),
-    (Subset(2), ((5,),)),
-    (LinearChain(), ((1, 1, 1), (1, 3, 3), (4, 1, 1), (2, 2, 2), (5, 2, 2), (3, 3, 3))),
-    (TiedChain(), ((2, 1), (4, 3), (5, 1), (4, 2), (7, 2), (6, 3))),
-    (Alignment(), ((1, 1), (1, 4), (3, 2), (4, 4), (3, 4))),
-    (Constituency(), ((1, 1), (2, 2), (3, 3), (6, 6), (4, 4))),
-    (ShiftReduce(), ((2, 2, 2), (7, 7, 2), (4, 4, 2))),
-    (ShiftReduce("local"), ((2, 2, 2), (4, 4, 2), (5, 5, 2))),
-    (Assignment(), ((1, 1), (2, 2), (5, 5), (4, 4))),
-    (ProjectiveTree(), ((2, 2), (3, 3), (5, 5))),
-    (ProjectiveTree(single_root=False), ((2, 2), (5, 5), (4, 4))),
-    (SpanningTree(single_root=False), ((3, 3), (5, 5))),
-    (SpanningTree(), ((2, 2), (5, 5), (4, 4))),
-    *((row.oracle, row.events) for row in DERIVED_CASES),
+ORACLE_CASES = tuple(
+    OracleCase(row.oracle, event, repr(row.oracle) if event == row.events[-1] else f"small {'derived' if row.derived else row.oracle.name}")
+    for row in TABLE
+    for event in row.events
 )
-
-ORACLE_CASES = tuple(OracleCase(oracle, event) for oracle, events in EVENTS for event in events)
-"""Every law about oracles holds for every row of this table."""
+"""Every law about oracles holds for every row of the table, at every size."""
 
 GENERIC_CASES = tuple(
-    OracleCase(oracle, events[-1], group="derived" if oracle.name in BY_NAME else "")
-    for oracle, events in EVENTS
-    if oracle not in (Subset(1), Subset(4), SpanningTree(single_root=False))
+    OracleCase(row.oracle, row.events[-1], "derived" if row.derived else "")
+    for row in TABLE
+    if row.oracle not in (Subset(1), Subset(4), SpanningTree(single_root=False))
 )
 """One row per oracle, for laws that cost more. Those that state their derivations run the same algorithms, and take turns."""
+
+RAGGED_CASES = tuple(OracleCase(row.oracle, row.ragged) for row in TABLE if row.ragged)
+"""Events with room for shorter items."""
 
 SCALES = (0.05, 1.0, 10.0, 50.0)
 REGIMES = (*SCALES, "ties", "equal", "masked", "masked_ties")
@@ -271,7 +96,7 @@ def make_scores(case: OracleCase, regime: float | str, rows: int = 6, seed: int 
 @cache
 def structures(case: OracleCase) -> Tensor:
     """All structures of a case: float64 [count, *event]."""
-    return torch.from_numpy(np.stack(list(case.listed(case.oracle, case.event))))
+    return torch.from_numpy(np.stack(list(LISTERS[type(case.oracle)](case.oracle, case.event))))
 
 
 def read_parts(case: OracleCase) -> Tensor:

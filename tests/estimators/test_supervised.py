@@ -44,7 +44,6 @@ from tests.helpers import (
     read_parts,
     seeded,
     structures,
-    tied_tag_sequences,
 )
 from tests.laws.test_estimator_incompatibility import Three
 
@@ -99,7 +98,7 @@ def margins(case: OracleCase, target: Tensor) -> Tensor:
 
 
 @losses
-@pytest.mark.parametrize("case", [*CASES, OracleCase(TiedChain(), (5, 2), tied_tag_sequences)], ids=str)
+@pytest.mark.parametrize("case", [*CASES, OracleCase(TiedChain(), (5, 2))], ids=str)
 def test_the_value_and_the_gradient_by_enumeration(name: str, case: OracleCase) -> None:
     """The gradient is ŷ − y; for the log-probabilities of a policy, that goes on to its scores."""
     for regime in (1.0, 50.0, "masked"):
@@ -162,7 +161,7 @@ def test_padded_items_have_the_losses_of_single_ones(name: str, oracle: Any, eve
     if name == "perturbed_fenchel_young_loss":
         return
     scores, lengths = numbers(3, *event), torch.tensor(sizes)
-    case = OracleCase(oracle, event, lambda *_: iter(()))
+    case = OracleCase(oracle, event)
     target = oracle.argmax(numbers(3, *event, seed=1), lengths=lengths)
     found, slope = value(name, case, scores, target, lengths=lengths), gradient(name, case, scores, target, lengths=lengths)
     for row in range(3):

@@ -24,8 +24,8 @@ from structgrad.oracles import (
 )
 from structgrad.oracles.capabilities import SamplingOracle
 from tests.covering import sampled
-from tests.helpers import GENERIC_CASES, ORACLE_CASES, REGIMES, OracleCase, make_scores, seeded, structures
-from tests.laws.test_oracle_lengths import CASES as RAGGED, lengths_of, padded_scores
+from tests.helpers import GENERIC_CASES, ORACLE_CASES, RAGGED_CASES, REGIMES, OracleCase, make_scores, seeded, structures
+from tests.laws.test_oracle_lengths import lengths_of, padded_scores
 
 cases = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
 generic = pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
@@ -71,7 +71,7 @@ def test_any_dtype_batch_and_expanded_rows_with_and_without_kernels(case: Oracle
     assert_says(oracle, *(oracle.sample(blocks, 3, generator=SeedBlocks((5, 6), 2), as_indices=form) for form in (True, False)))
 
 
-@pytest.mark.parametrize("case", RAGGED, ids=str)
+@pytest.mark.parametrize("case", RAGGED_CASES, ids=str)
 def test_there_are_none_beyond_an_item(case: OracleCase) -> None:
     oracle, plain, lengths = case.oracle, padded_scores(case, 1.0), lengths_of(case)
     kept = plain.isnan() | (torch.rand(plain.shape, generator=seeded(1)) > 0.4)

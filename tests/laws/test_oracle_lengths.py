@@ -12,69 +12,36 @@ from torch import Tensor
 from structgrad.estimators.learned_baseline import PooledNetwork, readable
 from structgrad.oracles import (
     Alignment,
-    Assignment,
     Categorical,
-    Constituency,
-    IndependentCategoricals,
-    LinearChain,
     PolicyOracle,
-    ProjectiveTree,
-    ShiftReduce,
-    SpanningTree,
     Subset,
-    TiedChain,
 )
 from structgrad.oracles.capabilities.ragged import of_lengths
 from structgrad.oracles.distributions import StructureDistribution
-from tests.derived_cases import BY_NAME
-from tests.helpers import ORACLE_CASES, SCALES, OracleCase, seeded, structures
+from tests.covering import sampled
+from tests.helpers import ORACLE_CASES, RAGGED_CASES, SCALES, OracleCase, seeded, structures
+from tests.oracle_cases import TABLE
 from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, assert_same, method_of, operations_of, with_lengths
 
-CASES = tuple(
-    OracleCase(oracle, event)
-    for oracle, event in (
-        *((Categorical(), (5,)), (IndependentCategoricals(), (4, 3)), (Subset(2), (6,)), (LinearChain(), (4, 3, 3)), (TiedChain(), (7, 3))),
-        *((Alignment(), (4, 4)), (Constituency(), (5, 5)), (Assignment(), (4, 4))),
-        *((tree(single_root=one), (5, 5)) for tree in (ProjectiveTree, SpanningTree) for one in (True, False)),
-        *((ShiftReduce(normalization), (5, 5, 2)) for normalization in ("global", "local")),
-        *((row.oracle, row.ragged) for row in BY_NAME.values()),
-    )
-)
 SIZES = (4, 2, 3, 2, 4, 3)
-cases = pytest.mark.parametrize("case", CASES, ids=str)
+ROWS = {repr(row.oracle): row for row in TABLE}
+cases = pytest.mark.parametrize("case", RAGGED_CASES, ids=str)
 
 
 def lengths_of(case: OracleCase) -> Tensor:
     """One length per row, or two where the oracle takes two."""
-    if case.oracle.name in BY_NAME:
-        return torch.tensor(BY_NAME[case.oracle.name].lengths)
-    lengths = torch.tensor(SIZES)
-    return torch.stack([lengths, lengths.roll(1)], -1) if isinstance(case.oracle, Alignment) else lengths
+    return torch.tensor(ROWS[repr(case.oracle)].lengths)
 
 
 def item_event(case: OracleCase, length: Any) -> tuple[int, ...]:
     """The event shape of an item alone."""
-    match case.oracle:
-        case _ if case.oracle.name in BY_NAME:
-            first = BY_NAME[case.oracle.name].item(length)
-        case Alignment():
-            first = tuple(length)
-        case TiedChain():
-            first = (length + case.event[1],)
-        case Constituency() | Assignment():
-            first = (length, length)
-        case ProjectiveTree() | SpanningTree() | ShiftReduce():
-            first = (length + 1, length + 1)
-        case _:
-            first = (length,)
+    first = ROWS[repr(case.oracle)].item(length)
     return (*first, *case.event[len(first) :])
 
 
 def lines_behind(case: OracleCase) -> int:
     """Number of lines of transitions behind the padding, which belong to every item."""
-    if isinstance(case.oracle, TiedChain):
-        return case.event[1]
-    return BY_NAME[case.oracle.name].tail(case.event) if case.oracle.name in BY_NAME else 0
+    return ROWS[repr(case.oracle)].tail(case.event)
 
 
 def inside(case: OracleCase, row: int) -> tuple[slice | Tensor, ...]:
@@ -111,16 +78,16 @@ ALONE = tuple(name for name in OPERATIONS if name not in (*RANDOM, "relaxed_valu
 
 
 def test_every_operation_with_lengths_has_a_law() -> None:
-    offered = set().union(*(with_lengths(type(case.oracle)) for case in CASES))
+    offered = set().union(*(with_lengths(type(case.oracle)) for case in RAGGED_CASES))
     assert offered == TESTED_ELSEWHERE | {method_of(name) for name in ALONE} | {"relaxed_value"}
-    assert {type(case.oracle) for case in CASES} == {type(case.oracle) for case in ORACLE_CASES}
+    assert {type(case.oracle) for case in RAGGED_CASES} == {type(case.oracle) for case in ORACLE_CASES}
 
 
 @cases
 def test_equals_the_item_alone(case: OracleCase) -> None:
     """At every scale; gradients too, which are 0 in the padding."""
     weights = torch.randn(case.event, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    for scale in SCALES:
+    for scale in (1.0, *sampled([scale for scale in SCALES if scale != 1], 1)):
         scores = padded_scores(case, scale)
         for operation in operations_of(case.oracle, ALONE):
             if lines_behind(case) and operation == "project_weights":
@@ -230,7 +197,7 @@ def test_an_item_of_no_length_is_the_empty_structure(case: OracleCase) -> None:
     torch.testing.assert_close(log_partition[others], oracle.log_partition(scores[others], lengths=lengths[others]))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if lengths_of(case).ndim == 1], ids=str)
+@pytest.mark.parametrize("case", [case for case in RAGGED_CASES if lengths_of(case).ndim == 1], ids=str)
 def test_refuses_lengths_that_do_not_fit(case: OracleCase) -> None:
     wrong: tuple[tuple[Any, str], ...] = (
         (

@@ -22,6 +22,7 @@ from tests.covering import sampled
 from tests.helpers import (
     GENERIC_CASES,
     ORACLE_CASES,
+    RAGGED_CASES,
     REGIMES,
     SCALES,
     OracleCase,
@@ -32,7 +33,7 @@ from tests.helpers import (
     structure_indices,
     structures,
 )
-from tests.laws.test_oracle_lengths import CASES as RAGGED_CASES, lengths_of, padded_scores
+from tests.laws.test_oracle_lengths import lengths_of, padded_scores
 
 CASES = tuple(case for case in ORACLE_CASES if isinstance(case.oracle, ProjectionOracle))
 cases = pytest.mark.parametrize("case", CASES, ids=str)

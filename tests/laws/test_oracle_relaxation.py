@@ -14,6 +14,7 @@ from structgrad.oracles.capabilities import RelaxedOracle
 from tests.catalogue.walks import WALKS
 from tests.helpers import (
     ORACLE_CASES,
+    RAGGED_CASES,
     OracleCase,
     chi_square_p_value,
     enumerate_truth,
@@ -23,7 +24,7 @@ from tests.helpers import (
     structure_indices,
     structures,
 )
-from tests.laws.test_oracle_lengths import CASES as RAGGED_CASES, inside, item_event, lengths_of, outside, padded_scores
+from tests.laws.test_oracle_lengths import inside, item_event, lengths_of, outside, padded_scores
 from tests.oracle_operations import assert_derivatives
 
 CASES = [case for case in ORACLE_CASES if isinstance(case.oracle, RelaxedOracle)]

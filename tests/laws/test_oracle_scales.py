@@ -19,8 +19,8 @@ from structgrad.oracles.capabilities import DistinctSamplingOracle, RelaxedOracl
 from structgrad.oracles.derivations import UNIT, Derivations
 from structgrad.suites.truth.laws import derivations_of
 from tests.covering import sampled
-from tests.derived_cases import DERIVED_CASES
 from tests.helpers import GENERIC_CASES, OracleCase, make_scores, natural_parameters, pulled_back, seeded, structures
+from tests.oracle_cases import TABLE
 
 SCALES = (1.0, 1e2, 700.0, 1e4, 1e6, 1e30)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -140,7 +140,7 @@ LARGER: tuple[tuple[Any, tuple[int, ...]], ...] = (
     *((Subset(7), (30,)), (Subset(39), (40,)), (LinearChain(), (12, 5, 5)), (TiedChain(), (13, 5)), (Alignment(), (12, 9))),
     *((Constituency(), (20, 20)), (ShiftReduce(), (16, 16, 2)), (Assignment(), (8, 8))),
     *((ProjectiveTree(single_root=one), (14, 14)) for one in (True, False)),
-    *((row.oracle, row.ragged) for row in DERIVED_CASES),
+    *((row.oracle, row.ragged) for row in TABLE if row.derived),
 )
 
 

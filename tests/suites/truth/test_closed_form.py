@@ -13,7 +13,7 @@ from structgrad.oracles import Alignment, SpanningTree, Subset, make_oracle
 from structgrad.suites.problems.losses import CountForm, LinearForm, PointForm, QuadraticForm
 from structgrad.suites.truth import exact_truth
 from structgrad.suites.truth.closed_form import analytic_truth
-from tests.derived_cases import DERIVED_CASES
+from tests.oracle_cases import TABLE
 
 SMALL = {
     "categorical": (9,), "categories": (5, 3), "subset[k=4]": (9,), "linear_chain": (5, 3, 3), "alignment": (4, 5), "constituency": (7, 7),
@@ -22,7 +22,7 @@ SMALL = {
 }  # fmt: skip
 CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
     **{name: (make_oracle(name), event) for name, event in SMALL.items()},
-    **{row.oracle.name: (row.oracle, row.ragged) for row in DERIVED_CASES},
+    **{row.oracle.name: (row.oracle, row.ragged) for row in TABLE if row.derived},
 }
 REGIMES = ("0.05", "1", "5", "50", "ties", "masked 1", "masked 50")
 
