@@ -191,6 +191,50 @@ def _rank_correlation(x: Array, y: Array, weights: Array) -> Array:
         return np.asarray(np.where(spread > 1e-9, (weights * x * y).sum(1) / np.sqrt(spread), np.nan))
 
 
+class Pooled(NamedTuple):
+    """Fisher's z of a mean over tasks of rank correlations, with its variance over tasks and over estimators, and degrees of freedom."""
+
+    z: Array
+    of_tasks: Array
+    of_estimators: Array
+    degrees: Array
+
+    @property
+    def p_value(self) -> Array:
+        """The probability of such a correlation if the true one is 0: Student's t, two-sided."""
+        return np.asarray(2 * scipy.special.stdtr(self.degrees, -np.abs(self.z) / np.sqrt(self.of_tasks + self.of_estimators)))
+
+
+def pooled(predictor: Array, outcome: Array, tasks: Sequence[str] | Array, estimators: Sequence[str] | Array) -> Pooled:
+    """The mean correlation of numbers ``[..., T, E]``, with jackknives that leave out a family of tasks, or one of estimators.
+
+    Both variances hold the noise of seeds, which is independent for each pair of task and estimator. Their sum counts it twice, so the
+    interval is too wide rather than too narrow. Degrees of freedom are Satterthwaite's.
+    """
+    families = [[names == one for one in np.unique(names)] for names in map(np.asarray, (tasks, estimators))]
+    within = rank_correlations(predictor, outcome)
+    fewer_tasks = [_fisher(within[..., ~family]) for family in families[0]]
+    fewer = [_fisher(rank_correlations(predictor[..., ~family], outcome[..., ~family])) for family in families[1]]
+    of_tasks, of_estimators = ((len(left) - 1) * np.var(left, axis=0) for left in (fewer_tasks, fewer))
+    degrees = (of_tasks + of_estimators) ** 2 / (of_tasks**2 / max(len(fewer_tasks) - 1, 1) + of_estimators**2 / max(len(fewer) - 1, 1))
+    return Pooled(_fisher(within), of_tasks, of_estimators, degrees)
+
+
+def _fisher(within: Array) -> Array:
+    return np.asarray(np.arctanh(np.clip(np.nanmean(within, axis=-1), -_LARGEST, _LARGEST)))
+
+
+def rank_correlations(x: Array, y: Array) -> Array:
+    """Spearman's correlations ``[..., E] -> [...]`` of pairs without NaN; NaN if they are fewer than `FEWEST`, or one side is constant."""
+    both = np.isfinite(x) & np.isfinite(y)
+    ranks = [scipy.stats.rankdata(np.where(both, side, np.nan), axis=-1, nan_policy="omit") for side in (x, y)]
+    counts = both.sum(-1)
+    x, y = (np.where(both, side - (counts[..., None] + 1) / 2, 0.0) for side in ranks)
+    spread = (x * x).sum(-1) * (y * y).sum(-1)
+    known = (counts >= FEWEST) & (spread > 1e-9)
+    return np.asarray(np.where(known, (x * y).sum(-1) / np.sqrt(np.where(known, spread, 1.0)), np.nan))
+
+
 def interquartile_mean(scores: Array) -> Interval:
     """The mean of the middle half of all scores ``[task, seed]``, without NaN."""
     rows = [row[np.isfinite(row)] for row in scores if np.isfinite(row).any()]  # the seeds of every task that have a number
