@@ -1,12 +1,33 @@
-"""Names to estimators, and the losses that every estimator refuses."""
+"""Names to estimators, and calls that every estimator refuses; a call like the last one is not checked again."""
 
 from __future__ import annotations
 
-import pytest
-from torch import Tensor
+import gc
+import re
+import weakref
+from dataclasses import dataclass
+from typing import ClassVar
 
-from structgrad.estimators import ESTIMATORS, NOISES, ConstantBaseline, GreedyBaseline, ImplicitMLE, Reinforce, SumOfGamma, make_estimator
-from tests.estimator_cases import LOSSES, PATHWISE, a_case_for, numbers
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from structgrad.estimators import (
+    ESTIMATORS,
+    NOISES,
+    ConstantBaseline,
+    Estimator,
+    Evaluations,
+    GreedyBaseline,
+    ImplicitMLE,
+    Reinforce,
+    StructuredLayer,
+    SumOfGamma,
+    make_estimator,
+)
+from structgrad.oracles import Categorical, EnumerableOracle, Subset
+from tests.estimator_cases import LOSSES, PATHWISE, a_case_for, numbers, table_loss
 from tests.helpers import seeded
 
 
@@ -69,3 +90,129 @@ def test_a_layer_needs_a_loss_with_a_gradient() -> None:
         loss = lambda z, case=case: LOSSES["linear"](case)(z.detach())  # noqa: E731
         with pytest.raises(ValueError, match=rf"`{estimator.name}` got a loss without a gradient in the structure; .* such as rloo"):
             estimator.gradient(loss, case.oracle, numbers(2, *case.event), generator=seeded())
+
+
+ORACLE = Categorical()
+
+
+@pytest.mark.parametrize("name", ["exact", "imle", "spigot", "spigot_ce"])
+def test_an_estimate_that_is_a_number_has_no_derivative(name: str) -> None:
+    scores = numbers(6, 3).requires_grad_()
+    value = make_estimator(name).surrogate(table_loss, ORACLE, scores, generator=torch.Generator()).sum()
+    (plain,) = torch.autograd.grad(value, scores, retain_graph=True)
+    (estimate,) = torch.autograd.grad(value, scores, create_graph=True)
+    assert torch.equal(estimate.detach(), plain)
+    with pytest.raises(RuntimeError, match=r"^the estimate of a gradient got differentiated, as by a gradient penalty; expected no more"):
+        estimate.square().sum().backward()
+
+
+def test_a_relaxation_has_derivatives() -> None:
+    scores = numbers(6, 3).requires_grad_()
+    penalty = lambda theta: torch.autograd.grad(  # noqa: E731
+        make_estimator("structured_attention").surrogate(table_loss, ORACLE, theta, generator=torch.Generator()).sum(),
+        theta,
+        create_graph=True,
+    )[0].square()
+    assert torch.autograd.gradcheck(penalty, scores)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_around_random_numbers_is_refused(reentrant: bool) -> None:
+    layer, scores = StructuredLayer(ORACLE, "simple"), numbers(6, 3).requires_grad_()
+    structure = checkpoint(lambda theta: layer(theta).square(), scores, use_reentrant=reentrant)
+    with pytest.raises(ValueError, match=r"^`StructuredLayer` got a call inside of a backward pass, .* where simple would draw other"):
+        structure.sum().backward()
+
+
+def test_a_checkpoint_around_a_relaxation_is_right() -> None:
+    layer, scores = StructuredLayer(ORACLE, "structured_attention"), numbers(6, 3).requires_grad_()
+    gradients = [
+        torch.autograd.grad(call(lambda theta: layer(theta).square(), scores), scores, torch.ones_like(scores))[0]
+        for call in (lambda function, theta: function(theta), lambda function, theta: checkpoint(function, theta, use_reentrant=False))
+    ]
+    assert torch.equal(*gradients)
+
+
+def test_a_gradient_is_refused_under_a_transform() -> None:
+    estimate = lambda theta: make_estimator("rloo").gradient(table_loss, ORACLE, theta, generator=torch.Generator())  # noqa: E731
+    with pytest.raises(ValueError, match=r"^`rloo` got its gradient called under a transform of torch.func; expected plain tensors"):
+        torch.func.vmap(estimate, randomness="different")(numbers(6, 3))
+
+
+def test_values_without_gradients_under_inference_mode() -> None:
+    scores, generator = numbers(6, 3), torch.Generator()
+    with torch.inference_mode():
+        value = make_estimator("structured_attention").surrogate(table_loss, ORACLE, scores, generator=generator)
+    assert torch.equal(value, table_loss(ORACLE.marginals(scores)))
+
+
+@pytest.mark.parametrize(("name", "reason"), [("muprop", "where no loss has a gradient"), ("exact", "and failed there (Inference tensors")])
+def test_what_asks_autograd_says_so_under_inference_mode(name: str, reason: str) -> None:
+    sentence = f"`{name}` got its surrogate called under torch.inference_mode, {reason}"
+    with torch.inference_mode(), pytest.raises(ValueError, match=f"^{re.escape(sentence)}.*; use torch.no_grad$"):
+        make_estimator(name).surrogate(table_loss, ORACLE, torch.zeros(6, 3, dtype=torch.float64), generator=torch.Generator())
+
+
+SCORES = torch.zeros(2, 4)
+
+
+def loss(z: torch.Tensor) -> torch.Tensor:
+    return z[..., 0]
+
+
+def call(estimator: Estimator, oracle: object, scores: torch.Tensor = SCORES, **more: object) -> torch.Tensor:
+    return estimator.surrogate(loss, oracle, scores, **{"generator": torch.Generator()} | more)
+
+
+def test_what_was_checked_is_not_kept_alive() -> None:
+    estimator, oracle = make_estimator("rloo"), Categorical()
+    call(estimator, oracle)
+    kept = weakref.ref(estimator), weakref.ref(oracle)
+    del estimator, oracle
+    gc.collect()
+    assert [one() for one in kept] == [None, None]
+
+
+def test_a_repeated_call_with_other_arguments_is_checked() -> None:
+    estimator, oracle = make_estimator("rloo"), Subset(2)
+    for _ in range(2):
+        call(estimator, oracle)
+    with pytest.raises(ValueError, match="got None as generator"):
+        call(estimator, oracle, generator=None)
+    with pytest.raises((TypeError, ValueError), match="generator"):
+        estimator.surrogate(loss, oracle, SCORES)
+    with pytest.raises(ValueError, match="got n=1 parts"):
+        call(estimator, oracle, SCORES[:, :1])
+
+
+def test_an_estimator_that_changes_is_checked_again() -> None:
+    class Changing(Estimator[Categorical], name="changing"):
+        objective = "expected"
+        num_samples = 1
+
+        def evaluations(self) -> Evaluations:
+            return Evaluations()
+
+        def surrogate(self, loss, oracle, scores, *, generator):
+            return torch.zeros(len(scores)) if self.num_samples == 1 else torch.zeros(self.num_samples)
+
+    estimator, oracle = Changing(), Categorical()
+    call(estimator, oracle)
+    estimator.num_samples = 10**13
+    with pytest.raises(ValueError, match="choose a smaller num_samples"):
+        call(estimator, oracle)
+
+
+def test_an_option_of_the_name_limit_may_mean_something_else() -> None:
+    @dataclass(frozen=True)
+    class Clipped(Estimator[EnumerableOracle], name="clipped"):
+        objective: ClassVar = "expected"
+        limit: float = 0.5
+
+        def evaluations(self) -> Evaluations:
+            return Evaluations()
+
+        def surrogate(self, loss, oracle, scores, *, generator):
+            return scores.sum(-1).clamp(max=self.limit)
+
+    assert call(Clipped(), Categorical()).tolist() == [0, 0]

@@ -15,15 +15,17 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.utils.data import Dataset
 
-from structgrad.estimators import ESTIMATORS, StructuredLayer, train_step
+from structgrad.estimators import StructuredLayer, train_step
 from structgrad.oracles import Subset
 from tests.covering import sampled
 from tests.estimator_cases import numbers
 from tests.helpers import seeded
 from tests.training_cases import estimator_of, first_space
 
-RANDOM = [name for name in ESTIMATORS if not estimator_of(name).deterministic]
-names = pytest.mark.parametrize("name", RANDOM)
+KINDS = ("reinforce", "reinforce_learned", "reinforce_normalised", "reinforce_ppo", "simple", "aimle", "relax", "step_learned")
+"""Without a state and with one, of numbers or a module; in one step and in several; a structure or a surrogate."""
+
+names = pytest.mark.parametrize("name", KINDS)
 
 
 def layer_of(name: str, **options: Any) -> StructuredLayer:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import DERIVED, kernels, make_oracle
+from structgrad.oracles import DERIVED, DerivedOracle, kernels, make_oracle
 from structgrad.oracles.random_streams import SeedBlocks
 from structgrad.oracles.tensor_kinds import UnusualTensorError
 from tests.covering import sampled
@@ -19,6 +20,14 @@ from tests.far import Far, far_device, held
 from tests.helpers import GENERIC_CASES, OracleCase, make_scores
 from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, assert_same, method_of, operations_of, with_lengths
 from tests.waiting import PRETENDED, Unset, WaitsError, watched
+
+
+def turn(case: OracleCase) -> str:
+    """Oracles that state derivations run the same algorithms, and take turns."""
+    return case.group or ("stated" if isinstance(case.oracle, DerivedOracle) and not case.potentials else "")
+
+
+cases = pytest.mark.parametrize("case", [replace(case, group=turn(case)) for case in GENERIC_CASES], ids=str)
 
 PROJECTIONS = frozenset({"project", "project_gap"})
 LISTS = frozenset({"kbest", "enumerate"})
@@ -49,7 +58,7 @@ def waits(call: Callable[[], Tensor]) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+@cases
 @pytest.mark.parametrize("ragged", [True, pytest.param(False, marks=pytest.mark.sweep)])
 def test_plain_torch_waits_only_where_it_says_so(case: OracleCase, ragged: bool) -> None:
     limits = case.oracle.length_limits(case.event)
@@ -81,7 +90,7 @@ NOT_UNIQUE = frozenset({"project_weights", "project_support"})
 """Results that are not unique in Birkhoff's polytope, where a mean has several decompositions."""
 
 
-@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+@cases
 @pytest.mark.parametrize("ragged", [True, pytest.param(False, marks=pytest.mark.sweep)])
 def test_plain_torch_on_a_device_finds_what_the_cpu_finds(case: OracleCase, ragged: bool) -> None:
     """Rows have normal scores, forbidden parts, ties, or no structure; gradients are compared too."""

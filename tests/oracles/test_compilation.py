@@ -143,39 +143,29 @@ def _result(child: tuple[int, int]) -> Any:
     return ast.literal_eval(text)
 
 
-NAMED = """
+WHOLE = """
 from typing import NamedTuple
 from structgrad.oracles.kernels.compilation import compiled
+from mine.part import times
 
 class {name}(NamedTuple):
     value: float
 
 @compiled
-def doubled(pair):
-    return 2 * pair.value
+def result(pair):
+    return times(pair.value)
 
-print(doubled({name}(2.0)))
+print(result({name}(2.0)))
 """
+PART = "from structgrad.oracles.kernels.compilation import inlined\n\n@inlined\ndef times(value):\n    return {factor} * value\n"
 
 
-def test_a_class_that_was_renamed_costs_a_compilation_and_no_error(tmp_path: Path) -> None:
-    file = tmp_path / "renamed.py"
-    for name in ("Before", "After"):
-        file.write_text(NAMED.format(name=name))
-        told = subprocess.run([sys.executable, "-c", "import renamed"], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert told.stdout == "4.0\n", told.stderr
-
-
-def test_a_function_that_another_file_inlines_is_compiled_again_when_it_changes(tmp_path: Path) -> None:
+def test_a_renamed_class_costs_a_compilation_and_an_inlined_function_that_changes_too(tmp_path: Path) -> None:
+    """Though that one is in another file; neither is an error, and the results are the new ones."""
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/whole.py").write_text(
-        "from structgrad.oracles.kernels.compilation import compiled\nfrom mine.part import times\n\n"
-        "@compiled\ndef result(value):\n    return times(value)\n\nprint(result(2.0))\n"
-    )
-    for factor in (3, 5):
-        (tmp_path / "mine/part.py").write_text(
-            f"from structgrad.oracles.kernels.compilation import inlined\n\n@inlined\ndef times(value):\n    return {factor} * value\n"
-        )
+    for name, factor in (("Before", 3), ("After", 3), ("After", 5)):
+        (tmp_path / "mine/whole.py").write_text(WHOLE.format(name=name))
+        (tmp_path / "mine/part.py").write_text(PART.format(factor=factor))
         told = subprocess.run([sys.executable, "-c", "import mine.whole"], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert told.stdout == f"{factor * 2.0}\n", told.stderr
 

@@ -6,9 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from structgrad.oracles import DERIVED, DerivedOracle
 from structgrad.oracles.derivations import Examples
@@ -32,7 +29,7 @@ from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, Examp
 class Tiles(DerivedOracle):
     """Tilings of a row: event ``[n, w]``."""
 
-    name: ClassVar[str] = "toy_tiles"
+    name: ClassVar[str] = "NAME"
     axes: ClassVar[tuple[str, ...]] = ("length", "width")
     examples: ClassVar[Examples] = Examples(EXAMPLES)
 
@@ -67,47 +64,49 @@ from structgrad.suites.problems.regimes import REGIMES
 from structgrad.suites.problems.sized import sized_name, sized_regime
 from structgrad.suites.running.planning.presets import plan_of
 
-oracle = make_oracle("toy_tiles")
-print(json.dumps({
-    "registry": "toy_tiles" in ORACLES,
-    "problem": [list(each.scores.shape) for each in load("toy_tiles_regimes", "h=0.95", instances=3, data=None).instances],
-    "summary": BUILT_IN_PROBLEMS["toy_tiles_regimes"],
-    "entropies": REGIMES["toy_tiles_regimes"].entropies,
-    "of chains": REGIMES["chain_regimes"].entropies,
-    "standard": "toy_tiles_regimes" in plan_of("standard").problems,
-    "counted": counted_by(oracle),
-    "sized": [sized_name("toy_tiles[w=2,n=6]"), sized_regime("toy_tiles[n=6,w=2]").entropies],
-}))
+print(json.dumps([
+    {
+        "registry": name in ORACLES,
+        "problem": [list(each.scores.shape) for each in load(f"{name}_regimes", "h=0.95", instances=3, data=None).instances],
+        "summary": BUILT_IN_PROBLEMS[f"{name}_regimes"],
+        "entropies": REGIMES[f"{name}_regimes"].entropies,
+        "standard": f"{name}_regimes" in plan_of("standard").problems,
+        "counted": counted_by(make_oracle(name)),
+        "sized": [sized_name(f"{name}[w=2,n=6]"), sized_regime(f"{name}[n=6,w=2]").entropies],
+    } for name in ("toy_tiles", "toy_plain")
+] + [REGIMES["chain_regimes"].entropies]))
 """
 
 
-def seen(folder: Path, declared: str) -> Any:
-    """What suites make of a file beside those of the package, in a process of its own."""
-    (folder / "toy_tiles.py").write_text(FILE.replace("EXAMPLES", declared))
-    told = subprocess.run([sys.executable, "-c", SEEN, str(folder)], capture_output=True, text=True, check=False)
+def test_one_file_is_a_problem_and_a_benchmark(tmp_path: Path) -> None:
+    """Of a process of its own, with one file that declares sizes and one whose sizes follow from its axes."""
+    for name, declared in (("toy_tiles", DECLARED), ("toy_plain", "")):
+        (tmp_path / f"{name}.py").write_text(FILE.replace("EXAMPLES", declared).replace("NAME", name))
+    told = subprocess.run([sys.executable, "-c", SEEN, str(tmp_path)], capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stderr
-    return json.loads(told.stdout)
-
-
-@pytest.mark.parametrize("declared", [DECLARED, ""], ids=["declared", "by its axes"])
-def test_one_file_is_a_problem_and_a_benchmark(declared: str, tmp_path: Path) -> None:
-    found, named = seen(tmp_path, declared), "random scores of toy_tiles[length={},width=2] to toy_tiles[length={},width=2]"
-    assert found["registry"]
-    assert found["standard"]
-    chains = found["of chains"]
-    if declared:
-        assert found["problem"] == [[4, 2], [5, 2], [4, 2]]
-        assert found["summary"] == f"{named.format(4, 5)}, as peaked as those of linear_chain"
-        assert found["entropies"] == chains
-        assert found["counted"] == "places"
-        assert found["sized"] == ["toy_tiles[n=6,w=2]", chains]
-        assert cases.declared(tmp_path) == ({"toy_tiles 4x2": ("toy_tiles", (4, 2))}, {"toy_tiles 40x3": ("toy_tiles", (40, 3))})
-    else:
-        assert found["problem"] == [[6, 2], [7, 2], [8, 2]]
-        assert found["summary"] == named.format(6, 8)
-        assert found["entropies"] == [0.95, 0.7, 0.1]
-        assert found["counted"] == "parts along the first axis"
-        assert cases.declared(tmp_path) == ({}, {})
+    *found, chains = json.loads(told.stdout)
+    named = "random scores of {0}[length={1},width=2] to {0}[length={2},width=2]".format
+    assert found == [
+        {
+            "registry": True,
+            "problem": [[4, 2], [5, 2], [4, 2]],
+            "summary": f"{named('toy_tiles', 4, 5)}, as peaked as those of linear_chain",
+            "entropies": chains,
+            "standard": True,
+            "counted": "places",
+            "sized": ["toy_tiles[n=6,w=2]", chains],
+        },
+        {
+            "registry": True,
+            "problem": [[6, 2], [7, 2], [8, 2]],
+            "summary": named("toy_plain", 6, 8),
+            "entropies": [0.95, 0.7, 0.1],
+            "standard": True,
+            "counted": "parts along the first axis",
+            "sized": ["toy_plain[n=6,w=2]", [0.95, 0.7, 0.1]],
+        },
+    ]
+    assert cases.declared(tmp_path) == ({"toy_tiles 4x2": ("toy_tiles", (4, 2))}, {"toy_tiles 40x3": ("toy_tiles", (40, 3))})
 
 
 def test_a_file_without_a_class_of_its_name_is_refused(tmp_path: Path) -> None:
