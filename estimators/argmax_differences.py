@@ -136,7 +136,6 @@ class AdaptiveImplicitMLE(PathwiseEstimator[Oracle], name="aimle", references=("
         decay: weight of the past in the running mean, in [0, 1).
         symmetric: the central difference, whose error is of second order in λ.
         divide_by_lambda: divide by λ. Without, the scale is λ, which differs from row to row; `scale` then gives its factor β.
-        noise: any `Noise`.
         num_samples: estimates that are averaged in one call of `surrogate`.
 
     References:

@@ -221,8 +221,9 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     """An estimator of the gradient of an expected (or relaxed) loss with respect to scores.
 
     A concrete estimator is a frozen dataclass of options. In formulas N is the option ``num_samples``, P is ``num_pairs`` and τ is
-    ``temperature`` unless its description says otherwise. You train with `surrogate` and measure `gradient`. Its class may give the first
-    three attributes as keywords: ``class LeaveOneOut(ScoreFunction, name="rloo", tier="core", references=("kool2019buy",))``.
+    ``temperature`` unless its description says otherwise. Spaces of more than ``limit`` structures are refused. You train with `surrogate`
+    and measure `gradient`. Its class may give the first three attributes as keywords:
+    ``class LeaveOneOut(ScoreFunction, name="rloo", tier="core", references=("kool2019buy",))``.
 
     Attributes:
         name: registry name.

@@ -28,16 +28,9 @@ class ConstantBaseline(ScoreFunction, name="reinforce_constant", tier="core", re
 
     Args:
         value: b; the expected loss is a good choice, 0 gives plain REINFORCE.
-        num_samples: N.
 
     References:
         Williams 1992, section 4.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> ConstantBaseline(value=1.0).gradient(loss, "categorical", scores, generator=generator).mean(0).round(decimals=2)
-        tensor([-0.0400, -0.3400,  0.3800])
     """
 
     value: float = 1.0
@@ -61,7 +54,6 @@ class RunningMeanBaseline(ScoreFunction, name="reinforce_running_mean", referenc
     Args:
         mean: the running mean before the first update.
         decay: weight of the past in an update, in [0, 1).
-        num_samples: N.
 
     References:
         Havrylov, Kruszewski & Joulin 2019, "Cooperative learning of disjoint syntax and semantics", section 3.2.
@@ -159,9 +151,7 @@ class ConditionalMeanBaseline(ScoreFunction, name="reinforce_conditional_mean", 
     Cost: N samples, N loss values, and the loss on every structure; the log-partition belongs to the enumeration.
 
     Args:
-        num_samples: N.
         chunk: structures per loss call.
-        limit: the most structures that are enumerated; spaces with more are refused.
 
     References:
         Greensmith, Bartlett & Baxter 2004, "Variance reduction techniques for gradient estimates in reinforcement learning", section 5.2.
@@ -194,7 +184,6 @@ class OptimalBaseline(UnbiasedEstimator[SamplingOracle], name="reinforce_optimal
     Args:
         pilots: pilot samples per estimate.
         per_part: a constant for every part, instead of one for all.
-        num_samples: N.
 
     References:
         Weaver & Tao 2001, "The optimal reward baseline for gradient-based reinforcement learning", theorem 1; Mohamed, Rosca, Figurnov &
@@ -238,7 +227,6 @@ class NormalisedRewards(ScoreFunction, name="reinforce_normalised", references=(
     Args:
         mean: b. ``variance``: v.
         decay: weight of the past in an update, in [0, 1); the authors' is 0.9.
-        num_samples: N.
 
     References:
         Havrylov, Kruszewski & Joulin 2019, "Cooperative learning of disjoint syntax and semantics", section 3.2.

@@ -74,8 +74,8 @@ class Rebar(UnbiasedEstimator[FactorisedOracle], name="rebar", references=("tuck
     calls = Evaluations(losses=3, loss_gradients=2, samples=1, marginals=1, perturbations=2)
 
     def settings(self) -> ControlSettings:
-        """η and log τ as parameters that start at the options."""
-        return ControlSettings(self.eta, self.temperature)
+        """η, log τ and, for RELAX, a copy of the network as parameters that start at the options."""
+        return ControlSettings(self.eta, self.temperature, copy.deepcopy(getattr(self, "control", None)))
 
     def with_settings(self, settings: ControlSettings) -> Self:
         """The estimator whose options are the values of these parameters."""
@@ -144,7 +144,6 @@ class Relax(Rebar, name="relax", references=("grathwohl2018backpropagation",)):
 
     Args:
         eta: η.
-        temperature: τ, positive.
         control: c, any module; its weights are not part of the estimator's value as an option, which is the module itself.
         with_loss: whether the loss is part of the control variate.
 
@@ -179,10 +178,6 @@ class Relax(Rebar, name="relax", references=("grathwohl2018backpropagation",)):
 
     def evaluations(self) -> Evaluations:
         return super().evaluations() if self.with_loss else replace(super().evaluations(), losses=1, loss_gradients=0)
-
-    def settings(self) -> ControlSettings:
-        """η, log τ and a copy of the network as parameters that start at the options."""
-        return ControlSettings(self.eta, self.temperature, copy.deepcopy(self.control))
 
     def with_settings(self, settings: ControlSettings) -> Self:
         """The estimator whose options are the values of these parameters, with their network."""

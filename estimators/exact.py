@@ -55,7 +55,6 @@ class ExactMarginalisation(UnbiasedEstimator[ListedOracle], name="exact", tier="
 
     Args:
         chunk: structures per loss call.
-        limit: the most structures that are enumerated; spaces with more are refused.
 
     Example:
         >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])

@@ -164,7 +164,6 @@ class Rodeo(UnbiasedEstimator[FactorisedOracle], name="rodeo", references=("shi2
     Args:
         alpha: α, of the control of the baseline. The operator is a sum over categories; that of the authors is the mean.
         beta: β, of the control of the estimate.
-        num_samples: N, at least 2.
 
     References:
         Shi, Zhou, Hwang, Titsias & Mackey 2022, "Gradient estimation with discrete Stein operators"; the formula is that of the authors'

@@ -83,7 +83,6 @@ class GumbelRao(ConditionalRaces, name="gumbel_rao", references=("paulus2021rao"
     straight-through Gumbel-softmax, of which the part that remains when z is known is divided by K.
 
     Args:
-        temperature: τ, positive.
         num_conditionals: K, at least 1. The paper uses 10, 100 and 1000.
 
     References:
@@ -107,7 +106,6 @@ class GappedStraightThrough(ExactSampleForward, name="gst", references=("fan2022
     ``x_z = max θ`` and ``x_j = min(θ_j, max θ − gap)``. The moves are held fixed when θ is differentiated. No noise besides the sample.
 
     Args:
-        temperature: τ, positive.
         gap: a number (GST-1.0), or ``"p"`` for ``−log(1 − p_z)/p_z`` (GST-p), the mean of the gap that Gumbel noise leaves.
 
     References:

@@ -42,7 +42,6 @@ class LearnedBaseline(ScoreFunction, name="reinforce_learned", references=("mnih
     Args:
         module: maps scores ``[*batch, *event]``, detached, to ``[*batch]``, or the ``features`` that the layer was called with; any
             `torch.nn.Module`, or a function.
-        num_samples: N.
         regression_weight: λ.
 
     References:

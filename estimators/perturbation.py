@@ -95,7 +95,6 @@ class StochasticSoftmax(NoisyRelaxation[MarginalOracle], name="stochastic_softma
 
     Args:
         temperature: t, positive; the authors tune it, between .1 and 2.
-        noise: any `Noise`.
 
     References:
         Paulus, Choi, Tarlow, Krause & Maddison 2020, "Gradient estimation with stochastic softmax tricks", definition 2.
@@ -120,7 +119,6 @@ class StochasticSparseMAP(NoisyRelaxation[ProjectionOracle], name="stochastic_sp
 
     Args:
         temperature: t, positive.
-        noise: any `Noise`.
 
     References:
         Paulus et al. 2020, "Gradient estimation with stochastic softmax tricks", definition 2.

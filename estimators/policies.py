@@ -90,7 +90,6 @@ class StepReinforce(StepScoreFunction, name="step_reinforce", references=("willi
 
     Args:
         value: b.
-        num_samples: N, at least 1.
 
     References:
         Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement learning", section 5, on episodes.
@@ -227,10 +226,6 @@ class StepLocalExpectation(
 
     def surrogate(self, loss: Loss, oracle: PolicyOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         samples = oracle.sample(scores, self.num_samples, generator=generator)
-        return self.from_samples(loss, oracle, scores, samples, generator=generator)
-
-    def from_samples(self, loss: Loss, oracle: PolicyOracle, scores: Tensor, samples: Tensor, *, generator: torch.Generator) -> Tensor:
-        """The surrogate of samples that were drawn already; the generator is that of the completions."""
         losses = evaluate(loss, samples, oracle.event_ndim)
         log_probs = oracle.step_log_probs(scores)
         walks = Walks(oracle, scores.detach(), log_probs.detach(), samples, losses.detach())

@@ -73,10 +73,6 @@ class StepConditionalMean(StepEnumerated, name="step_conditional_mean", referenc
 
     Cost: that of REINFORCE, and the loss and the probability of every structure, of which memory holds all at a time.
 
-    Args:
-        num_samples: N, at least 1.
-        limit: the most structures that are enumerated; spaces with more are refused.
-
     References:
         Sutton & Barto 2018, "Reinforcement learning: an introduction", section 13.4 (the value of the state as the baseline).
     """
@@ -93,10 +89,6 @@ class StepOptimal(StepEnumerated, name="step_optimal", references=("greensmith20
     of its own, and no baseline of the prefix has a smaller variance; under a globally normalised one it is a heuristic. Unbiased.
 
     Cost: that of REINFORCE, and the loss and the probability of every structure, of which memory holds all at a time.
-
-    Args:
-        num_samples: N, at least 1.
-        limit: the most structures that are enumerated; spaces with more are refused.
 
     References:
         Greensmith, Bartlett & Baxter 2004, "Variance reduction techniques for gradient estimates in reinforcement learning", section 5.
@@ -129,7 +121,6 @@ class StepLearned(StepScoreFunction, name="step_learned", references=("sutton201
             ``[*batch, *event]`` without the last dimension; or the ``features`` that the layer was called with. A `torch.nn.Module` whose
             parameters are given to the optimiser.
         values: the values of the states, in the order of memory, where there is no module; `warmed_up` sets them.
-        num_samples: N, at least 1.
         regression_weight: λ, at least 0.
 
     References:

@@ -114,7 +114,6 @@ class ProximalPolicy(ClippedUpdates[SamplingOracle], name="reinforce_ppo", refer
         step_size: η of the inner steps in the scores.
         clip: ε, between 0 and 1.
         value: b, a constant baseline.
-        num_samples: N.
 
     References:
         Schulman, Wolski, Dhariwal, Radford & Klimov 2017, "Proximal policy optimization algorithms", equation 7;

@@ -59,7 +59,6 @@ class ReinMaxRao(ConditionalRaces, name="reinmax_rao", references=("wang2026beyo
     that of code in circulation; it was not compared with the paper's own. It is not exact for quadratic losses, as ReinMax is.
 
     Args:
-        temperature: τ, positive.
         num_conditionals: K, at least 1.
 
     References:

@@ -93,12 +93,6 @@ class VarGrad(ScoreFunction, name="vargrad", references=("richter2020vargrad",))
     References:
         Richter, Boustati, Nüsken, Ruiz & Akyildiz 2020, "VarGrad: a low-variance gradient estimator for variational inference",
         section 3. `half_variance` is the loss of which it is the gradient.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> VarGrad(num_samples=4).gradient(loss, "categorical", scores, generator=generator).mean(0).round(decimals=2)
-        tensor([-0.0400, -0.3500,  0.3800])
     """
 
     num_samples: Annotated[int, Within(least=2, because="a variance is taken over them")] = 2
@@ -258,7 +252,6 @@ class DoubleControl(UnbiasedEstimator[SamplingOracle], name="double_cv", referen
 
     Args:
         alpha: α. The authors learn it along, from 0.
-        num_samples: N, at least 2.
 
     References:
         Titsias & Shi 2022, "Double control variates for gradient estimation in discrete latent variable models"; the formula is that of the

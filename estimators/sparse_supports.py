@@ -14,6 +14,7 @@ from ..oracles.capabilities.derivatives import unsqueeze_event
 from ..oracles.numerics import share_rows
 from ..oracles.options import Count
 from .base import Estimator, Evaluations, O, Relaxation
+from .exact import chunks
 from .relaxations import entmax
 from .surrogates import Loss, evaluate, with_gradient
 
@@ -124,7 +125,6 @@ class SparsemaxMarginalisation(
     Cost: the score of every structure of every distinct row, one loss value per structure of the support; memory of one chunk.
 
     Args:
-        limit: the most structures that are enumerated; spaces with more are refused.
         chunk: structures whose scores are computed together.
 
     References:
@@ -143,15 +143,11 @@ class SparsemaxMarginalisation(
 
     def _candidates(self, oracle: EnumerableOracle, scores: Tensor) -> Tensor:
         rows = share_rows(scores, oracle.event_ndim)
-        batch, event = tuple(rows.shape[: rows.ndim - oracle.event_ndim]), tuple(rows.shape[rows.ndim - oracle.event_ndim :])
-        total, values, listed = oracle.count(event), [], []
-        for start in range(0, total, self.chunk):
-            chunk = oracle.enumerate(event, start, min(start + self.chunk, total), dtype=rows.dtype, device=rows.device)
-            values.append(oracle.score(chunk.reshape(-1, *[1] * len(batch), *event), rows.double()))
-            listed.append(chunk)
-        best, index = torch.cat(values).sort(0, descending=True)
+        event = rows.shape[rows.ndim - oracle.event_ndim :]
+        listed = list(chunks(oracle, rows, self.chunk))
+        best, index = torch.cat([oracle.score(chunk, rows.double()) for chunk in listed]).sort(0, descending=True)
         # Nothing at 1 below the best is in the support: sparsemax never needs it.
-        atoms = torch.cat(listed)[index[: _longest(best > best[:1] - 1)]]
+        atoms = torch.cat(listed).reshape(-1, *event)[index[: _longest(best > best[:1] - 1)]]
         return atoms.expand(-1, *scores.shape)
 
 

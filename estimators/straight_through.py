@@ -209,7 +209,6 @@ class PerturbedIdentity(ProjectedIdentity, name="identity_perturbed", references
     The noise comes before the projection, as in the authors' code, so that u and ‖c‖ are those of the noisy scores.
 
     Args:
-        noise: any `Noise`.
         centre: project shifts out.
         normalise: project the scale out. The authors use both.
 
