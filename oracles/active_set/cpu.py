@@ -27,11 +27,11 @@ import numpy as np
 
 from ..kernels.compilation import compiled, fused, shared, uncounted
 from .cpu_factor import (
-    ATOMS,
+    ATOMS as ATOMS,
     FREED,
     GAP,
     REFERENCE,
-    SLOTS,
+    SLOTS as SLOTS,
     STEPS,
     SWAPS,
     ActiveSetWorkspace,
@@ -41,30 +41,14 @@ from .cpu_factor import (
     copied,
     drop,
     emptied,
-    full,
+    full as full,
     met,
-    move,
+    move as move,
     product,
-    with_room,
-    with_room_for,
-    workspace,
+    with_room as with_room,
+    with_room_for as with_room_for,
+    workspace as workspace,
 )
-
-__all__ = [
-    "ATOMS",
-    "SLOTS",
-    "Atoms",
-    "advance",
-    "full",
-    "move",
-    "nothing_found",
-    "record",
-    "result",
-    "start",
-    "with_room",
-    "with_room_for",
-    "workspace",
-]
 
 Atoms = tuple[Array, Array, Array]
 """Of many items, end to end: the parts of each atom (int32), how many parts it has (int32), and its weight."""

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from numba import uint64
 
+from ..kernels import vectors as v
 from ..kernels.compilation import inlined, uncounted
 from ..kernels.exponential import FARTHEST, ROUNDER
-from ..kernels.vectors import (
-    WIDTH,
-    add,
-    divide,
-    greatest,
-    least,
-    load,
-    multiply,
-    multiply_add,
-    power_of_two,
-    spread,
-    store,
-    subtract,
-    total,
-    where_greater,
-)
+from ..kernels.vectors import WIDTH
 from .cpu_rows import hand_out, is_in_place, joint_sum, kind_of, known, own, product, segment_of, vectors_of
 from .packing import ANYTHING, CHART, PATH, TREE
 
@@ -36,10 +22,10 @@ def outside_pass(packed, lanes, space, wide, start, marginals):
         height = segment.height
         _given_node(columns, space, segment, wide)
         for i in range(0, height, WIDTH):
-            above = load(outside, segment.start + i)
-            store(scales, i, multiply(load(scales, i), above))
+            above = v.load(outside, segment.start + i)
+            v.store(scales, i, v.multiply(v.load(scales, i), above))
             if not segment.each:
-                _increase_own(taken, columns, segment, i, multiply(above, load(space.mask, WIDTH * min(height - i, WIDTH))))
+                _increase_own(taken, columns, segment, i, v.multiply(above, v.load(space.mask, WIDTH * min(height - i, WIDTH))))
         kind, in_place = kind_of(packed, lanes, x), is_in_place(packed, lanes, x)
         if wide or kind == ANYTHING:
             _outside_edges(columns, space, segment, wide)
@@ -64,10 +50,10 @@ def _outside_edges(columns, space, segment, wide):
     """Add the probabilities of the edges of a segment to those of the nodes that they lead to and the parts that they take."""
     outside, taken, scales = space.outside, space.taken, space.buffers[0]
     for k in range(segment.begin, segment.end):
-        (first, second, part), whole = _places(columns, k, segment), spread(0.0)
+        (first, second, part), whole = _places(columns, k, segment), v.spread(0.0)
         for i in range(0, segment.height, WIDTH):
-            edges = multiply(_edges(columns, space, segment, wide, k, i), load(scales, i))
-            whole = add(whole, edges)
+            edges = v.multiply(_edges(columns, space, segment, wide, k, i), v.load(scales, i))
+            whole = v.add(whole, edges)
             if segment.first_moves:
                 _increase(outside, first + i, edges)
             if segment.joins and segment.second_moves:
@@ -81,30 +67,30 @@ def _outside_edges(columns, space, segment, wide):
 def _outside_edges_of_chain(columns, space, segment, taken, place, row):
     """`_outside_edges` of a chain: adds to the numbers of parts, or writes to the entries of a row (3, where parts are 2)."""
     for k in range(segment.begin, segment.end):
-        first, at, whole = uint64(columns[k, 0]), row + columns[k, place], spread(0.0)
-        value = spread(space.nodes[first])
+        first, at, whole = uint64(columns[k, 0]), row + columns[k, place], v.spread(0.0)
+        value = v.spread(space.nodes[first])
         for i in range(0, segment.height, WIDTH):
-            edges = multiply(load(space.weights, columns[k, 2] + i), load(space.buffers[0], i))
-            whole = add(whole, edges)
-            store(taken, at + i, multiply(value, edges) if place == 3 else multiply_add(value, edges, load(taken, at + i)))
-        space.outside[first] += space.nodes[first] * total(whole)
+            edges = v.multiply(v.load(space.weights, columns[k, 2] + i), v.load(space.buffers[0], i))
+            whole = v.add(whole, edges)
+            v.store(taken, at + i, v.multiply(value, edges) if place == 3 else v.multiply_add(value, edges, v.load(taken, at + i)))
+        space.outside[first] += space.nodes[first] * v.total(whole)
 
 
 @uncounted
 def move_inside(packed, lanes, space, wide):
     """Tangents of the log-weights of nodes. Nothing moves along a forbidden part, whatever its direction."""
-    columns, rates, along, zero = packed.columns, space.rates, space.along, spread(0.0)
+    columns, rates, along, zero = packed.columns, space.rates, space.along, v.spread(0.0)
     for at in range(0, vectors_of(packed, lanes) * WIDTH, WIDTH):
-        store(along, at, where_greater(load(space.weights, at), zero, load(along, at), zero))
+        v.store(along, at, v.where_greater(v.load(space.weights, at), zero, v.load(along, at), zero))
     for x in range(len(packed.segments)):
         segment = segment_of(packed, lanes, x)
         _given_node(columns, space, segment, wide)
         for i in range(0, segment.height, WIDTH):
-            mean, scale = zero, load(space.buffers[0], i)
+            mean, scale = zero, v.load(space.buffers[0], i)
             for k in range(segment.begin, segment.end):
-                chance = multiply(_edges(columns, space, segment, wide, k, i), scale)
-                mean = multiply_add(chance, joint_sum(rates, along, columns, k, segment, i), mean)
-            store(rates, segment.start + i, mean if segment.each else add(mean, own(along, columns, segment, i)))
+                chance = v.multiply(_edges(columns, space, segment, wide, k, i), scale)
+                mean = v.multiply_add(chance, joint_sum(rates, along, columns, k, segment, i), mean)
+            v.store(rates, segment.start + i, mean if segment.each else v.add(mean, own(along, columns, segment, i)))
 
 
 @uncounted
@@ -118,21 +104,21 @@ def outside_rates(packed, lanes, space, wide):
         segment = segment_of(packed, lanes, x)
         _given_node(columns, space, segment, wide)
         for i in range(0, segment.height, WIDTH):
-            within = load(space.mask, WIDTH * min(segment.height - i, WIDTH))
-            rate, mean = multiply(load(moving, segment.start + i), within), load(space.rates, segment.start + i)
-            store(above, i, multiply(load(outside, segment.start + i), within))
-            store(above_rates, i, rate)
-            store(means, i, mean if segment.each else subtract(mean, own(along, columns, segment, i)))
+            within = v.load(space.mask, WIDTH * min(segment.height - i, WIDTH))
+            rate, mean = v.multiply(v.load(moving, segment.start + i), within), v.load(space.rates, segment.start + i)
+            v.store(above, i, v.multiply(v.load(outside, segment.start + i), within))
+            v.store(above_rates, i, rate)
+            v.store(means, i, mean if segment.each else v.subtract(mean, own(along, columns, segment, i)))
             if not segment.each:
                 _increase_own(taken, columns, segment, i, rate)
         for k in range(segment.begin, segment.end):
-            (first, second, part), whole, whole_rate = _places(columns, k, segment), spread(0.0), spread(0.0)
+            (first, second, part), whole, whole_rate = _places(columns, k, segment), v.spread(0.0), v.spread(0.0)
             for i in range(0, segment.height, WIDTH):
-                chance = multiply(_edges(columns, space, segment, wide, k, i), load(space.buffers[0], i))
-                moved = subtract(joint_sum(space.rates, along, columns, k, segment, i), load(means, i))
-                edges = multiply(chance, load(above, i))
-                rate = multiply_add(chance, load(above_rates, i), multiply(edges, moved))
-                whole, whole_rate = add(whole, edges), add(whole_rate, rate)
+                chance = v.multiply(_edges(columns, space, segment, wide, k, i), v.load(space.buffers[0], i))
+                moved = v.subtract(joint_sum(space.rates, along, columns, k, segment, i), v.load(means, i))
+                edges = v.multiply(chance, v.load(above, i))
+                rate = v.multiply_add(chance, v.load(above_rates, i), v.multiply(edges, moved))
+                whole, whole_rate = v.add(whole, edges), v.add(whole_rate, rate)
                 if segment.first_moves:
                     _increase(outside, first + i, edges)
                     _increase(moving, first + i, rate)
@@ -151,17 +137,17 @@ def outside_rates(packed, lanes, space, wide):
 @inlined
 def _given_node(columns, space, segment, wide):
     """Lay down, for every node of a segment, what makes the product of an edge its probability given the node; and exponents, if wide."""
-    scales, exponents, zero = space.buffers[0], space.buffers[1], spread(0.0)
+    scales, exponents, zero = space.buffers[0], space.buffers[1], v.spread(0.0)
     for i in range(0, segment.height, WIDTH):
-        weight = load(space.nodes, segment.start + i)
+        weight = v.load(space.nodes, segment.start + i)
         # What is beyond the segment counts nothing.
-        within = load(space.mask, WIDTH * min(segment.height - i, WIDTH))
-        scale = where_greater(weight, zero, divide(within, weight), zero)
-        scale = scale if segment.each else multiply(scale, own(space.weights, columns, segment, i))
-        store(scales, i, scale)
+        within = v.load(space.mask, WIDTH * min(segment.height - i, WIDTH))
+        scale = v.where_greater(weight, zero, v.divide(within, weight), zero)
+        scale = scale if segment.each else v.multiply(scale, own(space.weights, columns, segment, i))
+        v.store(scales, i, scale)
         if wide:
-            exponent = load(space.exponents, segment.start + i)
-            store(exponents, i, exponent if segment.each else subtract(exponent, own(space.part_exponents, columns, segment, i)))
+            exponent = v.load(space.exponents, segment.start + i)
+            v.store(exponents, i, exponent if segment.each else v.subtract(exponent, own(space.part_exponents, columns, segment, i)))
 
 
 @inlined
@@ -169,10 +155,10 @@ def _edges(columns, space, segment, wide, k, i):
     """Products of the k-th edges, by the exponents of their nodes."""
     edges = product(space.nodes, space.weights, columns, k, segment, i)
     if wide:
-        behind = subtract(joint_sum(space.exponents, space.part_exponents, columns, k, segment, i), load(space.buffers[1], i))
+        behind = v.subtract(joint_sum(space.exponents, space.part_exponents, columns, k, segment, i), v.load(space.buffers[1], i))
         # Where there is no node, its exponent is anything.
-        behind = least(greatest(behind, spread(FARTHEST)), spread(-FARTHEST))
-        edges = multiply(edges, power_of_two(add(behind, spread(ROUNDER))))
+        behind = v.least(v.greatest(behind, v.spread(FARTHEST)), v.spread(-FARTHEST))
+        edges = v.multiply(edges, v.power_of_two(v.add(behind, v.spread(ROUNDER))))
     return edges
 
 
@@ -184,16 +170,16 @@ def _places(columns, k, segment):
 
 @inlined
 def _increase(numbers, at, by):
-    store(numbers, at, add(load(numbers, at), by))
+    v.store(numbers, at, v.add(v.load(numbers, at), by))
 
 
 @inlined
 def _increase_one(numbers, at, lanes, by):
     """Add to the numbers of one node or part what several nodes give it."""
     if lanes > 1:
-        store(numbers, at, add(load(numbers, at), by))
+        v.store(numbers, at, v.add(v.load(numbers, at), by))
     else:
-        numbers[at] += total(by)
+        numbers[at] += v.total(by)
 
 
 @inlined

@@ -40,7 +40,7 @@ FLOATING = (torch.float32, torch.float64)
 CERTIFYING = ("log_partition", "marginals", "covariance_product", "sample", "sample_parts")
 """Operations whose kernels may refuse rows outside their range: their last array, bool ``[b]``, is True for the rows that they computed."""
 
-ELSEWHERE = {"birkhoff": "..assignment.cpu_birkhoff", "philox": ".philox", "unranking": ".unranking"}
+ELSEWHERE = {"birkhoff": "..assignment.cpu_birkhoff", "bounds": ".bounds", "philox": ".philox", "unranking": ".unranking"}
 """Kernels that are not in the ``cpu.py`` of a folder of their name."""
 
 Output = tuple[tuple[int, ...], torch.dtype | None]
@@ -180,16 +180,11 @@ def reach(values: Tensor, limit: float) -> int:
     values = values.detach() if values.requires_grad else values
     values = share_rows(values, 0) if 0 in values.stride() else values
     if values.dtype in FLOATING and running.get():
-        return int(_bounds().reach(values.contiguous().numpy().ravel(), limit))
+        return int(module_of("bounds").reach(values.contiguous().numpy().ravel(), limit))
     if not bool((values < math.inf).all()):
         return 3
     forbidden = values == -math.inf
     return int(forbidden.any()) if bool((forbidden | (values.abs() <= limit)).all()) else 2
-
-
-@cache
-def _bounds() -> Any:
-    return importlib.import_module(".bounds", __package__)
 
 
 class Kernel(NamedTuple):

@@ -14,22 +14,9 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+from . import vectors as v
 from .compilation import compiled, fused, uncounted
-from .vectors import (
-    WIDTH,
-    add,
-    fill,
-    greatest,
-    least,
-    load,
-    multiply,
-    multiply_add,
-    power_of_two,
-    store,
-    subtract,
-    where_greater,
-    width,
-)
+from .vectors import WIDTH
 
 RANGE, SINGLE_RANGE = 700.0, 86.0
 """``exp`` is 0 below ``-RANGE``, of float32 below ``-SINGLE_RANGE``. Callers certify no result with a finite exponent there."""
@@ -58,20 +45,20 @@ def exponential(x):
 
     Float32 numbers are at most 0. Cody and Waite's reduction ``y = k log 2 + r``, and a polynomial in r.
     """
-    double = width(x) == WIDTH
-    lowest, rounder = fill(x, -RANGE if double else -SINGLE_RANGE), fill(x, ROUNDER if double else _SINGLE_ROUNDER)
-    y = least(greatest(x, lowest), fill(x, 709.0))
-    shifted = multiply_add(y, fill(x, PER_LOG_2), rounder)
-    whole = subtract(shifted, rounder)
-    r = multiply_add(whole, fill(x, -LOG_2_HIGH if double else -_SINGLE_HIGH), y)
-    r = multiply_add(whole, fill(x, -LOG_2_LOW if double else -_SINGLE_LOW), r)
+    double = v.width(x) == WIDTH
+    lowest, rounder = v.fill(x, -RANGE if double else -SINGLE_RANGE), v.fill(x, ROUNDER if double else _SINGLE_ROUNDER)
+    y = v.least(v.greatest(x, lowest), v.fill(x, 709.0))
+    shifted = v.multiply_add(y, v.fill(x, PER_LOG_2), rounder)
+    whole = v.subtract(shifted, rounder)
+    r = v.multiply_add(whole, v.fill(x, -LOG_2_HIGH if double else -_SINGLE_HIGH), y)
+    r = v.multiply_add(whole, v.fill(x, -LOG_2_LOW if double else -_SINGLE_LOW), r)
     # Two polynomials side by side, in r², so that they do not wait for each other.
-    square, degree = multiply(r, r), 12 if double else 6
-    odd, even = fill(x, _TAYLOR[degree + 1]), fill(x, _TAYLOR[degree])
+    square, degree = v.multiply(r, r), 12 if double else 6
+    odd, even = v.fill(x, _TAYLOR[degree + 1]), v.fill(x, _TAYLOR[degree])
     for i in range(degree - 2, 0, -2):
-        odd, even = multiply_add(square, odd, fill(x, _TAYLOR[i + 1])), multiply_add(square, even, fill(x, _TAYLOR[i]))
-    polynomial = multiply_add(square, multiply_add(r, odd, even), add(r, fill(x, 1.0)))
-    return where_greater(x, lowest, multiply(polynomial, power_of_two(shifted)), fill(x, 0.0))
+        odd, even = v.multiply_add(square, odd, v.fill(x, _TAYLOR[i + 1])), v.multiply_add(square, even, v.fill(x, _TAYLOR[i]))
+    polynomial = v.multiply_add(square, v.multiply_add(r, odd, even), v.add(r, v.fill(x, 1.0)))
+    return v.where_greater(x, lowest, v.multiply(polynomial, v.power_of_two(shifted)), v.fill(x, 0.0))
 
 
 @compiled
@@ -83,10 +70,10 @@ def exponentials(values, out):
             out[i] = math.exp(values[i]) if values[i] > -RANGE else 0.0
         return
     # The last vector overlaps with the one before, and is read first: in place that has become exponentials by then.
-    last = exponential(load(values, size - WIDTH))
+    last = exponential(v.load(values, size - WIDTH))
     for i in range(0, size - WIDTH, WIDTH):
-        store(out, i, exponential(load(values, i)))
-    store(out, size - WIDTH, last)
+        v.store(out, i, exponential(v.load(values, i)))
+    v.store(out, size - WIDTH, last)
 
 
 @fused

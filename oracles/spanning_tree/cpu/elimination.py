@@ -16,21 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...kernels import vectors as v
 from ...kernels.compilation import inner, uncounted
 from ...kernels.exponential import exponentials
-from ...kernels.vectors import (
-    add,
-    divide,
-    greatest,
-    least,
-    load_four,
-    multiply,
-    multiply_add,
-    spread_four,
-    store,
-    subtract,
-    where_greater,
-)
 
 Array = NDArray[Any]
 
@@ -77,8 +65,8 @@ def weigh(rows, first, single_root, space, weights):
     """
     load_items(rows, first, space.exponents)
     for h in range(rows.shape[1]):  # what is no arc has -inf
-        store(space.exponents, h * rows.shape[1] * LANES, spread_four(-np.inf))
-        store(space.exponents, h * (rows.shape[1] + 1) * LANES, spread_four(-np.inf))
+        v.store(space.exponents, h * rows.shape[1] * LANES, v.spread_four(-np.inf))
+        v.store(space.exponents, h * (rows.shape[1] + 1) * LANES, v.spread_four(-np.inf))
     _shift(rows.shape[1], single_root, space)
     exponentials(space.exponents, weights[: len(space.exponents)])
 
@@ -98,41 +86,41 @@ def load_items(rows, first, table):
 @uncounted
 def _shift(size, single_root, space):
     """Shift the exponents, and take in what they were shifted by and whether their exponentials can be lost."""
-    zero, one, nothing, row = spread_four(0.0), spread_four(1.0), spread_four(-np.inf), size * LANES
-    exponents, shift, total = space.exponents, space.shift, spread_four(0.0)
+    zero, one, nothing, row = v.spread_four(0.0), v.spread_four(1.0), v.spread_four(-np.inf), size * LANES
+    exponents, shift, total = space.exponents, space.shift, v.spread_four(0.0)
     for x in range(0, row, LANES):
-        top = spread_four(-np.inf)
+        top = v.spread_four(-np.inf)
         for h in range(1 if single_root else 0, size):
-            top = greatest(load_four(exponents, h * row + x), top)
-        top = where_greater(top, nothing, top, zero)
-        store(shift, x, top)
+            top = v.greatest(v.load_four(exponents, h * row + x), top)
+        top = v.where_greater(top, nothing, top, zero)
+        v.store(shift, x, top)
         if x > 0:
-            total = add(total, top)
+            total = v.add(total, top)
     if single_root:
-        top = spread_four(-np.inf)
+        top = v.spread_four(-np.inf)
         for x in range(LANES, row, LANES):
-            top = greatest(subtract(load_four(exponents, x), load_four(shift, x)), top)
-        top = where_greater(top, nothing, top, zero)
-        total = add(total, top)
+            top = v.greatest(v.subtract(v.load_four(exponents, x), v.load_four(shift, x)), top)
+        top = v.where_greater(top, nothing, top, zero)
+        total = v.add(total, top)
         for x in range(LANES, row, LANES):
-            store(exponents, x, subtract(load_four(exponents, x), top))
-    store(space.total, 0, total)
-    lowest, forbidden = spread_four(0.0), spread_four(0.0)
+            v.store(exponents, x, v.subtract(v.load_four(exponents, x), top))
+    v.store(space.total, 0, total)
+    lowest, forbidden = v.spread_four(0.0), v.spread_four(0.0)
     for h in range(size):
         for x in range(0, row, LANES):
-            exponent = subtract(load_four(exponents, h * row + x), load_four(shift, x))
-            store(exponents, h * row + x, exponent)
-            forbidden = add(forbidden, where_greater(exponent, nothing, zero, one))
-            lowest = least(where_greater(exponent, nothing, exponent, zero), lowest)
-    store(space.extent, 0, lowest)
-    store(space.extent, LANES, forbidden)
+            exponent = v.subtract(v.load_four(exponents, h * row + x), v.load_four(shift, x))
+            v.store(exponents, h * row + x, exponent)
+            forbidden = v.add(forbidden, v.where_greater(exponent, nothing, zero, one))
+            lowest = v.least(v.where_greater(exponent, nothing, exponent, zero), lowest)
+    v.store(space.extent, 0, lowest)
+    v.store(space.extent, LANES, forbidden)
     space.dense[LANES] = True
     for lane in range(LANES):
         space.in_range[lane], space.dense[lane] = space.extent[lane] > DEEPEST, space.extent[LANES + lane] == 2 * size - 1
         space.dense[LANES] &= space.dense[lane]
-    store(space.extent, 0, spread_four(np.inf))
-    store(space.extent, LANES, spread_four(0.0))
-    store(space.extent, 2 * LANES, spread_four(np.inf))
+    v.store(space.extent, 0, v.spread_four(np.inf))
+    v.store(space.extent, LANES, v.spread_four(0.0))
+    v.store(space.extent, 2 * LANES, v.spread_four(np.inf))
 
 
 @uncounted
@@ -150,25 +138,25 @@ def combine(out, to, step, base, at, base_step, table, of, along, rows, row, dow
     its own. The table has their numbers from the places ``of`` on, ``along`` from each other; the rows begin at ``row``, ``down`` from each
     other, and are ``count``.
     """
-    zero, (to_a, to_b), (at_a, at_b), (of_a, of_b) = spread_four(0.0), to, at, of
-    a_0, b_0 = load_four(table, of_a), load_four(table, of_b)
+    zero, (to_a, to_b), (at_a, at_b), (of_a, of_b) = v.spread_four(0.0), to, at, of
+    a_0, b_0 = v.load_four(table, of_a), v.load_four(table, of_b)
     a_1 = b_1 = a_2 = b_2 = a_3 = b_3 = zero
     row_1 = row_2 = row_3 = row
     if count > 1:
-        a_1, b_1, row_1 = load_four(table, of_a + along), load_four(table, of_b + along), row + down
+        a_1, b_1, row_1 = v.load_four(table, of_a + along), v.load_four(table, of_b + along), row + down
     if count > 2:
-        a_2, b_2, row_2 = load_four(table, of_a + 2 * along), load_four(table, of_b + 2 * along), row + 2 * down
+        a_2, b_2, row_2 = v.load_four(table, of_a + 2 * along), v.load_four(table, of_b + 2 * along), row + 2 * down
     if count > 3:
-        a_3, b_3, row_3 = load_four(table, of_a + 3 * along), load_four(table, of_b + 3 * along), row + 3 * down
+        a_3, b_3, row_3 = v.load_four(table, of_a + 3 * along), v.load_four(table, of_b + 3 * along), row + 3 * down
     for m in range(columns):
-        x, y, z = load_four(rows, row + m * step), load_four(rows, row_1 + m * step), load_four(rows, row_2 + m * step)
-        w, a, b = load_four(rows, row_3 + m * step), load_four(base, at_a + m * base_step), load_four(base, at_b + m * base_step)
-        a, b = multiply_add(a_0, x, a), multiply_add(b_0, x, b)
-        a, b = multiply_add(a_1, y, a), multiply_add(b_1, y, b)
-        a, b = multiply_add(a_2, z, a), multiply_add(b_2, z, b)
-        a, b = multiply_add(a_3, w, a), multiply_add(b_3, w, b)
-        store(out, to_a + m * step, a)
-        store(out, to_b + m * step, b)
+        x, y, z = v.load_four(rows, row + m * step), v.load_four(rows, row_1 + m * step), v.load_four(rows, row_2 + m * step)
+        w, a, b = v.load_four(rows, row_3 + m * step), v.load_four(base, at_a + m * base_step), v.load_four(base, at_b + m * base_step)
+        a, b = v.multiply_add(a_0, x, a), v.multiply_add(b_0, x, b)
+        a, b = v.multiply_add(a_1, y, a), v.multiply_add(b_1, y, b)
+        a, b = v.multiply_add(a_2, z, a), v.multiply_add(b_2, z, b)
+        a, b = v.multiply_add(a_3, w, a), v.multiply_add(b_3, w, b)
+        v.store(out, to_a + m * step, a)
+        v.store(out, to_b + m * step, b)
 
 
 @uncounted
@@ -186,7 +174,7 @@ def take_out(weights, rates, source, start, size, words, kept, rooted, ends, lev
     own, k = (start, size, LANES, start), words
     while k > kept:
         low = max(k - BLOCK, kept) + 1
-        store(space.root, 0, spread_four(1.0))
+        v.store(space.root, 0, v.spread_four(1.0))
         ended = False
         for word in range(k, low - 1, -1):
             _complete_row(weights, rates, source, start, size, word, k)
@@ -205,7 +193,7 @@ def take_out(weights, rates, source, start, size, words, kept, rooted, ends, lev
             _replace_root(weights, rates, start, size, low, k, ends, level)
         source, k = own, low - 1
     for k in range(kept + 1, words + 1):
-        take_in(load_four(sums, k * LANES), space.extent)
+        take_in(v.load_four(sums, k * LANES), space.extent)
 
 
 @uncounted
@@ -220,9 +208,9 @@ def _complete_row(weights, rates, source, start, size, word, k):
         combine(weights, (to, to), LANES, weights, (at, at), source[2], weights, (of, of), LANES, weights, row, size, count, word - 1)
     elif to != at:
         for m in range(word - 1):
-            store(weights, to + m * LANES, load_four(weights, at + m * source[2]))
+            v.store(weights, to + m * LANES, v.load_four(weights, at + m * source[2]))
             if rates is not None:
-                store(rates, to + m * LANES, load_four(rates, at + m * source[2]))
+                v.store(rates, to + m * LANES, v.load_four(rates, at + m * source[2]))
 
 
 @uncounted
@@ -231,26 +219,26 @@ def _take_out_one(weights, rates, source, start, size, word, k, words, rooted, e
 
     Gives whether a walk ends here in some item.
     """
-    zero, one, column, count = spread_four(0.0), spread_four(1.0), start + word * LANES, k - word
-    total, slope, ended, counted = zero, zero, False, load_four(rooted, level * LANES)
-    to, at, factor = column, source[3] + word * source[2], load_four(space.root, 0)
+    zero, one, column, count = v.spread_four(0.0), v.spread_four(1.0), start + word * LANES, k - word
+    total, slope, ended, counted = zero, zero, False, v.load_four(rooted, level * LANES)
+    to, at, factor = column, source[3] + word * source[2], v.load_four(space.root, 0)
     for h in range(word):
-        weight = multiply(factor, load_four(weights, at))
-        rate = multiply(factor, load_four(rates, at)) if rates is not None else zero
+        weight = v.multiply(factor, v.load_four(weights, at))
+        rate = v.multiply(factor, v.load_four(rates, at)) if rates is not None else zero
         for i in range(1, count + 1):  # over the words after it
-            chance, over = load_four(weights, to + i * LANES), load_four(weights, column + (word + i) * size)
-            weight = multiply_add(chance, over, weight)
+            chance, over = v.load_four(weights, to + i * LANES), v.load_four(weights, column + (word + i) * size)
+            weight = v.multiply_add(chance, over, weight)
             if rates is not None:
-                rate = multiply_add(chance, load_four(rates, column + (word + i) * size), rate)
-                rate = multiply_add(load_four(rates, to + i * LANES), over, rate)
-        store(weights, to, weight)
-        total = multiply_add(counted, weight, total)
+                rate = v.multiply_add(chance, v.load_four(rates, column + (word + i) * size), rate)
+                rate = v.multiply_add(v.load_four(rates, to + i * LANES), over, rate)
+        v.store(weights, to, weight)
+        total = v.multiply_add(counted, weight, total)
         if rates is not None:
-            store(rates, to, rate)
-            slope = multiply_add(counted, rate, slope)
+            v.store(rates, to, rate)
+            slope = v.multiply_add(counted, rate, slope)
         factor = counted = one
         to, at = to + size, source[0] + (h + 1) * source[1] + word * source[2]
-    store(sums, word * LANES, total)
+    v.store(sums, word * LANES, total)
     for lane in range(LANES):
         if sums[word * LANES + lane] == 0.0 and rooted[level * LANES + lane] == 0.0:
             # No other word is left to head this one: the root does, and this word takes its place.
@@ -260,12 +248,12 @@ def _take_out_one(weights, rates, source, start, size, word, k, words, rooted, e
                 if rates is not None:
                     rates[start + i * LANES + lane] = 0.0
             rooted[level * LANES + lane], ends[level * LANES + lane], space.root[lane], ended = 1.0, word, 0.0, True
-    scale = where_greater(total, zero, divide(one, total), zero)
+    scale = v.where_greater(total, zero, v.divide(one, total), zero)
     for to in range(column, column + word * size, size):
-        chance = multiply(load_four(weights, to), scale)
-        store(weights, to, chance)
+        chance = v.multiply(v.load_four(weights, to), scale)
+        v.store(weights, to, chance)
         if rates is not None:
-            store(rates, to, multiply(subtract(load_four(rates, to), multiply(chance, slope)), scale))
+            v.store(rates, to, v.multiply(v.subtract(v.load_four(rates, to), v.multiply(chance, slope)), scale))
     if ended:
         for lane in range(LANES):
             if ends[level * LANES + lane] == word:
@@ -278,14 +266,14 @@ def _take_out_one(weights, rates, source, start, size, word, k, words, rooted, e
 @uncounted
 def _reach(weights, source, start, size, word, k, extent):
     """Take in the least weight that an arc over a word may have, of arcs that have little weight without that."""
-    zero, head, child = spread_four(0.0), spread_four(np.inf), spread_four(np.inf)
+    zero, head, child = v.spread_four(0.0), v.spread_four(np.inf), v.spread_four(np.inf)
     for h in range(word):
-        weight = load_four(weights, start + h * size + word * LANES)
-        head = least(where_greater(weight, zero, weight, head), head)
+        weight = v.load_four(weights, start + h * size + word * LANES)
+        head = v.least(v.where_greater(weight, zero, weight, head), head)
     for m in range(1, word):
-        weight = load_four(weights, start + word * size + m * LANES)
-        child = least(where_greater(weight, zero, weight, child), child)
-    store(extent, 3 * LANES, multiply(head, child))
+        weight = v.load_four(weights, start + word * size + m * LANES)
+        child = v.least(v.where_greater(weight, zero, weight, child), child)
+    v.store(extent, 3 * LANES, v.multiply(head, child))
     for lane in range(LANES):
         if extent[3 * LANES + lane] < SMALLEST:
             for h in range(word):
@@ -321,8 +309,8 @@ def _replace_root(weights, rates, start, size, low, k, ends, level):
 @uncounted
 def take_in(sums, extent):
     """Take sums of heads into the least and the greatest of all."""
-    store(extent, 0, least(load_four(extent, 0), sums))
-    store(extent, LANES, greatest(sums, load_four(extent, LANES)))
+    v.store(extent, 0, v.least(v.load_four(extent, 0), sums))
+    v.store(extent, LANES, v.greatest(sums, v.load_four(extent, LANES)))
 
 
 @uncounted

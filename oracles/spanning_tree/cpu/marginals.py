@@ -16,20 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...kernels import vectors as v
 from ...kernels.compilation import inner, uncounted
-from ...kernels.vectors import (
-    add,
-    divide,
-    greatest,
-    least,
-    load_four,
-    multiply,
-    multiply_add,
-    spread_four,
-    store,
-    subtract,
-    where_greater,
-)
 from .elimination import BLOCK, LANES, LARGEST, combine, load_items, place, take_in, take_out
 
 Array = NDArray[Any]
@@ -76,15 +64,15 @@ def find(space, weights, rates, chances, chance_rates, single_root, items):
     """
     level, sums, full = 0, items.sums, space.sizes[0]
     space.half[0] = 0
-    store(space.rooted, 0, spread_four(0.0 if single_root else 1.0))
+    v.store(space.rooted, 0, v.spread_four(0.0 if single_root else 1.0))
     while level >= 0:
         words, start, size = space.words[level], space.starts[level], space.sizes[level]
         side, corner = space.side[level], space.corner[level]
         target = corner * (full + LANES), side * full, side * LANES, corner * LANES
         if space.half[level] == 0 and words in (1, 2):
             if words == 1:
-                store(sums, LANES, load_four(weights, start + LANES))
-                take_in(load_four(sums, LANES), items.extent)
+                v.store(sums, LANES, v.load_four(weights, start + LANES))
+                take_in(v.load_four(sums, LANES), items.extent)
                 _begin(chances, chance_rates, target, 1)
             if words == 1 or _two_words(
                 weights, rates, chances, chance_rates, start, size, target, space.rooted, level, sums, items.extent
@@ -96,7 +84,7 @@ def find(space, weights, rates, chances, chance_rates, single_root, items):
             if space.half[level] == 1:
                 source = start + (words + 1) * (size + LANES), -size, -LANES, start + (words + 1) * LANES
                 corner, side = corner + (words + 1) * side, -side
-            store(space.rooted, below * LANES, load_four(space.rooted, level * LANES))
+            v.store(space.rooted, below * LANES, v.load_four(space.rooted, level * LANES))
             take_out(
                 weights, rates, source, space.starts[below], space.sizes[below], words, kept, space.rooted, space.ends, below, sums, items
             )
@@ -115,32 +103,32 @@ def find(space, weights, rates, chances, chance_rates, single_root, items):
 @uncounted
 def _begin(chances, chance_rates, target, t):
     """Chances before word t from the root and from t itself."""
-    store(chances, place(target, 0, t), spread_four(1.0))
-    store(chances, place(target, t, t), spread_four(0.0))
+    v.store(chances, place(target, 0, t), v.spread_four(1.0))
+    v.store(chances, place(target, t, t), v.spread_four(0.0))
     if chance_rates is not None:
-        store(chance_rates, place(target, t, t), spread_four(0.0))
+        v.store(chance_rates, place(target, t, t), v.spread_four(0.0))
 
 
 @uncounted
 def _two_words(weights, rates, chances, chance_rates, start, size, target, rooted, level, sums, extent):
     """Chances of escape in a block of two words at once; False where a sum is 0, and more is to be looked at."""
-    low, high, root = spread_four(np.inf), spread_four(0.0), load_four(rooted, level * LANES)
+    low, high, root = v.spread_four(np.inf), v.spread_four(0.0), v.load_four(rooted, level * LANES)
     for t, a in ((2, 1), (1, 2)):
         root_a, t_a = _arc(weights, start, size, 0, a), _arc(weights, start, size, t, a)
-        total_a = multiply_add(root, root_a, t_a)
-        from_a = divide(root_a, total_a)
-        total = multiply_add(_arc(weights, start, size, a, t), from_a, _arc(weights, start, size, 0, t))
+        total_a = v.multiply_add(root, root_a, t_a)
+        from_a = v.divide(root_a, total_a)
+        total = v.multiply_add(_arc(weights, start, size, a, t), from_a, _arc(weights, start, size, 0, t))
         _begin(chances, chance_rates, target, t)
-        store(chances, place(target, a, t), from_a)
+        v.store(chances, place(target, a, t), from_a)
         # In this order, after a division by 0 the least is 0 and not NaN.
-        low, high = least(low, least(total_a, total)), greatest(greatest(total, total_a), high)
-        store(sums, a * LANES, total_a)
-        store(sums, t * LANES, total)
+        low, high = v.least(low, v.least(total_a, total)), v.greatest(v.greatest(total, total_a), high)
+        v.store(sums, a * LANES, total_a)
+        v.store(sums, t * LANES, total)
         if rates is not None:
             rate_root_a = _arc(rates, start, size, 0, a)
-            slope_a = multiply_add(root, rate_root_a, _arc(rates, start, size, t, a))
-            store(chance_rates, place(target, a, t), divide(subtract(rate_root_a, multiply(from_a, slope_a)), total_a))
-    store(sums, 0, low)
+            slope_a = v.multiply_add(root, rate_root_a, _arc(rates, start, size, t, a))
+            v.store(chance_rates, place(target, a, t), v.divide(v.subtract(rate_root_a, v.multiply(from_a, slope_a)), total_a))
+    v.store(sums, 0, low)
     for lane in range(LANES):
         if not sums[lane] > 0.0:
             return False
@@ -151,7 +139,7 @@ def _two_words(weights, rates, chances, chance_rates, start, size, target, roote
 
 @uncounted
 def _arc(table, start, size, h, m):
-    return load_four(table, start + h * size + m * LANES)
+    return v.load_four(table, start + h * size + m * LANES)
 
 
 @uncounted
@@ -162,11 +150,11 @@ def _substitute(weights, rates, chances, chance_rates, target, start, size, kept
     """
     step, down = target[2], target[1]
     for k in range(kept + 1, words + 1):
-        to, at, from_root = place(target, k, 1), place(target, 0, 1), load_four(weights, start + k * LANES)
+        to, at, from_root = place(target, k, 1), place(target, 0, 1), v.load_four(weights, start + k * LANES)
         for _ in range(kept):
-            store(chances, to, multiply(from_root, load_four(chances, at)))
+            v.store(chances, to, v.multiply(from_root, v.load_four(chances, at)))
             if rates is not None:
-                store(chance_rates, to, multiply(load_four(rates, start + k * LANES), load_four(chances, at)))
+                v.store(chance_rates, to, v.multiply(v.load_four(rates, start + k * LANES), v.load_four(chances, at)))
             to, at = to + step, at + step
     first = 1
     while first < words:
@@ -192,8 +180,8 @@ def begin_rates(direction, first, weights, rates):
     """Rates of the weights of the items from ``first`` on along a direction [b, n + 1, n + 1] of their scores."""
     load_items(direction, first, rates)
     for at in range(0, direction.shape[1] ** 2 * LANES, LANES):
-        weight, zero = load_four(weights, at), spread_four(0.0)
-        store(rates, at, where_greater(weight, zero, multiply(weight, load_four(rates, at)), zero))
+        weight, zero = v.load_four(weights, at), v.spread_four(0.0)
+        v.store(rates, at, v.where_greater(weight, zero, v.multiply(weight, v.load_four(rates, at)), zero))
 
 
 @uncounted
@@ -201,15 +189,15 @@ def expect(weights, chances, expected, totals):
     """Marginals of arcs, in a table; ``totals`` [(n + 1) · LANES] gets what the heads of each word weigh together."""
     row = len(totals)
     for at in range(LANES, row, LANES):
-        total = spread_four(0.0)
+        total = v.spread_four(0.0)
         for arc in range(at, row * (row // LANES), row):
-            weight = multiply(load_four(weights, arc), load_four(chances, arc))
-            store(expected, arc, weight)
-            total = add(total, weight)
-        store(totals, at, total)
-        scale = divide(spread_four(1.0), total)
+            weight = v.multiply(v.load_four(weights, arc), v.load_four(chances, arc))
+            v.store(expected, arc, weight)
+            total = v.add(total, weight)
+        v.store(totals, at, total)
+        scale = v.divide(v.spread_four(1.0), total)
         for arc in range(at, row * (row // LANES), row):
-            store(expected, arc, multiply(load_four(expected, arc), scale))
+            v.store(expected, arc, v.multiply(v.load_four(expected, arc), scale))
 
 
 @uncounted
@@ -217,14 +205,14 @@ def expect_rates(weights, rates, chances, chance_rates, expected, totals):
     """The rates of the marginals, put in the place of those of the weights."""
     row = len(totals)
     for at in range(LANES, row, LANES):
-        total, slopes = load_four(totals, at), spread_four(0.0)
+        total, slopes = v.load_four(totals, at), v.spread_four(0.0)
         for arc in range(at, row * (row // LANES), row):
-            slope = multiply(load_four(rates, arc), load_four(chances, arc))
-            slope = divide(multiply_add(load_four(weights, arc), load_four(chance_rates, arc), slope), total)
-            store(rates, arc, slope)
-            slopes = add(slopes, slope)
+            slope = v.multiply(v.load_four(rates, arc), v.load_four(chances, arc))
+            slope = v.divide(v.multiply_add(v.load_four(weights, arc), v.load_four(chance_rates, arc), slope), total)
+            v.store(rates, arc, slope)
+            slopes = v.add(slopes, slope)
         for arc in range(at, row * (row // LANES), row):
-            store(rates, arc, subtract(load_four(rates, arc), multiply(load_four(expected, arc), slopes)))
+            v.store(rates, arc, v.subtract(v.load_four(rates, arc), v.multiply(v.load_four(expected, arc), slopes)))
 
 
 @uncounted
