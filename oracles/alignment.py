@@ -64,9 +64,6 @@ class Alignment(DerivedOracle):
         down, right = event_shape[0] - 1, event_shape[1] - 1
         return sum(math.comb(down, k) * math.comb(right, k) << k for k in range(min(down, right) + 1))
 
-    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-        return torch.ones(event_shape, dtype=torch.bool, device=device)
-
     def _most_parts(self, event_shape: tuple[int, ...]) -> int:
         return sum(event_shape) - 1
 

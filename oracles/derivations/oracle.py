@@ -122,6 +122,8 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
         return _count(self, tuple(event_shape))
 
     def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        if not self._ignores_entries:
+            return super().read_mask(event_shape, device)
         return self._tables(event_shape, device).read.reshape(event_shape).clone()
 
     def _most_parts(self, event_shape: tuple[int, ...]) -> int:

@@ -25,13 +25,13 @@ def dense_and_parts(function: Any, draws: int = 0) -> tuple[Any, Any]:
     It takes rows, uniforms if there are ``draws``, structures, numbers, and other arguments; each kernel leaves one of both out.
     """
     place, name = 1 + draws, function.__name__.strip("_")
+    no_numbers = np.empty((0,) * (place + 1), np.int64)
 
     def dense(*arguments: Any) -> None:
-        function(*arguments[: place + 1], np.empty((0,) * (place + 1), np.int64), *arguments[place + 1 :])
+        function(*arguments[: place + 1], no_numbers, *arguments[place + 1 :])
 
     def parts(*arguments: Any) -> None:
-        rows = arguments[0]
-        function(*arguments[:place], np.empty((0,) * place + rows.shape[1:], rows.dtype), *arguments[place:])
+        function(*arguments[:place], arguments[0][:0, None] if draws else arguments[0][:0], *arguments[place:])
 
     for kernel, known in ((dense, name), (parts, f"{name}_parts")):
         kernel.__name__, kernel.__module__ = known, function.__module__

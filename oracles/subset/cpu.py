@@ -19,33 +19,11 @@ def operations(event: tuple[int, ...]) -> int:
 
 
 @compiled
-def argmax(rows: np.ndarray, structures: np.ndarray, k: int) -> None:
-    """The k largest of each row; of those that tie with the smallest of them, the first. 0 where fewer are allowed."""
-    size = rows.shape[1]
-    work = np.empty(size)
+def _argmax(rows: np.ndarray, structures: np.ndarray, numbers: np.ndarray, k: int) -> None:
+    """The k largest of each row, or their parts [b, k]; of those that tie with the smallest, the first. 0 where fewer are allowed."""
+    work, parts = np.empty(rows.shape[1]), np.empty(k, np.int64)
     for item in range(len(rows)):
-        row, structure = rows[item], structures[item]
-        last, count = kth_largest(row, k, work), 0
-        if last == -math.inf:  # fewer than k are allowed
-            last = math.inf
-        for part in range(size):
-            structure[part] = row[part] >= last
-        for part in range(size):
-            count += row[part] >= last
-        part = size - 1
-        while count > k:
-            if row[part] == last:
-                structure[part] = 0
-                count -= 1
-            part -= 1
-
-
-@compiled
-def argmax_parts(rows: np.ndarray, numbers: np.ndarray, k: int) -> None:
-    """Best parts by their numbers, [b, k]: 1 + part; 0 where fewer are allowed."""
-    work = np.empty(rows.shape[1])
-    for item in range(len(rows)):
-        row, listed = rows[item], numbers[item]
+        row = rows[item]
         last, above, count = kth_largest(row, k, work), 0, 0
         if last == -math.inf:
             continue
@@ -54,9 +32,16 @@ def argmax_parts(rows: np.ndarray, numbers: np.ndarray, k: int) -> None:
         for part in range(len(row)):
             tied = row[part] == last and above < k
             if row[part] > last or tied:
-                listed[count] = 1 + part
+                parts[count] = part
                 count += 1
                 above += tied
+        if len(numbers) > 0:
+            number(parts, count, numbers[item])
+        else:
+            mark(parts, count, structures[item])
+
+
+argmax, argmax_parts = dense_and_parts(_argmax)
 
 
 @compiled

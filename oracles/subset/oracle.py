@@ -63,9 +63,6 @@ class Subset(SubsetOracle, DerivedOracle):
     def _most_parts(self, event_shape: tuple[int, ...]) -> int:
         return self.k
 
-    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-        return torch.ones(event_shape, dtype=torch.bool, device=device)
-
     def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
         builder = Builder(event_shape[0])
         return builder.finish(selections(builder, torch.arange(event_shape[0]), self.k, self.k)[-1])
