@@ -68,7 +68,7 @@ def planned(plan: Plan) -> dict[str, Any]:
     return {"suites": suites, "skips": [len(skips), digest(skips)], "whole": f"{START + costs.left(work.cells, 2):.3g}"}
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.sweep] * (name in ("thorough", "study"))) for name in PLANS])
 def test_plans_are_as_they_were(name: str) -> None:
     tasks = [problem.partition(":")[2] for problem in PLANS[name].problems if problem.startswith("task:")]
     if reasons := [reason for task in tasks if (reason := make_task(task).unavailable())]:
