@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
+import multiprocessing
 import os
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from structgrad.reports import results
+from structgrad.reports import cli, results
 from structgrad.suites.base import SCHEMA_VERSION
 from structgrad.suites.running import store
 from tests.reports.calling import FEW, SMALL, call, refused
@@ -29,32 +30,34 @@ HELD, TERMINATED = ("ste", *broken("Held"), "rloo"), ("ste", *broken("Terminated
 """Three cells, in the second of which something happens where the environment says so."""
 
 
-MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from structgrad.reports.cli import main; main()"
-"""The command line where Ctrl-C is heard: a process that is started in the background of a script inherits that it is not."""
+forks = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="forks processes")
 
 
 def words(folder: Path, *estimators: str) -> list[str]:
     return [*SMALL, *FEW, *(word for name in estimators for word in ("-e", name)), "-o", str(folder)]
 
 
-def held(folder: Path) -> subprocess.Popen[str]:
-    """A run in a process group of its own, whose worker has finished the first cell, and is in the middle of the second one for ever."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", MAIN, *words(folder, *HELD), "-j", "1"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]), HOLD: "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def driven(log: Path, given: list[str]) -> None:
+    """The command line in a process group of its own, where Ctrl-C is heard and the second cell hangs."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.stdout, sys.stderr = io.StringIO(), log.open("w", buffering=1)
+    sys.argv, os.environ[HOLD] = ["structgrad", *given], "1"
+    cli.main()
+
+
+def held(folder: Path, log: Path) -> Any:
+    """A run in a fork, whose worker has finished the first cell, and is in the middle of the second one for ever."""
+    process = multiprocessing.get_context("fork").Process(target=driven, args=(log, [*words(folder, *HELD), "-j", "1"]))
+    process.start()
     wait_until(lambda: bool(kept(folder)) and any("Held" in log.read_text() for log in (folder / "logs").glob("*.log")), process)
     return process
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+def wait_until(condition: Callable[[], bool], process: Any = None) -> None:
     deadline = time.monotonic() + 120
     while not condition():
-        assert process is None or process.poll() is None, process.communicate()
+        assert process is None or process.is_alive()
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -75,13 +78,15 @@ def check_that_it_goes_on(folder: Path, told: str, *estimators: str) -> None:
     assert results.manifest_of(folder)["status"] == "finished"
 
 
+@forks
 def test_an_interrupted_run_says_what_is_kept_and_goes_on(tmp_path: Path) -> None:
     """Ctrl-C, which the workers receive too, when the first cell is finished, and the second one is measured."""
-    process = held(tmp_path)
+    process = held(tmp_path / "run", tmp_path / "log")
     os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 130, told
-    check_that_it_goes_on(tmp_path, told, *HELD)
+    process.join(60)
+    told = (tmp_path / "log").read_text()
+    assert process.exitcode == 130, told
+    check_that_it_goes_on(tmp_path / "run", told, *HELD)
 
 
 def alive(session: int) -> list[int]:
@@ -94,12 +99,13 @@ def alive(session: int) -> list[int]:
     return found
 
 
+@forks
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 def test_a_killed_run_leaves_no_worker_and_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    process = held(killed)
+    process = held(killed, tmp_path / "log")
     process.kill()
-    process.communicate()
+    process.join()
     try:
         wait_until(lambda: not alive(process.pid))
     finally:
