@@ -30,7 +30,6 @@ LOADS: dict[str, set[str]] = {
     "export RUN -o NEW/rows.csv": TABLES,
     "report RUN": {*TABLES, "scipy", "jinja2", "torch", "structgrad.oracles", "structgrad.estimators"},
     "compare RUN RUN": {*TABLES, "scipy"},
-    "gate RUN --baseline RUN": {*TABLES, "scipy"},
     "describe relative_bias": {*MEASURING, "scipy.stats"},
 }
 """What each command may load of all that takes long. RUN is a finished run, NEW is a new folder."""
