@@ -1,13 +1,11 @@
 """Antithetic samples of bits and categories: ARM, DisARM and ARSM; along a tree of binary choices DisARM-SB, DisARM-Tree and CARMS."""
 
-from __future__ import annotations
-
 import abc
 import functools
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -76,7 +74,7 @@ class Choices:
     shares: Tensor  # ∂ logit / ∂θ by places, [*batch, *categories, nodes, C]
 
     @classmethod
-    def of(cls, log_probs: Tensor, balanced: bool) -> Choices:
+    def of(cls, log_probs: Tensor, balanced: bool) -> Self:
         """Along a balanced tree over the parts as they are, or by breaking sticks from the least likely part to the most likely."""
         parts, device = log_probs.shape[-1], log_probs.device
         right, left = halves(parts, device) if balanced else sticks(parts, device)

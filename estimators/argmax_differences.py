@@ -1,7 +1,5 @@
 """Finite differences of argmax: blackbox differentiation and implicit maximum likelihood estimation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Self
 

@@ -13,8 +13,6 @@ direction is minus the estimate.
 | ``supervised`` | a loss of θ against true structures | training that is told them; no estimator of the registry |
 """
 
-from __future__ import annotations
-
 import abc
 import functools
 import inspect

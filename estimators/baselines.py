@@ -1,7 +1,5 @@
 """Baselines of REINFORCE: a value that does not depend on the sample is subtracted from the loss."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar

@@ -1,7 +1,5 @@
 """Attention mappings under upper bounds: constrained softmax and constrained sparsemax."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """REINFORCE with a control variate on relaxed points: REBAR and RELAX."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

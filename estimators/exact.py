@@ -1,7 +1,5 @@
 """Passes over all structures in chunks, and the reference that is made of them: exact marginalisation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

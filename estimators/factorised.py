@@ -1,7 +1,5 @@
 """Independent categories: log-probabilities, Gumbel races, and score functions with the choices of a category summed out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Attention mappings that give some parts equal probabilities: sparsemax of scores that a proximal operator has fused."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

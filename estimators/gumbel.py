@@ -1,7 +1,5 @@
 """Gumbel relaxations, and their straight-through forms: of categories, of subsets, and of a walk through a recursion."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Straight-through Gumbel-softmax without its noise: Gumbel-Rao and the gapped straight-through estimator."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass

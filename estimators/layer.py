@@ -1,7 +1,5 @@
 """An oracle with an estimator, as a module: one way to train with every estimator, with its state and its random numbers inside."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import io

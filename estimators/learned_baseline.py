@@ -1,7 +1,5 @@
 """REINFORCE minus a network's prediction of the loss."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

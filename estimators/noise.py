@@ -1,7 +1,5 @@
 """Noise on scores: Gumbel, normal and Sum-of-Gamma."""
 
-from __future__ import annotations
-
 import abc
 import math
 from dataclasses import dataclass
@@ -18,6 +16,8 @@ from ..oracles.numerics import made_once
 from ..oracles.options import Configured, Positive, Within
 from ..oracles.random_streams import gumbel_quantile, inner_uniform
 from .base import check_call
+
+MOST_TERMS = 200  # a table takes seconds then; its cost grows with the square
 
 
 class Noise(Configured, abc.ABC):
@@ -155,7 +155,6 @@ def make_noise(text: str) -> Noise:
 
 
 INTERVALS = 2048  # of the table, in the logit of the probability; the relative error of a quantile is below 1e-8
-MOST_TERMS = 200  # a table takes seconds then; its cost grows with the square
 ENDS = (-37.5, 36.8)  # logits of the table: just beyond those of 2⁻⁵⁴ and of 1 − 2⁻⁵³
 NEWTON = 4  # steps from a coarse interpolation to the quantiles of the table: a fifth would change nothing
 

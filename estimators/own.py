@@ -1,7 +1,5 @@
 """Estimators of one's own that are no classes of the contract: functions of a loss, and layers from scores to structures."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Mapping

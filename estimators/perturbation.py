@@ -1,7 +1,5 @@
 """The best structure of noisy scores: perturb-and-MAP, stochastic softmax tricks and perturbed optimizers."""
 
-from __future__ import annotations
-
 import abc
 from dataclasses import dataclass
 from typing import Literal

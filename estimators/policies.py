@@ -1,7 +1,5 @@
 """The score function of a policy, decision by decision: a baseline may depend on the decisions before."""
 
-from __future__ import annotations
-
 import abc
 import math
 from dataclasses import dataclass, replace

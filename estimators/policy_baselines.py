@@ -1,7 +1,5 @@
 """Exact and learned baselines of a policy: the mean loss after a prefix, that of least variance, and a value network."""
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Several steps on the same samples: proximal policy optimisation with a clipped ratio, of structures and of actions."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Straight-through estimators of second and higher order: ReinMax, its relatives, and quadrature along a path."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

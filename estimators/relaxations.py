@@ -1,7 +1,5 @@
 """Relaxations without noise: structured attention, differentiable dynamic programming, and attention of each category by α-entmax."""
 
-from __future__ import annotations
-
 import abc
 import math
 from dataclasses import dataclass

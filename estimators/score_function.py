@@ -1,9 +1,7 @@
 """The score-function family: only values of the loss are needed, and estimates are unbiased where nothing else is said."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
@@ -178,7 +176,7 @@ class AntitheticPairs(UnbiasedEstimator[SamplingOracle], name="antithetic_pairs"
 class Recorded(RowGenerator):
     """Gives the uniforms of another generator, and keeps them."""
 
-    def __new__(cls, source: torch.Generator) -> Recorded:
+    def __new__(cls, source: torch.Generator) -> Self:
         return super().__new__(cls, source.device)  # type: ignore[call-arg]  # torch's stub does not know the device
 
     def __init__(self, source: torch.Generator) -> None:

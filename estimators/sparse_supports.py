@@ -1,7 +1,5 @@
 """Sparse distributions over structures: SparseMAP, as a relaxation too, and sparsemax over all structures or the best."""
 
-from __future__ import annotations
-
 import abc
 import math
 from dataclasses import dataclass

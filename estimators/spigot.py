@@ -1,7 +1,5 @@
 """SPIGOT and its relatives: projected steps of descent in the polytope."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any

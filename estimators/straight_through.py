@@ -1,7 +1,5 @@
 """Straight-through estimators: a discrete forward, and the backward of something smooth."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

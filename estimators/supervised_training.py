@@ -4,8 +4,6 @@ The encoder follows a loss of its scores against the true structure, and the dec
 learns nothing. None of them is in the registry of estimators, whose entries see the loss alone.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass

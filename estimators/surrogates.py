@@ -1,7 +1,5 @@
 """Parts of surrogates: losses of structures in either form, their gradients, and values whose gradient is an estimate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Score functions of sets of structures that are drawn without replacement, by a race of Gumbel variables."""
 
-from __future__ import annotations
-
 import abc
 import math
 from dataclasses import dataclass

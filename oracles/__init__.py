@@ -1,7 +1,5 @@
 """Structure oracles: scores to argmax, log-partition, marginals, samples, projection and enumeration."""
 
-from __future__ import annotations
-
 from . import plugins
 from .active_set.solution import SparseSolution
 from .alignment import Alignment

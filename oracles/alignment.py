@@ -1,7 +1,5 @@
 """Monotone alignments of two sequences (dynamic time warping)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """One of n categories."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """Binary trees over the spans of a sentence."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

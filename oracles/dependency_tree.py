@@ -1,7 +1,5 @@
 """Dependency trees, crossing or not: their events, their heads and their padding."""
 
-from __future__ import annotations
-
 import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 A mapped dimension is one more dimension of the batch. Derivatives, in both modes, are those that autograd finds on plain tensors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

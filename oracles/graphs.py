@@ -6,8 +6,6 @@ runs in another process, which has imported `structgrad`, if its oracle has a na
 Source: PyTorch, "The custom operators manual".
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Independent categories."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

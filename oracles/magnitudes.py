@@ -1,7 +1,5 @@
 """Magnitudes that are too much: numbers, times and sizes in memory as people read them, and how much memory there is."""
 
-from __future__ import annotations
-
 import math
 import os
 from decimal import Decimal

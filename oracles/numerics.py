@@ -1,7 +1,5 @@
 """Arithmetic that is safe at forbidden (``-inf``) and at ignored entries, products that are the same in every batch, and kept tables."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Projective dependency trees."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

@@ -3,9 +3,8 @@
 All of them are made of uniforms, by inverse distribution functions; and all uniforms come from `random_uniform`.
 """
 
-from __future__ import annotations
-
 import math
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -48,7 +47,7 @@ class SeedBlocks(RowGenerator):
     size: int
     draws: int
 
-    def __new__(cls, seeds: tuple[int, ...], size: int, device: torch.device | str = "cpu") -> SeedBlocks:
+    def __new__(cls, seeds: tuple[int, ...], size: int, device: torch.device | str = "cpu") -> Self:
         return super().__new__(cls, device)  # type: ignore[call-arg]  # torch's stub does not know the device
 
     def __init__(self, seeds: tuple[int, ...], size: int, device: torch.device | str = "cpu") -> None:

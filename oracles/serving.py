@@ -1,7 +1,5 @@
 """Which code computes the operations of an oracle on the CPU."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

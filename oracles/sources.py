@@ -1,7 +1,5 @@
 """Files of code that is not of this package: those of a plugin, and of everything of its own that it imports."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import hashlib

@@ -3,8 +3,6 @@
 Kinds are not looked at before a call. Where an operation fails on such a tensor, its error says so, instead of the words of torch.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Tag sequences of a first-order chain, by its factors."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

@@ -5,8 +5,6 @@ for both: for `torch.func` a function of `functional`, in a graph a node of `gra
 by `torch.compile`: one break per operation. Where nothing of this is active nothing changes.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

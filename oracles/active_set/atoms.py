@@ -1,11 +1,9 @@
 """The atoms of many sparse solutions as lists of parts, which take no memory for what they do not use."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -33,7 +31,7 @@ class AtomLists:
     event: torch.Size
 
     @classmethod
-    def of(cls, atoms: Tensor, weights: Tensor) -> AtomLists:
+    def of(cls, atoms: Tensor, weights: Tensor) -> Self:
         """Lists of atoms ``[b, m, *event]`` and weights ``[b, m]``, but for those of weight 0.
 
         Example:

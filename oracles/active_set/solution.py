@@ -1,7 +1,5 @@
 """The result of a Euclidean projection on a marginal polytope, with its exact backward."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

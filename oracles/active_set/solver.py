@@ -4,8 +4,6 @@
 outside, for all items of a batch that are not done at once: of oracles without such a kernel.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Euclidean projection on the Birkhoff polytope, the hull of the permutation matrices: the doubly stochastic matrices."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

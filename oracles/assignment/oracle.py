@@ -1,7 +1,5 @@
 """One-to-one matchings of rows and columns."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

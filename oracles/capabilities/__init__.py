@@ -1,7 +1,5 @@
 """Capabilities of a structure oracle: what it offers beside the best structure."""
 
-from __future__ import annotations
-
 from .base import Oracle
 from .enumeration import EnumerableOracle, KBestOracle
 from .marginals import MarginalOracle

@@ -18,8 +18,6 @@ Contracts that every operation keeps:
 * `torch.func` and `torch.compile` see one step (see `structgrad.oracles.transforms`).
 """
 
-from __future__ import annotations
-
 import abc
 import math
 from typing import Any, ClassVar, final

@@ -1,7 +1,5 @@
 """The way of a call: check the scores, complete their padding, select a kernel, run it or the reference, cut the results back."""
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Sequence

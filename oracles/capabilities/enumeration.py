@@ -1,7 +1,5 @@
 """Structures by rank, and the k best."""
 
-from __future__ import annotations
-
 import abc
 import math
 from typing import final

@@ -6,8 +6,6 @@ ascending order. In every form -1 says that there is none: beyond an item's leng
 result would be the zero tensor.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar, final

@@ -1,7 +1,5 @@
 """Gibbs distributions: log-partition, marginals and their derivatives, probabilities, entropy."""
 
-from __future__ import annotations
-
 import abc
 import math
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Projections on the marginal polytope, and a memory of them, with which training begins where it was at the step before."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Oracles and losses that know how long the items of a batch are, for code that is given padded scores and knows nothing of lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

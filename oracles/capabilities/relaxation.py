@@ -1,7 +1,5 @@
 """Dynamic programmes with a smoothed maximum."""
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Callable

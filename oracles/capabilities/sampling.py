@@ -1,7 +1,5 @@
 """Exact samples, and the kinds of oracles that estimators for special structures name as what they need."""
 
-from __future__ import annotations
-
 import abc
 import math
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Sources: Goodman 1999, "Semiring parsing" (inside and outside values); Li & Eisn
 section 4 (the derivative of the outside pass); Mensch & Blondel 2018, section 3.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,8 +1,7 @@
 """Example sizes: at which of them suites list, draw and time a structure that states its derivations."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 FIRST, OTHER = (6, 7, 8), 2
 """Sizes where none are declared: the first, and every other one."""
@@ -32,8 +31,8 @@ class Examples:
     like: str = ""
     counted: str = "parts along the first axis"
 
-    def filled(self, size_names: tuple[str, ...]) -> Examples:
+    def filled(self, size_names: tuple[str, ...]) -> Self:
         """With the defaults in place of what is not declared, for sizes of these names."""
         others = len(size_names) - 1
         small = self.small or tuple((first, *[OTHER] * others) for first in FIRST)
-        return Examples(small, self.usual or (USUAL_FIRST, *[USUAL_OTHER] * others), self.like, self.counted)
+        return replace(self, small=small, usual=self.usual or (USUAL_FIRST, *[USUAL_OTHER] * others))

@@ -5,8 +5,6 @@ all 0, and says of which rows they can be relied upon. The executor computes in 
 shapes and dtypes there are.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 from functools import cache

@@ -6,8 +6,6 @@ that a level needs only earlier ones.
 Source: Klein & Manning 2001, "Parsing and hypergraphs"; Goodman 1999, "Semiring parsing", section 2.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -5,10 +5,9 @@ above and added below, leave the law as it is. So log-weights serve as such numb
 its log-probability given its node, up to the rounding of the log-weights; and once more, until nothing is left.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -79,7 +78,7 @@ class EdgeLaw:
         """``[b]``: the mean surprise of the edges."""
         return -self._mean(self.logs)
 
-    def kl(self, other: EdgeLaw) -> Tensor:
+    def kl(self, other: Self) -> Tensor:
         """``[b]``, without what the other law forbids."""
         return self._mean([here - torch.where(there > -math.inf, there, here) for here, there in zip(self.logs, other.logs, strict=True)])
 

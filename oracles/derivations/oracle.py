@@ -1,7 +1,5 @@
 """An oracle from a hypergraph of derivations alone."""
 
-from __future__ import annotations
-
 import abc
 import math
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Tables of derivations on a device, level by level, for batched torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Structures that are their derivations and nothing else: every file here is one, and is found by its name."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

@@ -1,7 +1,5 @@
 """Subsets with a score for their size."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

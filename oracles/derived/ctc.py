@@ -1,7 +1,5 @@
 """Monotone labellings of frames with blanks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Edits of one string into another, with affine costs of gaps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

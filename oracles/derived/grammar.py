@@ -1,7 +1,5 @@
 """Binary trees of a grammar whose rules share their scores."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar

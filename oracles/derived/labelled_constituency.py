@@ -1,7 +1,5 @@
 """Binary trees with labels on their spans."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Projective dependency trees with labels on their arcs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

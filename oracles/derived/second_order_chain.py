@@ -1,7 +1,5 @@
 """Tag sequences of a second-order chain."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Segmentations with labels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Segmentations with labels, by their factors."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Shift-reduce derivations of binary trees."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """Euclidean projection on ``{x : 0 ≤ x ≤ 1, Σx = k}``: the simplex for k = 1, the hypersimplex of k-subsets in general."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

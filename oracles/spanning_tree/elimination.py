@@ -19,8 +19,6 @@ the head of the last word of V on the path from the first word of V to the root.
 arc among the flips: where it leads over k, k goes to the root.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

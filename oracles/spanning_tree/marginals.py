@@ -9,8 +9,6 @@ With a single root the root's weights are taken as infinitely small, and e in un
 head it, all walks end there: it takes the place of the root, beside which the root itself counts for nothing.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

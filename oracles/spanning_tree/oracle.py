@@ -1,7 +1,5 @@
 """Dependency trees whose arcs may cross."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

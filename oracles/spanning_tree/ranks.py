@@ -6,8 +6,6 @@ component of s positions and c other components, ``s N^(c − 1)`` trees contain
 there is none yet, its place is open to every component, which makes ``n^(c − 1)`` trees.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -8,8 +8,6 @@ last of them is the threshold. What is dropped is everything else, and its mass 
 Source: Kool, van Hoof & Welling 2019, "Stochastic beams and where to find them", section 3 and appendix B, for sequences.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple
