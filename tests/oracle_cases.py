@@ -66,11 +66,8 @@ class Row:
         return self.oracle.name in DERIVED
 
 
-def one_hots(oracle: Categorical, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    for i in range(event[0]):
-        structure = np.zeros(event)
-        structure[i] = 1
-        yield structure
+def one_hots(oracle: Categorical, event: Event) -> Iterator[np.ndarray]:
+    yield from np.eye(event[0])
 
 
 def products(oracle: IndependentCategoricals, event: tuple[int, ...]) -> Iterator[np.ndarray]:
@@ -95,14 +92,8 @@ def tag_sequences(oracle: LinearChain, event: tuple[int, ...]) -> Iterator[np.nd
 
 
 def tied_tag_sequences(oracle: TiedChain, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    length = event[0] - event[1]
-    for tags in itertools.product(range(event[1]), repeat=length):
-        structure = np.zeros(event)
-        for i, tag in enumerate(tags):
-            structure[i, tag] = 1
-            if i > 0:
-                structure[length + tags[i - 1], tag] += 1
-        yield structure
+    for edges in tag_sequences(LinearChain(), (event[0] - event[1], event[1], event[1])):
+        yield np.concatenate([edges.sum(1), edges[1:].sum(0)])
 
 
 def permutations(oracle: Assignment, event: tuple[int, ...]) -> Iterator[np.ndarray]:
@@ -124,17 +115,8 @@ def derivations(oracle: ShiftReduce, event: tuple[int, ...]) -> Iterator[np.ndar
 
 
 def binary_trees(oracle: Constituency, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    def spans(first: int, last: int) -> Iterator[tuple[tuple[int, int], ...]]:
-        if first == last:
-            yield ((first, last),)
-        for middle in range(first, last):
-            for left, right in itertools.product(list(spans(first, middle)), list(spans(middle + 1, last))):
-                yield ((first, last), *left, *right)
-
-    for chosen in spans(0, event[0] - 1):
-        structure = np.zeros(event)
-        structure[tuple(zip(*chosen, strict=True))] = 1
-        yield structure
+    for tree in labelled_trees(LabelledConstituency(), (*event, 1)):
+        yield tree[..., 0]
 
 
 def monotone_paths(oracle: Alignment, event: tuple[int, ...]) -> Iterator[np.ndarray]:
@@ -153,34 +135,8 @@ def monotone_paths(oracle: Alignment, event: tuple[int, ...]) -> Iterator[np.nda
 
 
 def projective_trees(oracle: ProjectiveTree, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """Trees by their decisions from the top: the farthest child, the cut of the words under its arc, and so on below."""
-    size = event[0]
-
-    def under(heads: tuple[int, ...], word: int, top: int) -> bool:
-        return any(word == top or (word := heads[word]) == top for _ in range(size))
-
-    def decisions(heads: tuple[int, ...], leftward: bool, first: int, last: int) -> tuple[int, ...]:
-        if first == last:
-            return ()
-        head, words = (last, range(first, last)) if leftward else (first, range(last, first, -1))
-        child = next(word for word in words if heads[word] == head)
-        low, high = sorted((head, child))
-        seam = max(word for word in range(low, high) if under(heads, word, child) == leftward)
-        beyond = decisions(heads, leftward, *((first, child) if leftward else (child, last)))
-        return (child, seam, *decisions(heads, False, low, seam), *decisions(heads, True, seam + 1, high), *beyond)
-
-    trees = []
-    for heads in itertools.product(range(size), repeat=size - 1):
-        whole = (0, *heads)
-        arcs = [sorted(arc) for arc in enumerate(whole)][1:]
-        crossing = any(a < c < b < d for a, b in arcs for c, d in arcs)
-        roots = heads.count(0)
-        if not crossing and (roots == 1 or not oracle.single_root) and all(under(whole, word, 0) for word in range(size)):
-            trees.append(whole)
-    for whole in sorted(trees, key=lambda heads: decisions(heads, False, 0, size - 1)):
-        structure = np.zeros(event)
-        structure[whole[1:], range(1, size)] = 1
-        yield structure
+    for tree in labelled_dependencies(oracle, (*event, 1)):
+        yield tree[..., 0]
 
 
 def spanning_trees(oracle: SpanningTree, event: tuple[int, ...]) -> Iterator[np.ndarray]:
@@ -264,16 +220,16 @@ def grammatical_trees(oracle: Grammar, event: tuple[int, ...]) -> Iterator[np.nd
             yield structure
 
 
-def labelled_dependencies(oracle: LabelledProjectiveTree, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+def labelled_dependencies(oracle: LabelledProjectiveTree | ProjectiveTree, event: tuple[int, ...]) -> Iterator[np.ndarray]:
     """Structures by the farthest child of the root, its label, what is under its arc, and what is beyond."""
     size, _, labels = event
 
     def headed(head: int, last: int) -> Iterator[list[tuple[int, int, int]]]:
-        """Arcs below a head up to the last word, on one side. The root has one child, and is no child."""
+        """Arcs below a head up to the last word, on one side. The root is no child, and may have one child alone."""
         if head == last:
             yield []
         children = range(head + 1, last + 1) if head < last else range(last, head)
-        for child in children if (last > 0 if head else last == size - 1) else ():
+        for child in children if (last > 0 if head else last == size - 1 or not oracle.single_root) else ():
             first, end = sorted((head, child))
             for label, seam in itertools.product(range(labels), range(first, end)):
                 for parts in itertools.product(list(headed(first, seam)), list(headed(end, seam + 1)), list(headed(child, last))):

@@ -103,19 +103,6 @@ def test_the_cost_of_relax_without_the_loss() -> None:
     assert (relax.evaluations().losses, relax.evaluations().loss_gradients) == (1, 0)
 
 
-def test_neither_loss_nor_control_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^`relax` got with_loss=False and no control; expected a module where the loss is left out"):
-        make_estimator("relax[with_loss=False]")
-
-
-def test_what_a_control_must_give() -> None:
-    wrong = nn.Linear(2, 1, dtype=torch.float64)
-    with pytest.raises(
-        ValueError, match=r"^`relax` got a control that gives a tensor of shape \(2, 4, 3, 1\) for points of shape \(2, 4, 3, 2\)"
-    ):
-        Relax(control=wrong).gradient(lambda z: z.sum((-2, -1)), IndependentCategoricals(), numbers(4, 3, 2), generator=seeded())
-
-
 def test_changes_beyond_memory_are_refused() -> None:
     said = LocalExpectation().incompatibility(IndependentCategoricals(), (10**3, 10**4))
     assert said

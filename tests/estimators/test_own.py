@@ -188,23 +188,6 @@ def test_a_file_without_a_name_lists_what_it_offers(folder: Path) -> None:
     assert "such as ./mine.py:MyEstimator" in refused("audit", "./absent.py")
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (lambda a, b: a, "a function of a, b; expected a class of estimators"),
-        (3, "got a int; expected a class"),
-        (lambda: 3, "a int; expected a class"),
-        (lambda loss, oracle, scores, generator: scores.sum(), "take no mean over the batch"),
-        (lambda loss, oracle, scores, generator: scores.detach().sum(-1), "a surrogate without a gradient"),
-        (lambda loss, oracle, scores, generator: None, "the function gave NoneType for scores of shape"),
-        (lambda scores: scores.sum(), r"the layer gave \(\) for scores of shape \(2, 3\)"),
-    ],
-)
-def test_anything_else_is_refused(given, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        gradient(given)
-
-
 def test_declarations_are_for_functions_and_layers() -> None:
     with pytest.raises(ValueError, match="got unbiased for rloo, which declares it itself"):
         make_estimator("rloo", unbiased=False)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import pickle
-import re
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from structgrad.estimators import (
-    Estimator,
     ProximalPolicy,
-    StepConditionalMean,
     StepLearned,
-    StepOptimal,
 )
 from structgrad.oracles import ShiftReduce, Subset
 from structgrad.suites.measures.bias import Sampling, measure
@@ -80,38 +75,6 @@ def test_warming_up_finds_the_mean_loss_of_every_state(case: OracleCase) -> None
     assert hash(warmed) == hash(pickle.loads(pickle.dumps(warmed)))
     assert measure(warmed, case.oracle, loss, scores, sampling=EXACTLY).verdict == "unbiased-exact"
     assert StepLearned(Critic(case)).warmed_up(loss, case.oracle, scores, generator=seeded()).values == ()
-
-
-def test_a_module_and_values_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^`step_learned` got a module and 1 values; expected one of them"):
-        StepLearned(len, (1.0,))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("estimator", "leaves", "message"),
-    [
-        (
-            StepConditionalMean(),
-            10,
-            "step_conditional_mean enumerates at most limit=4096 structures, and the oracle shift_reduce has 4,862 ",
-        ),
-        (StepOptimal(), 10, "step_optimal enumerates at most limit=4096 structures, and the oracle shift_reduce has 4,862 of the shape "),
-        (
-            StepLearned(values=(0.0, 1.0)),
-            3,
-            "step_learned has the values of 2 states, and scores of shape (4, 4, 2) have 16; choose another",
-        ),
-        (
-            StepLearned(lambda scores: scores),
-            3,
-            "`step_learned` got values of shape (4, 4, 2) from its module for scores of shape (4, 4, 2); ",
-        ),
-    ],
-)
-def test_what_cannot_be_served(estimator: Estimator[Any], leaves: int, message: str) -> None:
-    scores = torch.zeros(leaves + 1, leaves + 1, 2)
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        estimator.gradient(lambda z: z[..., 0, 0, 0], ShiftReduce("local"), scores, generator=seeded())
 
 
 @oracles

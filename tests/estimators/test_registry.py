@@ -133,12 +133,6 @@ def test_a_checkpoint_around_a_relaxation_is_right() -> None:
     assert torch.equal(*gradients)
 
 
-def test_a_gradient_is_refused_under_a_transform() -> None:
-    estimate = lambda theta: make_estimator("rloo").gradient(table_loss, ORACLE, theta, generator=torch.Generator())  # noqa: E731
-    with pytest.raises(ValueError, match=r"^`rloo` got its gradient called under a transform of torch.func; expected plain tensors"):
-        torch.func.vmap(estimate, randomness="different")(numbers(6, 3))
-
-
 def test_values_without_gradients_under_inference_mode() -> None:
     scores, generator = numbers(6, 3), torch.Generator()
     with torch.inference_mode():

@@ -12,7 +12,6 @@ from structgrad.estimators import (
     GappedStraightThrough,
     MultiplicativePerturbation,
     Normal,
-    PerturbedOptimizer,
     make_estimator,
 )
 from structgrad.estimators.gumbel import successive_softmaxes
@@ -79,11 +78,6 @@ def test_a_score_of_zero_is_not_perturbed() -> None:
     assert found.isfinite().all()
     assert not found[:, 0].any()
     assert found[:, 1:].any(0).all()
-
-
-def test_one_sample_has_no_others_as_its_control_variate() -> None:
-    with pytest.raises(ValueError, match="got num_samples=1; expected at least 2, the others are the control variate"):
-        PerturbedOptimizer(num_samples=1)
 
 
 def test_an_update_moves_beta_towards_the_target() -> None:

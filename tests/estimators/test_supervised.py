@@ -30,7 +30,7 @@ from structgrad.estimators import (
     spo_plus_loss,
     structured_perceptron,
 )
-from structgrad.oracles import Alignment, Categorical, Constituency, LinearChain, ShiftReduce, Subset, TiedChain
+from structgrad.oracles import Alignment, Categorical, Constituency, LinearChain, ShiftReduce, TiedChain
 from structgrad.suites.base import pairing
 from structgrad.suites.tasks import TaskLoss
 from tests.catalogue.setting import nearest
@@ -225,8 +225,6 @@ def test_the_core_with_infinite_numbers() -> None:
         (lambda: crf_loss(Three(), torch.zeros(3), torch.zeros(3)), "`crf_loss` needs MarginalOracle, which the oracle three"),
         (lambda: sparsemap_loss(Three(), torch.zeros(3), torch.zeros(3)), "`sparsemap_loss` needs ProjectionOracle, which the oracle"),
         (lambda: margin_sparsemap_loss(Three(), torch.zeros(3), torch.zeros(3)), "`margin_sparsemap_loss` needs ProjectionOracle, which"),
-        (lambda: structured_perceptron(Subset(1), torch.zeros(3), torch.zeros(4)), "`structured_perceptron` got target of shape (4,) for"),
-        (lambda: PerturbedFenchelYoung(num_samples=0), "`PerturbedFenchelYoung` got num_samples=0; expected an integer >= 1"),
     ],
 )
 def test_what_is_refused(call: Callable[[], Any], message: str) -> None:

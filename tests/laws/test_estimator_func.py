@@ -13,7 +13,7 @@ from torch.autograd.functional import hessian, jacobian
 
 from structgrad.estimators import ESTIMATORS, csoftmax, csparsemax, entmax, make_estimator
 from structgrad.estimators.supervised import SUPERVISED_LOSSES
-from structgrad.oracles import Categorical, SeedBlocks
+from structgrad.oracles import SeedBlocks
 from tests.estimator_cases import PATHWISE, a_case_for, numbers, oracles, pairs_of
 from tests.estimators.test_attention import FUNCTIONS as MAPPINGS
 from tests.helpers import OracleCase, seeded
@@ -56,12 +56,6 @@ def test_a_surrogate_is_not_transformed() -> None:
                 transform(surrogate)(numbers(*case.event))
 
 
-def test_structures_draw_nothing_unless_told_how() -> None:
-    estimator: Any = make_estimator("imle")
-    with pytest.raises(ValueError, match='`structure` got randomness="error"'):
-        func.vmap(lambda row: estimator.structure(Categorical(), row, generator=seeded()))(numbers(3, 4))
-
-
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_mappings_of_mapped_rows_are_those_of_a_batch(mapping: str) -> None:
     compute, scores, weights = MAPPINGS[mapping], numbers(3, 6), numbers(6, seed=3)
@@ -100,9 +94,3 @@ def test_supervised_losses_of_mapped_rows_are_those_of_a_batch(case: OracleCase)
         (expected,) = torch.autograd.grad(losses.sum(), leaf)
         assert_same(func.vmap(of_rows(), randomness="different")(scores, targets), losses, name)
         assert_same(func.vmap(func.grad(of_rows()), randomness="different")(scores, targets), expected, name)
-
-
-def test_a_perturbed_loss_says_its_name() -> None:
-    loss = SUPERVISED_LOSSES["perturbed_fenchel_young_loss"]
-    with pytest.raises(ValueError, match='`PerturbedFenchelYoung` got randomness="error"'):
-        func.vmap(lambda row: loss(Categorical(), row, torch.eye(4)[0], generator=seeded()))(torch.zeros(3, 4))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import ESTIMATORS, make_estimator
-from structgrad.oracles import LinearChain, SpanningTree, Subset
+from structgrad.oracles import SpanningTree, Subset
 from tests.estimator_cases import numbers
 from tests.helpers import GENERIC_CASES, OracleCase, make_scores, seeded, structures
 from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, operations_of
@@ -77,24 +77,6 @@ def test_structures_that_do_not_fit(case: OracleCase) -> None:
                 call(z, scores, as_indices=z is indices)
     with pytest.raises(ValueError, match="`sample` got num_samples=0; expected at least 1, or None for one sample without that dimension"):
         oracle.sample(torch.zeros(case.event), 0, generator=seeded())
-
-
-@pytest.mark.parametrize(
-    ("compute", "message"),
-    [
-        (lambda row: LinearChain().argmax(row[..., :2]), "`argmax` got event shape"),
-        (lambda row: LinearChain().argmax(row[0, 0, 0]), "`argmax` got scores of shape"),
-        (lambda row: LinearChain().argmax(row.long()), "`argmax` got scores of dtype torch.int64"),
-        (lambda row: LinearChain().argmax([row]), "`argmax` got scores of list"),
-        (lambda row: LinearChain().argmax(row, lengths=torch.ones(7).long()), "`argmax` got lengths: torch.int64 of shape"),
-        (lambda row: LinearChain().argmax(row, lengths=torch.tensor(9)), "`lengths` must be between 0 and .*, got 9"),
-        (lambda row: LinearChain().argmax(row, lengths=[1]), "`argmax` got lengths: list"),
-        (lambda row: LinearChain().kbest(row, 0), "`kbest` got k=0"),
-    ],
-)
-def test_what_is_refused_is_refused_under_a_transform(compute: Callable[[Tensor], Tensor], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        torch.func.vmap(compute)(torch.zeros(2, 2, 3, 3, 3))
 
 
 # Tensors that are no plain ones.

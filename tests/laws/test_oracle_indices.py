@@ -172,52 +172,6 @@ def test_no_dense_sample_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
         assert max(sizes) < 8 * scores.numel()
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda chain: chain.dense(torch.zeros(3), (3, 2, 2)),
-            r"^`dense` got indices of type torch.float32; expected an integer torch.Tensor, such as `sample` gives with as_indices=True$",
-        ),
-        (lambda chain: chain.dense([0, 1], (2, 2, 2)), "^`dense` got indices of type list; expected an integer"),
-        (
-            lambda chain: chain.dense(torch.zeros(3, dtype=torch.int64), (4, 2, 2)),
-            r"^`dense` got indices of shape \(3,\) for an event of shape \(4, 2, 2\); expected \[..., \*index\] with index shape \(4,\)$",
-        ),
-        (
-            lambda chain: chain.log_prob(torch.tensor([0, 2, 1]), torch.zeros(3, 2, 2), as_indices=True),
-            r"^`log_prob` got indices from 0 to 2; expected -1 \(none\) to 1$",
-        ),
-        (lambda chain: chain.score(torch.tensor([0, -2]), torch.zeros(2, 2, 2), as_indices=True), "^`score` got indices from -2 to 0"),
-        (lambda chain: chain.indices(torch.zeros(2)), r"^`indices` got structures of shape \(2,\); expected a torch.Tensor"),
-        (lambda chain: chain.indices([1]), "^`indices` got structures of list; expected a torch.Tensor"),
-        (
-            lambda chain: chain.indices(torch.full((2, 2, 2), 0.5)),
-            "^`indices` got entries that are no whole numbers; expected structures, such as `sample` and `argmax` give: points between",
-        ),
-        (lambda chain: chain.argmax(torch.zeros(2, 2, 2), as_indices="no"), "^`argmax` got as_indices='no'; expected True or False$"),
-        (
-            lambda chain: chain.score(torch.zeros(2), torch.zeros(2, 2, 2), as_indices=2),
-            "^`score` got as_indices=2; expected True or False$",
-        ),
-        (
-            lambda chain: chain.log_prob(torch.zeros(2), torch.zeros(2, 2, 2), as_indices=1),
-            "^`log_prob` got as_indices=1; expected True or",
-        ),
-        (lambda chain: chain.kbest(torch.zeros(2, 2, 2), 2, as_indices=None), "^`kbest` got as_indices=None; expected True or False$"),
-        (lambda chain: chain.kbest(torch.zeros(2, 2, 2), True), "^`kbest` got k=True; expected 1 <= k <= 4"),
-        (
-            lambda chain: chain.sample(torch.zeros(2, 2, 2), generator=seeded(), as_indices="false"),
-            "^`sample` got as_indices='false'; expected True or False$",
-        ),
-        (lambda chain: chain.sample(torch.zeros(2, 2, 2), True, generator=seeded()), "^`sample` got num_samples=True; expected at least 1"),
-    ],
-)
-def test_refuses_what_is_no_index(call: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call(LinearChain())
-
-
 def test_refuses_counts_without_a_form() -> None:
     class Counted(type(Subset(2))):  # type: ignore[misc]
         def binary_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from contextlib import nullcontext
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from structgrad.oracles import Alignment, Assignment, Categorical, LinearChain, SpanningTree, Subset, TiedChain, kernels
+from structgrad.oracles import Alignment, Assignment, LinearChain, SpanningTree, TiedChain, kernels
 from structgrad.suites.audit.oracles import LAWS, Scene, check_rules, compared
 from tests.covering import sampled
 from tests.helpers import (
@@ -120,15 +119,6 @@ def test_divergence_from_a_law_that_forbids_more(case: OracleCase) -> None:
     assert gradcheck(case.oracle.kl, (scores[:2], make_scores(case, 1.0, rows=2, seed=1).requires_grad_()), fast_mode=True)
 
 
-@pytest.mark.parametrize("shape", [(1,), (6,), (3, 5), ()])
-def test_the_other_law_is_one_of_the_same_structures(shape: tuple[int, ...]) -> None:
-    """Else a law of one category would broadcast."""
-    expected = re.escape(f"`kl` got other of shape {shape} for scores of shape (2, 5); expected one like them")
-    with pytest.raises(ValueError, match=f"^{expected}$"):
-        Categorical().kl(torch.zeros(2, 5), torch.zeros(shape))
-    assert Categorical().kl(torch.zeros(2, 5), torch.zeros(5)).shape == (2,)
-
-
 # A structure in the place of marginals.
 
 
@@ -162,19 +152,3 @@ def test_a_structure_in_their_place_is_one_of_lengths_transforms_and_higher_deri
     jacobians = [torch.func.jacrev(torch.func.vmap(at))(rows, rows) for at in (lambda z, _: oracle.marginals(z), at_best)]
     torch.testing.assert_close(*jacobians)
     assert torch.equal(oracle.marginals(rows[:1], at=best), best)
-
-
-@pytest.mark.parametrize(
-    ("at", "message"),
-    [
-        *(
-            (torch.zeros(shape), f"`marginals` got at of shape {shape} for scores of shape (2, 4); expected one like")
-            for shape in ((3, 4), (2, 5))
-        ),
-        ([1.0, 1.0, 0.0, 0.0], "`marginals` got at of type list; expected a tensor like the scores, "),
-        (1, "`marginals` got at of type int; expected a tensor like the scores, "),
-    ],
-)
-def test_only_a_tensor_like_the_scores_takes_their_place(at: Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        Subset(2).marginals(torch.zeros(2, 4), at=at)

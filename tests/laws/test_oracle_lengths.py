@@ -11,7 +11,6 @@ from torch import Tensor
 
 from structgrad.estimators.learned_baseline import PooledNetwork, readable
 from structgrad.oracles import (
-    Alignment,
     Categorical,
     PolicyOracle,
     Subset,
@@ -197,25 +196,6 @@ def test_an_item_of_no_length_is_the_empty_structure(case: OracleCase) -> None:
     torch.testing.assert_close(log_partition[others], oracle.log_partition(scores[others], lengths=lengths[others]))
 
 
-@pytest.mark.parametrize("case", [case for case in RAGGED_CASES if lengths_of(case).ndim == 1], ids=str)
-def test_refuses_lengths_that_do_not_fit(case: OracleCase) -> None:
-    wrong: tuple[tuple[Any, str], ...] = (
-        (
-            torch.tensor([1, 2]),
-            r"got lengths: torch.int64 of shape \(2,\); expected an integer tensor of shape \(6,\), one length per item",
-        ),
-        (torch.ones(6), r"got lengths: torch.float32 of shape \(6,\); expected an integer tensor"),
-        ([1] * 6, "got lengths: list; expected an integer tensor"),
-        (torch.ones(6, dtype=torch.bool), "got lengths: torch.bool of shape .*; expected an integer tensor"),
-        (torch.ones(6, dtype=torch.int64, device="meta"), "got lengths on meta for scores on cpu; expected one device: move them by"),
-        (torch.tensor([-1, 1, 1, 1, 1, 1]), r"^`lengths` must be between 0 and \d for scores of shape \(6, .*\), got -1(\.|$)"),
-        (torch.tensor([1, 1, 1, 1, 1, 99]), r"^`lengths` must be between 0 and \d for scores of shape \(6, .*\), got 99(\.|$)"),
-    )
-    for lengths, message in wrong:
-        with pytest.raises(ValueError, match=message):
-            case.oracle.argmax(padded_scores(case, 1.0, junk=0.0), lengths=lengths)
-
-
 @cases
 def test_a_mask_of_items_gives_lengths_and_one_of_parts_forbids(case: OracleCase) -> None:
     oracle, lengths, scores = case.oracle, lengths_of(case), padded_scores(case, 1.0)
@@ -236,15 +216,3 @@ def test_a_mask_of_items_gives_lengths_and_one_of_parts_forbids(case: OracleCase
         found, sizes = oracle.masked(scores, mask, lengths=lengths)
         assert torch.equal(found, torch.where(allowed, scores, -math.inf))
         assert sizes is lengths
-
-
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [
-        (torch.ones(6, dtype=torch.int64), r"of shape \(6,\); expected an integer tensor of shape \(6, 2\), 2 lengths per item"),
-        (torch.tensor([1, 5]), r"^`lengths` must be between \[0, 0\] and \[3, 4\] for scores of shape \(6, 3, 4\), got \[1, 5\]$"),
-    ],
-)
-def test_an_alignment_has_two_lengths(lengths: Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Alignment().argmax(torch.zeros(6, 3, 4), lengths=lengths)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import LinearChain, SeedBlocks
+from structgrad.oracles import SeedBlocks
 from structgrad.oracles.capabilities import RelaxedOracle
 from tests.catalogue.walks import WALKS
 from tests.helpers import (
@@ -58,11 +58,6 @@ def test_it_is_the_expected_structure_of_the_sparse_walk(case: OracleCase) -> No
     assert_in_the_polytope(case, case.oracle.relax(scores, "l2"))
     torch.testing.assert_close(case.oracle.relax(1e4 * scores, "l2"), case.oracle.argmax(1e4 * scores), rtol=0, atol=1e-9)
     assert_derivatives(lambda theta: case.oracle.relax(theta, "l2"), scores[:2])
-
-
-def test_only_two_regularisers_are_known() -> None:
-    with pytest.raises(ValueError, match='`relax` got omega=\'max\'; expected "entropy" or "l2"'):
-        LinearChain().relax(torch.zeros(2, 2, 2), "max")  # type: ignore[arg-type]
 
 
 # Relaxed samples. Their batches, dtypes, ignored and forbidden entries are among the operations of other laws; of hard ones here.
@@ -137,8 +132,3 @@ def test_an_item_with_a_length_is_the_item_alone(case: OracleCase) -> None:
         assert not drawn[:, outside(case, row)].any()
         item = OracleCase(case.oracle, item_event(case, lengths[row].tolist()))
         assert law_holds(item, drawn[(slice(None), *inside(case, row))], scores[row][inside(case, row)])
-
-
-def test_a_temperature_is_positive() -> None:
-    with pytest.raises(ValueError, match=r"`relaxed_sample` got temperature=0\.0; expected a positive number"):
-        LinearChain().relaxed_sample(torch.zeros(2, 2, 2), 0.0, generator=seeded())

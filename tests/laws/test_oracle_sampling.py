@@ -166,11 +166,3 @@ def test_batches_and_lengths() -> None:
     assert drawn.structures.shape == (3, 2, 4, 5, 2, 2)
     assert float(drawn.structures[:, 1, :, 2:].abs().sum()) == 0
     assert_close(LinearChain().log_prob(drawn.structures, expanded, lengths=lengths).movedim(0, -1), drawn.log_probs)
-
-
-def test_what_is_refused_without_replacement() -> None:
-    for k in (0, -1, 1.5, True):
-        with pytest.raises(ValueError, match=f"^`sample_distinct` got k={k}; expected an integer >= 1, how many structures to draw"):
-            Subset(1).sample_distinct(torch.zeros(3), k, generator=seeded())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"^`sample_distinct` got called under a transform of torch.func; expected plain tensors"):
-        torch.func.vmap(lambda row: Subset(1).sample_distinct(row, 1, generator=seeded()).log_probs)(torch.zeros(2, 3))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from typing import Any
 
 import pytest
@@ -79,17 +78,6 @@ def test_tags_of_shorter_items(chain: type[Any]) -> None:
         assert not ragged[length:LENGTH].any()
 
 
-@pytest.mark.parametrize("actions", [[0, 1, 0], [0, 0, 0], [1, 0, 0], [0, 2, 1], [0, 0, 1, 1, 0], [1]])
-def test_actions_must_be_a_derivation(actions: list[int]) -> None:
-    with pytest.raises(
-        ValueError, match=r"`structure` got actions (that are no derivation; expected 0 or 1, from an|from 0 to 2; expected)"
-    ):
-        ShiftReduce.structure(torch.tensor([actions]))
-    for shape in ((4,), (2, 6), (), (0,)):
-        with pytest.raises(ValueError, match=r"`structure` got actions of shape \(.*\); expected \[\*batch, 2n - 1\] for n leaves"):
-            ShiftReduce.structure(torch.zeros(shape, dtype=torch.int64))
-
-
 # Factors.
 
 
@@ -127,21 +115,6 @@ def test_forbidden_potentials_give_no_nan(chain: type[Any]) -> None:
     tags = chain.tags(chain().argmax(scores))
     assert bool((tags[:, 1:] != tags[:, :-1]).all())
     assert chain is TiedChain or not scores[:, 0, 1:].any(), "ignored entries are 0"
-
-
-@both
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"unary": torch.zeros(3)}, r"unary of shape \(3,\); expected \[\*batch, n, t\]"),
-        ({"transition": torch.zeros(3, 2)}, r"a transition of shape \(3, 2\); expected \(..., 3, 3\)"),
-        ({"start": torch.zeros(2)}, r"start of shape \(2,\); expected \(..., 3\)"),
-        ({"end": torch.tensor(1.0)}, r"end of shape \(\); expected \(..., 3\)"),
-    ],
-)
-def test_potentials_that_do_not_fit(chain: type[Any], given: dict[str, Tensor], message: str) -> None:
-    with pytest.raises(ValueError, match=f"`from_potentials` got {message}"):
-        chain.from_potentials(**{"unary": torch.zeros(4, 3)} | given)
 
 
 def test_an_item_of_one_place_reads_no_transition() -> None:
@@ -346,37 +319,3 @@ def test_every_row_has_its_own_number_of_parts(most: int | None) -> None:
     for factor in (parts, potentials):
         ours, theirs = (torch.autograd.grad(value, factor, retain_graph=True)[0] for value in (found, expected))
         torch.testing.assert_close(ours, theirs)
-
-
-EDITS, SPANS, SEGMENTS = EditAlignment.from_potentials, LabelledConstituency.from_potentials, TiedSemiMarkov.from_segments
-
-
-@pytest.mark.parametrize(
-    ("make", "given", "message"),
-    [
-        (EDITS, ((3,), (3,), (3,)), "got match of shape (3,)"),
-        (EDITS, ((2, 3), (3,), (3,)), "got delete of shape (3,); expected (..., 2)"),
-        (EDITS, ((2, 3), (2,), (2,)), "got insert of shape (2,); expected (..., 3)"),
-        (SPANS, ((3, 2), (2,)), "got spans of shape (3, 2); expected [*batch, n, n]"),
-        (SPANS, ((3, 3), (2, 2, 2)), "got labels of shape (2, 2, 2); expected (..., 3, 3, t) or (t,)"),
-        (TiedSemiMarkov.from_potentials, ((3,), 2), "got unary of shape (3,); expected [*batch, n, t]"),
-        (TiedSemiMarkov.from_potentials, ((3, 2), (2,)), "got length of shape (2,); expected (..., w, 2)"),
-        (TiedSemiMarkov.from_potentials, ((3, 2), 0), "got length=0; expected scores [*batch?, w, 2], or an integer w >= 1"),
-        (Grammar.from_potentials, ((3,), (1, 1, 1)), "got lexical of shape (3,); expected [*batch, n, t]"),
-        (Grammar.from_potentials, ((3, 2), (2, 2)), "got rules of shape (2, 2); expected (..., 2, 2, 2)"),
-        (CardinalitySubset.from_potentials, ((3,), (5,)), "got parts of shape (3,) and sizes of shape (5,); expected [*batch?, n]"),
-        (SEGMENTS, ((3, 2),), "got segments of shape (3, 2); expected [*batch, n, w, t]"),
-        (SEGMENTS, ((3, 2, 2), (3, 2)), "got a transition of shape (3, 2); expected (..., 2, 2)"),
-        (SEGMENTS, ((3, 2, 2), (2, 2), (2,), (3,)), "got end of shape (3,); expected (..., 2)"),
-    ],
-)
-def test_factors_that_do_not_fit(make: Any, given: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        make(*(torch.zeros(each) if isinstance(each, tuple) else each for each in given))
-
-
-def test_symbols_and_segments_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"got a substitution of shape \(3, 3\); expected \(3, 4\)"):
-        EditAlignment.from_symbols((torch.zeros(1).long(),) * 2, torch.zeros(3, 3), torch.zeros(3), torch.zeros(4))
-    with pytest.raises(ValueError, match=r"expected \(first, last, label\) of neighbours from token 0 on"):
-        TiedSemiMarkov.structure([(0, 0, 1), (2, 2, 0)], (4, 2, 2))

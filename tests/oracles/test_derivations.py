@@ -178,26 +178,6 @@ def test_odd_hypergraphs(root: Callable[[Builder], Tensor | int], structures: li
         assert oracle.relax(scores, "l2").shape == scores.shape
 
 
-@pytest.mark.parametrize(
-    ("first", "parts", "second", "message"),
-    [
-        ([[UNIT, 2]], None, None, r"got an edge to node 2 from a level that begins there; expected nodes below it"),
-        ([[UNIT]], [[4]], None, r"got part 4; expected 0 to 2, or 3 for none"),
-        ([[UNIT, UNIT]], [[0, 1, 2]], None, r"got parts of shape \(1, 3\) for edges of shape \(1, 2\); expected that shape, or \(1, 1\)"),
-        ([[UNIT]], None, [[UNIT, DEAD]], r"got second nodes of shape \(1, 2\) for edges of shape \(1, 1\); expected that shape"),
-        ([[-1]], None, None, r"got an edge to node -1; expected nodes from 0"),
-        ([[0.0]], None, None, r"got first nodes: a tensor of torch.float32 on cpu; expected a torch.int64 tensor on the CPU"),
-        ([[UNIT]], [[0.0]], None, r"got parts: a tensor of torch.float32 on cpu"),
-        (UNIT, None, None, r"got edges of shape \(\); expected"),
-        ([UNIT], None, None, r"got edges of shape \(1,\); expected \[h, e\], the edges of each node of a level"),
-    ],
-)
-def test_refuses_what_is_no_level(first: Any, parts: Any, second: Any, message: str) -> None:
-    given = [None if table is None else torch.tensor(table) for table in (first, parts, second)]
-    with pytest.raises(ValueError, match=message):
-        Builder(3).add(*given)
-
-
 @dataclass(frozen=True)
 class Stated(DerivedOracle):
     """One square of parts, derived as a function says."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import Categorical, SeedBlocks, kernels
+from structgrad.oracles import SeedBlocks, kernels
 from structgrad.oracles.kernels.philox import CHUNK
 from structgrad.oracles.random_streams import LEAST, RowGenerator, gumbel_quantile, inner_uniform, philox, philox_uniforms, random_uniform
 
@@ -91,12 +91,3 @@ def test_blocks_are_a_generator() -> None:
     assert isinstance(blocks, torch.Generator)
     assert blocks.seeds == (9, 10)
     assert torch.equal(torch.rand(5, generator=blocks), torch.rand(5, generator=torch.Generator().manual_seed(9)))
-
-
-def test_messages_of_seed_blocks() -> None:
-    with pytest.raises(ValueError, match="`SeedBlocks` got 0 seeds and size=4; expected at least one of each"):
-        SeedBlocks((), 4)
-    with pytest.raises(ValueError, match="`SeedBlocks` got 1 seeds and size=0; expected at least one of each"):
-        SeedBlocks((1,), 0)
-    with pytest.raises(ValueError, match="`SeedBlocks` got a batch of 5 rows; expected at most 2 blocks of 2"):
-        Categorical().sample(torch.zeros(5, 3), generator=SeedBlocks((1, 2), 2))
