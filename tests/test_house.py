@@ -152,28 +152,3 @@ def test_the_first_line_of_a_module_is_a_term() -> None:
         assert first, f"{file} says nothing"
         assert not first.startswith(("What ", "How ")), first
         assert len(f'"""{first}') <= 140, first
-
-
-def opened_as_text(call: ast.Call) -> bool:
-    """Whether a call reads or writes text, as far as its name and its mode say so."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
-    owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-    if name in ("read_text", "write_text"):
-        return name == "write_text" or not call.args  # a name, where the file is one of a distribution's metadata
-    if name in ("run", "Popen", "check_output"):
-        return owner == "subprocess" and any(keyword.arg in ("text", "universal_newlines") for keyword in call.keywords)
-    if name not in ("open", "TemporaryFile", "NamedTemporaryFile") or owner in ("os", "gzip", "self"):
-        return False
-    modes = [part.value for part in (*call.args, *(keyword.value for keyword in call.keywords)) if isinstance(part, ast.Constant)]
-    modes = [mode for mode in modes if isinstance(mode, str) and re.fullmatch(r"[rwax][bt+]*", mode)]
-    return bool(modes) and not any("b" in mode for mode in modes)
-
-
-def test_text_is_utf_8_whatever_the_locale_says() -> None:
-    wrong = [
-        f"{file}:{node.lineno}"
-        for file, tree in sources().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and opened_as_text(node) and "encoding" not in {keyword.arg for keyword in node.keywords}
-    ]
-    assert not wrong, wrong

@@ -1,4 +1,4 @@
-"""Truths beyond enumeration, shipped problems, score files and refusals, compared with ``truth.json``; run this file to write it again."""
+"""Truths beyond enumeration, shipped problems and refusals, compared with ``truth.json``; run this file to write it again."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from structgrad.oracles import ORACLES
-from structgrad.suites.problems import BUILT_IN_PROBLEMS, LOSSES, PROBLEMS, from_file, load, make_loss, sized_name, stages_of
-from structgrad.suites.problems.score_files import ScoreFile
+from structgrad.suites.problems import BUILT_IN_PROBLEMS, LOSSES, PROBLEMS, load, make_loss, sized_name, stages_of
 from structgrad.suites.truth.closed_form import analytic_truth, unknown_because
 from tests.goldens.comparing import differences
 
@@ -83,85 +81,20 @@ def _refusal(call: Callable[[], Any]) -> str:
         return f"refused: {error}"
 
 
-def files(folder: Path) -> dict[str, Any]:
-    """Good and bad score files: the problem, or the error message."""
-    random = np.random.default_rng(0)
-    chain = {
-        "unary": random.normal(size=(3, 4, 3)),
-        "pairs": random.normal(size=(3, 3)),
-        "tags": random.integers(0, 3, (3, 4)),
-        "words": np.array([4, 2, 3]),
-    }
-    tree = {"arcs": random.normal(size=(2, 4, 4)), "heads": np.eye(4)[None].repeat(2, 0), "words": np.array([3, 4])}
-    spans = {"scores": random.normal(size=(2, 5, 5)), "words": np.array([4, 2])}
-    logits = {"scores": random.normal(size=(3, 6)), "gold": np.array([1, 2, 5])}
-    tables: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-        "chain": (chain, {"scores": "unary", "transition": "pairs", "gold": "tags", "lengths": "words"}),
-        "chain alone": (chain, {"scores": "unary"}),
-        "spans": (spans, {"oracle": "constituency", "lengths": "words"}),
-        "costs": (logits, {"oracle": "categorical", "gold": "gold", "meaning": "cost", "temperature": 2.0}),
-        "subset": (logits, {"oracle": "subset[k=2]", "loss": "f1", "instances": 2}),
-        "bad key": (chain, {"scores": "unaries"}),
-        "bad transition": (chain, {"scores": "unary", "transition": "tags"}),
-        "no unary": (logits, {"oracle": "categorical", "transition": "gold"}),
-        "bad gold": (chain, {"scores": "unary", "gold": "pairs"}),
-        "gold no structure": (tree, {"oracle": "spanning_tree", "scores": "arcs", "gold": "heads"}),
-        "gold index": ({**logits, "gold": np.array([1, 2, 6])}, {"oracle": "categorical", "gold": "gold"}),
-        "bad lengths": ({**chain, "words": np.array([4, 9, 3])}, {"scores": "unary", "lengths": "words"}),
-        "float lengths": ({**chain, "words": np.array([4.0, 2, 3])}, {"scores": "unary", "lengths": "words"}),
-        "nan": ({"scores": np.array([[1.0, np.nan]])}, {"oracle": "categorical"}),
-        "infinite": ({"scores": np.array([[1.0, np.inf]])}, {"oracle": "categorical"}),
-        "text": ({"scores": np.array([["a", "b"]])}, {"oracle": "categorical"}),
-        "forbidden": ({"scores": np.full((1, 3), -np.inf)}, {"oracle": "categorical"}),
-        "empty": ({"scores": np.zeros((0, 3))}, {"oracle": "categorical"}),
-        "one dimension": ({"scores": np.zeros(3)}, {"oracle": "categorical"}),
-        "not square": ({"scores": np.zeros((1, 3, 4))}, {"oracle": "spanning_tree"}),
-        "object": ({"scores": np.array([{}], dtype=object)}, {"oracle": "categorical"}),
-        "unknown oracle": (logits, {"oracle": "categorial"}),
-        "oracle with size": (logits, {"oracle": "categorical[n=6]"}),
-        "tied": (chain, {"oracle": "tied_chain", "scores": "unary"}),
-        "unknown loss": (logits, {"oracle": "categorical", "loss": "f2"}),
-        "downstream": (logits, {"oracle": "categorical", "loss": "downstream"}),
-        "instances": (logits, {"oracle": "categorical", "instances": 9}),
-    }  # fmt: skip
-    found: dict[str, Any] = {}
-    for name, (arrays, options) in tables.items():
-        path = folder / "own.npz"
-        np.savez(path, **arrays)
-        try:
-            problem = from_file(ScoreFile(str(path), **options))
-            best = [problem.oracle.argmax(one.scores).double() for one in problem.instances]
-            values = [float(one.loss(z)) for one, z in zip(problem.instances, best, strict=True)]
-            found[name] = [problem.name, problem.stage, repr(problem.oracle), [_numbers(one.scores) for one in problem.instances], values]
-        except ValueError as error:
-            found[name] = str(error).replace(str(folder), "")
-    for name, content in (("cut.npz", b"PK"), ("a.pt", b""), ("none.npz", None)):
-        if content is not None:
-            (folder / name).write_bytes(content)
-        found[name] = _refusal(lambda name=name: from_file(ScoreFile(str(folder / name)))).replace(str(folder), "")  # type: ignore[misc]
-    for options in ({"meaning": "costs"}, {"temperature": 0.0}):
-        found[str(options)] = _refusal(lambda options=options: ScoreFile("a.npz", **options))  # type: ignore[misc]
-    return found
-
-
-def measured(folder: Path) -> dict[str, Any]:
+def measured() -> dict[str, Any]:
     torch.set_num_threads(1)
     found = {
         "large": large(),
         "names": names(),
-        "files": files(folder),
     }
     return dict(json.loads(json.dumps(found), parse_float=lambda text: float(f"{float(text):.12g}")))
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_truths_are_as_they_were(tmp_path: Path) -> None:
-    found = list(differences(json.loads(GOLDEN.read_text()), measured(tmp_path), absolute=0.0, of_list=1e-10))
+def test_truths_are_as_they_were() -> None:
+    found = list(differences(json.loads(GOLDEN.read_text()), measured(), absolute=0.0, of_list=1e-10))
     assert not found, "\n".join(found[:40])
 
 
 if __name__ == "__main__":
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as scratch:
-        GOLDEN.write_text(json.dumps(measured(Path(scratch)), separators=(",", ":")).replace('],"', '],\n"'))
+    GOLDEN.write_text(json.dumps(measured(), separators=(",", ":")).replace('],"', '],\n"'))

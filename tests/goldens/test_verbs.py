@@ -74,9 +74,10 @@ def write_files() -> None:
     """Write the files that the commands name into this folder; all but one are wrong in some way."""
     row = np.random.default_rng(0).standard_normal((2, 5))
     arrays = {"nan": np.where(row == row[0, 0], np.nan, row), "words": np.array([["a", "b"]]), "flat": row[0], "none_inside": row[:0]}
+    arrays["forbidden"] = np.full((1, 3), -np.inf)
     for name, array in arrays.items():
         np.savez(f"{name}.npz", scores=array)
-    np.savez("right.npz", scores=row, many=np.array([9, 1]), half=np.array([1.5, 2.0]), gold=np.ones((2, 5)))
+    np.savez("right.npz", scores=row, many=np.array([9, 1]), half=np.array([1.5, 2.0]), gold=np.ones((2, 5)), index=np.array([1, 5]))
     np.savez("arcs.npz", arcs=np.zeros((2, 4, 4)), words=np.array([3, 3]))
     np.savez("pickle.npz", scores=np.array([1, None], dtype=object))
     for name, text in TEXTS.items():

@@ -57,7 +57,6 @@ def test_without_ray_a_sentence_says_how_to_install_it() -> None:
 
 
 @needs_ray
-@needs_ray
 def test_crashes_and_limits_are_rows_as_on_one_machine_and_a_lost_actor_is_replaced(tmp_path: Path) -> None:
     script = """
 ray.init(num_cpus=1, log_to_driver=False, include_dashboard=False, **small)
