@@ -199,6 +199,7 @@ def pairs_of(names: Iterable[str], cases: tuple[OracleCase, ...] = CASES) -> pyt
     return pytest.mark.parametrize(("name", "case"), rows, ids=[f"{name}-{case}" for name, case in rows])
 
 
+@cache
 def fitting(name: str, cases: tuple[OracleCase, ...] = CASES) -> list[OracleCase]:
     """The cases that an entry serves; two of them where it has options."""
     estimator = make_estimator(name)

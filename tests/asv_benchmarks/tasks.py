@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._dynamo  # for the profiler, which counts memory: asv forks each benchmark from a process with these imports
 from torch import Tensor
 
 from structgrad.estimators import make_estimator
@@ -20,6 +19,9 @@ from structgrad.suites.tasks import make_task
 from structgrad.suites.tasks.training import Job, Training, event_shape
 
 from .cases import CASES, HOME, HOMES, SIZED
+
+if not __name__.startswith("tests."):  # of asv, which forks each benchmark from a process with these imports
+    import torch._dynamo  # for the profiler, which counts memory
 
 STEP = 0.01  # the change of scores since the solution that a warm start begins with: about a step of training
 MAX_NUMBERS = 2**26  # the most numbers of one tensor; larger cases are left out to save memory
