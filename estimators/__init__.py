@@ -1,7 +1,5 @@
 """Gradient estimators: ``(loss, oracle, scores) -> a surrogate whose gradient is the estimate``."""
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any

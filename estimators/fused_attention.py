@@ -90,7 +90,7 @@ def fusedmax(scores: Tensor, strength: float = 1.0) -> Tensor:
         distinct = share_rows(rows.detach(), 1)
         allowed = distinct > -math.inf
         order = (~allowed).long().sort(dim=-1, stable=True).indices
-        fused = _least_variation(_finite(distinct).gather(-1, order), allowed.gather(-1, order), strength)
+        fused = _least_variation(torch.where(allowed, distinct, 0).gather(-1, order), allowed.gather(-1, order), strength)
         groups = _groups(fused, allowed.gather(-1, order), torch.zeros_like(fused[..., :1]))
         rows = _replaced(rows, _unsorted(fused, order), order, groups, torch.ones_like(fused))
     return entmax(rows, 2.0).to(scores.dtype)
@@ -129,7 +129,8 @@ def oscarmax(scores: Tensor, strength: float = 1.0, *, magnitudes: bool = True) 
     rows = checked_rows("oscarmax", scores)
     if strength > 0:
         distinct = share_rows(rows.detach(), 1)
-        allowed, finite = distinct > -math.inf, _finite(distinct)
+        allowed = distinct > -math.inf
+        finite = torch.where(allowed, distinct, 0)
         signs = torch.where(finite < 0, -1.0, 1.0).to(finite) if magnitudes else torch.ones_like(finite)
         order = torch.where(allowed, signs * finite, -math.inf).sort(dim=-1, descending=True, stable=True).indices
         among, signs = allowed.gather(-1, order), signs.gather(-1, order)
@@ -150,10 +151,6 @@ def oscarmax(scores: Tensor, strength: float = 1.0, *, magnitudes: bool = True) 
 def _check(call: str, strength: float) -> None:
     if not 0 <= strength < math.inf:
         raise ValueError(f"`{call}` got strength={strength}; expected a finite number that is not negative")
-
-
-def _finite(rows: Tensor) -> Tensor:
-    return torch.where(rows > -math.inf, rows, 0)
 
 
 def _replaced(rows: Tensor, values: Tensor, order: Tensor, groups: Tensor, signs: Tensor) -> Tensor:

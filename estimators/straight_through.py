@@ -99,11 +99,6 @@ class Simple(PathwiseEstimator[SamplingOracle], name="simple", references=("ahme
 
     References:
         Ahmed, Zeng, Niepert & Van den Broeck 2023, "SIMPLE: a gradient estimator for k-subset sampling", section 3.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5])
-        >>> Simple().gradient(loss, "categorical", scores, generator=torch.Generator())
-        tensor([-0.0390, -0.3454,  0.3843])
     """
 
     temperature: Positive = 1.0

@@ -17,8 +17,6 @@ scores as they are; ŷ − y is then the gradient in the log-probabilities of th
 perceptrons are not convex.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math

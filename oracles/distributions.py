@@ -3,8 +3,6 @@
 # mypy: disable-error-code="type-abstract"
 # An oracle is asked whether it has a capability, which is an abstract class.
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
@@ -150,11 +148,11 @@ class StructureDistribution(Distribution):
         """In nats, ``[*batch]``."""
         return self._able(MarginalOracle, "entropy").entropy(self.scores, lengths=self.lengths)
 
-    def cross_entropy(self, other: StructureDistribution) -> Tensor:
+    def cross_entropy(self, other: "StructureDistribution") -> Tensor:
         """``−E[log q(z)]`` of another law q of the same structures, in nats, ``[*batch]``."""
         return self.entropy() + kl_divergence(self, other)
 
-    def kl_divergence(self, other: StructureDistribution) -> Tensor:
+    def kl_divergence(self, other: "StructureDistribution") -> Tensor:
         """``KL(p ‖ q)`` to another law q of the same structures, as `torch.distributions.kl_divergence` gives it: ``[*batch]``."""
         return kl_divergence(self, other)
 
@@ -167,7 +165,7 @@ class StructureDistribution(Distribution):
         listed = listed.reshape(len(listed), *[1] * len(self.batch_shape), *self.event_shape)
         return listed.expand(-1, *self.batch_shape, *self.event_shape) if expand else listed
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> StructureDistribution:
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "StructureDistribution":
         """These distributions in a larger batch, as a view."""
         new = object.__new__(type(self)) if _instance is None else _instance
         batch, lengths = torch.Size(batch_shape), self.lengths

@@ -4,8 +4,6 @@ A class of options is a frozen dataclass that inherits from `Configured`; a func
 that says anything. Text (``imle[lambda=2.5]``) and Python values meet the same declaration, here.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import dataclasses
@@ -136,7 +134,7 @@ class OptionKind:
         reader = next((reader for known, reader in {str: _unquoted, **readers}.items() if issubclass(form, known)), None)
         return self.check(reader(text) if reader else None)
 
-    def _first(self, attempt: Callable[[OptionKind], Any]) -> Any:
+    def _first(self, attempt: Callable[[Any], Any]) -> Any:
         """The first kind of a union that takes a value."""
         for kind in typing.get_args(self.form):
             with contextlib.suppress(RefusedError):

@@ -3,8 +3,6 @@
 A package offers classes as entry points of the group ``structgrad.estimators`` or ``structgrad.oracles``; a file is named with its path.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
@@ -24,7 +22,6 @@ GROUP = "structgrad."
 """Entry points are looked for in ``structgrad.estimators`` and ``structgrad.oracles``."""
 
 _files: tuple[str, ...] = ()
-_catalogues: list[Catalogue] = []
 
 
 class Catalogue(Mapping[str, Any]):
@@ -81,6 +78,9 @@ class Catalogue(Mapping[str, Any]):
             if name in self.taken:
                 raise ValueError(f"{path}: {kind.__name__} calls itself {name!r}, which is taken; give it a name of its own")
         return found
+
+
+_catalogues: list[Catalogue] = []
 
 
 def catalogue(kind: str) -> Catalogue:

@@ -83,13 +83,6 @@ def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None =
         start: atoms to begin with, of rows that differ little.
 
     Cost: per step one MAP, and O(m²) for the m atoms; memory for the atoms of the answers alone.
-
-    Example:
-        >>> from structgrad.oracles import LinearChain
-        >>> rows = torch.tensor([[[[0.4, 0.0], [0.0, 0.0]]]], dtype=torch.float64)
-        >>> kernel = LinearChain()._kernel("project", rows)
-        >>> solve_compiled(kernel, rows).mean[0, 0, 0]
-        tensor([0.7000, 0.3000], dtype=torch.float64)
     """
     event, count, (begin, atoms), (mean, gap, support) = rows.shape[1:], len(rows), _beginning(rows, start), _results(rows)
     counted = torch.zeros(count, 0, dtype=torch.bool)

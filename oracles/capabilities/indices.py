@@ -139,7 +139,13 @@ class IndexedStructures(Calls):
             return indices
         event = tuple(inside.shape[inside.ndim - self.event_ndim :])
         own = self._parts(indices, event_shape)[..., : math.prod(self.index_shape(event_shape))]  # one part for each index
-        moved, within = _in_event(own, event_shape, event)
+        moved, within, rest, stride = own, own >= 0, own, 1
+        if event_shape != event:  # its beginning along every axis
+            moved = torch.zeros_like(own)
+            for size, least in zip(reversed(event_shape), reversed(event), strict=True):
+                place, rest = rest % size, rest // size
+                moved, within, stride = moved + place * stride, within & (place < least), stride * least
+            moved = torch.where(within, moved, NONE)
         kept = within & looked_up(inside.flatten(inside.ndim - self.event_ndim), moved)
         if not self._indices_are_parts:
             return torch.where(kept.reshape((*kept.shape[:-1], *self.index_shape(event_shape))), indices, NONE)
@@ -293,14 +299,3 @@ def placed(values: Tensor, places: Tensor, size: int) -> Tensor:
 def arc_heads(parts: Tensor, size: int) -> Tensor:
     """The heads of words ``[..., n]``, of arcs ``[..., p]`` by their flat place among (n + 1)², of which n + 1 is the size; else -1."""
     return placed(parts // size, torch.where(parts < 0, size, parts % size - 1), size - 1)
-
-
-def _in_event(parts: Tensor, event_shape: tuple[int, ...], smaller: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Parts of an event as those of a smaller one, which is its beginning along every axis; and which of them there are."""
-    if event_shape == smaller:
-        return parts, parts >= 0
-    moved, within, rest, stride = torch.zeros_like(parts), parts >= 0, parts, 1
-    for size, least in zip(reversed(event_shape), reversed(smaller), strict=True):
-        place, rest = rest % size, rest // size
-        moved, within, stride = moved + place * stride, within & (place < least), stride * least
-    return torch.where(within, moved, NONE), within

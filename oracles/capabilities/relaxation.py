@@ -101,7 +101,14 @@ class RelaxedOracle(MarginalOracle):
         def choose(values: Tensor, dim: int) -> Tensor:
             """The exact recursion, which leaves a choice behind at every maximum."""
             drawn = standard_gumbel(batch, tuple(values.shape[1:]), generator=generator, device=values.device)
-            choices.append(_gumbel_softmax(values, drawn.reshape(values.shape).to(values.dtype), dim, temperature, hard=hard))
+            allowed = values > -math.inf
+            some = allowed.any(dim, keepdim=True)
+            noisy = torch.where(some, values + drawn.reshape(values.shape).to(values.dtype), 0) / temperature
+            weights = torch.where(some, noisy.softmax(dim), 0)
+            if hard:
+                chosen = torch.zeros_like(weights).scatter_(dim, noisy.argmax(dim, keepdim=True), 1)
+                weights = torch.where(some, chosen, 0) + (weights - weights.detach())
+            choices.append((weights, allowed))
             return log_sum_exp(values, dim)
 
         learning = torch.is_grad_enabled()
@@ -124,15 +131,3 @@ class RelaxedOracle(MarginalOracle):
             differentiable = any(weights.requires_grad for weights, _ in choices)
             (expected,) = torch.autograd.grad(total, origin, create_graph=differentiable, materialize_grads=True)
         return expected
-
-
-def _gumbel_softmax(values: Tensor, gumbel: Tensor, dim: int, temperature: float, *, hard: bool) -> tuple[Tensor, Tensor]:
-    """Weights along a dimension, all 0 where every value is -inf, and which values are above -inf."""
-    allowed = values > -math.inf
-    some = allowed.any(dim, keepdim=True)
-    noisy = torch.where(some, values + gumbel, 0) / temperature
-    soft = torch.where(some, noisy.softmax(dim), 0)
-    if not hard:
-        return soft, allowed
-    chosen = torch.zeros_like(soft).scatter_(dim, noisy.argmax(dim, keepdim=True), 1)
-    return torch.where(some, chosen, 0) + (soft - soft.detach()), allowed

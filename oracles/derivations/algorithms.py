@@ -63,11 +63,6 @@ def _gathered(values: Tensor, places: Tensor) -> Tensor:
     return values.index_select(1, places.flatten()).reshape(len(values), *places.shape)
 
 
-def value(tables: Tables, rows: Tensor, maximum: Maximum = log_sum_exp) -> Tensor:
-    """The value of whole structures: [b]."""
-    return inside(tables, rows, maximum)[:, tables.root]
-
-
 def decisions(tables: Tables, rows: Tensor) -> Tensor:
     """Log-probabilities [b, d] of the edge that takes each part, given its node; -inf where that is infeasible. Differentiable.
 

@@ -178,7 +178,8 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
         return algorithms.argmax(self._tables_for(rows), rows.flatten(1)).reshape(rows.shape)
 
     def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
-        return algorithms.value(self._tables_for(rows), rows.flatten(1), maximum)
+        tables = self._tables_for(rows)
+        return algorithms.inside(tables, rows.flatten(1), maximum)[:, tables.root]
 
     def _law(self, rows: Tensor) -> ExactLaw | None:
         return EdgeLaw(self._tables_for(rows), rows)
@@ -268,7 +269,7 @@ def _longest(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> int:
     """The largest number of parts that a structure has."""
     tables = oracle._tables(event_shape)
     ones = torch.ones(1, tables.parts, dtype=torch.float64)
-    return max(1, int(algorithms.value(tables, ones, torch.amax)))
+    return max(1, int(algorithms.inside(tables, ones, torch.amax)[0, tables.root]))
 
 
 @lru_cache(maxsize=64)

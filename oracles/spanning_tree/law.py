@@ -4,8 +4,6 @@ A logarithm of a weight is here the exact sum of three numbers, so that differen
 sum of weights gives probabilities of its terms. Given these, means over trees follow the same elimination, where they are linear.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -68,7 +66,7 @@ class TreeLaw:
         """``[b]``: the mean surprise of the terms."""
         return -self._mean(self.logs, torch.zeros_like(self.rows))
 
-    def kl(self, other: TreeLaw) -> Tensor:
+    def kl(self, other: "TreeLaw") -> Tensor:
         """``[b]``, without what the other law forbids."""
         other = other if torch.equal(self.order, other.order) else TreeLaw(other.rows, self.single_root, self.order)
         pairs = zip(self.logs, other.logs, strict=True)

@@ -10,7 +10,6 @@ Source: Kool, van Hoof & Welling 2019, "Stochastic beams and where to find them"
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,14 +27,6 @@ def uniforms_needed(words: int, k: int) -> int:
     return 1 + words * (k + 1) * (words + 1)
 
 
-class Beam(NamedTuple):
-    """Beginnings of every walk ``[w, k + 1]``: heads ``[w, k + 1, words]`` so far, greatest perturbed log-probability, log-mass."""
-
-    heads: Tensor
-    greatest: Tensor
-    mass: Tensor
-
-
 def sample_heads(log_partition: Callable[[Tensor], Tensor], rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
     """Heads ``[k, w, words]`` of k trees of each walk, as `DrawnSet` has structures; where fewer are feasible, the first is repeated.
 
@@ -51,26 +42,22 @@ def sample_heads(log_partition: Callable[[Tensor], Tensor], rows: Tensor, items:
     whole = log_partition(rows)[items]
     feasible, slots = whole > -math.inf, torch.arange(k + 1, device=rows.device)
     alive = feasible.unsqueeze(-1) & (slots == 0)
-    beam = Beam(
-        torch.zeros(walks, k + 1, words, dtype=torch.int64, device=rows.device),
-        torch.where(alive, noise[:, :1], -math.inf),
-        torch.where(alive, 0.0, -math.inf),
-    )
+    # The beam, of beginnings [w, k + 1]: their heads so far, greatest perturbed log-probabilities, and log-masses.
+    heads = torch.zeros(walks, k + 1, words, dtype=torch.int64, device=rows.device)
+    top, mass = torch.where(alive, noise[:, :1], -math.inf), torch.where(alive, 0.0, -math.inf)
     rest = torch.full_like(whole, -math.inf)
     for word, drawn in enumerate(noise[:, 1:].reshape(walks, words, k + 1, words + 1).unbind(1)):
-        mass = _masses(log_partition, rows, items, beam, word) - torch.where(feasible, whole, 0).reshape(-1, 1, 1)
-        mass = torch.where(beam.mass.unsqueeze(-1) > -math.inf, mass, -math.inf)
-        greatest = below(beam.greatest, mass + drawn).flatten(1)
-        best = greatest.topk(k + 1, -1)
-        dropped = mass.flatten(1).scatter(-1, best.indices, -math.inf)
+        found = (mass > -math.inf).unsqueeze(-1)
+        split = _masses(log_partition, rows, items, torch.where(found, heads, heads[:, :1])[..., :word])
+        split = torch.where(found, split - torch.where(feasible, whole, 0).reshape(-1, 1, 1), -math.inf)
+        best = below(top, split + drawn).flatten(1).topk(k + 1, -1)
+        dropped = split.flatten(1).scatter(-1, best.indices, -math.inf)
         rest = torch.logaddexp(rest, log_sum_exp(dropped, -1))
-        owner, head = best.indices // (words + 1), best.indices % (words + 1)
-        heads = beam.heads.gather(1, owner.unsqueeze(-1).expand(-1, -1, words))
-        heads[..., word] = head
-        beam = Beam(heads, best.values, mass.flatten(1).gather(-1, best.indices))
-    found = beam.mass[:, :k] > -math.inf
-    heads = torch.where(found.unsqueeze(-1), beam.heads[:, :k], beam.heads[:, :1])
-    return DrawnSet(heads.movedim(1, 0), beam.mass[:, :k], torch.logaddexp(rest, beam.mass[:, k]), beam.greatest[:, k])
+        heads = heads.gather(1, (best.indices // (words + 1)).unsqueeze(-1).expand(-1, -1, words))
+        heads[..., word] = best.indices % (words + 1)
+        top, mass = best.values, split.flatten(1).gather(-1, best.indices)
+    heads = torch.where(mass[:, :k, None] > -math.inf, heads[:, :k], heads[:, :1])
+    return DrawnSet(heads.movedim(1, 0), mass[:, :k], torch.logaddexp(rest, mass[:, k]), top[:, k])
 
 
 def below(greatest: Tensor, perturbed: Tensor) -> Tensor:
@@ -83,14 +70,13 @@ def below(greatest: Tensor, perturbed: Tensor) -> Tensor:
     return torch.where(alive, most - v.relu() - v.abs().neg().exp().log1p(), -math.inf)
 
 
-def _masses(log_partition: Callable[[Tensor], Tensor], rows: Tensor, items: Tensor, beam: Beam, word: int) -> Tensor:
-    """Log-weights ``[w, k + 1, n + 1]`` of the trees that begin as each of the beam does, and go on by each head; each looked at once."""
-    size = rows.shape[-1]
-    heads = torch.where((beam.mass > -math.inf).unsqueeze(-1), beam.heads, beam.heads[:, :1])[..., :word]
+def _masses(log_partition: Callable[[Tensor], Tensor], rows: Tensor, items: Tensor, heads: Tensor) -> Tensor:
+    """Log-weights ``[w, k + 1, n + 1]`` of the trees that begin with heads ``[w, k + 1, word]``, and go on by each; looked at once each."""
+    size, word = rows.shape[-1], heads.shape[-1]
     begins = torch.cat([items.reshape(-1, 1, 1).expand(-1, heads.shape[1], 1), heads], -1).flatten(0, 1)
     distinct, place = begins.unique(dim=0, return_inverse=True)
     step = max(1, NUMBERS // size**3)
-    return torch.cat([_split(log_partition, rows, part, word) for part in distinct.split(step)])[place].reshape(*beam.mass.shape, size)
+    return torch.cat([_split(log_partition, rows, part, word) for part in distinct.split(step)])[place].reshape(*heads.shape[:2], size)
 
 
 def _split(log_partition: Callable[[Tensor], Tensor], rows: Tensor, begins: Tensor, word: int) -> Tensor:

@@ -1,7 +1,5 @@
 """Exactly k of n."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar
