@@ -1,13 +1,9 @@
 """Text of numbers, times and counts for people, with the digits that are shown everywhere; JSON and Parquet files keep all digits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .statistics.interval import Interval
+from .statistics.interval import Interval
 
 MISSING = "–"  # the text of a missing value
 ZERO = 1e-12  # anything smaller is rounding, and is shown as 0

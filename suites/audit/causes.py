@@ -132,7 +132,7 @@ def explain(points: Sequence[Point], ask: Callable[[str], Sequence[Point]] = lam
     further = [*points]
     for option in dict.fromkeys(option for one in possible for option in one.options):
         further += ask(option)
-    rivals = [on_everything(best_factor(further)), *possible, *parts(points), *multiples_of_marginals(points)]
+    rivals = [on_everything(best_factor(further)), *possible, *parts(points)]
     first, second = sorted(((*one.fit(further), one.text) for one in rivals), key=lambda fit: fit[0])[:2]
     if first[2] and not first[1] and second[0] - first[0] >= MARGIN:
         return Explanation(first[2])
@@ -192,7 +192,7 @@ def factors(numbers: Mapping[str, float]) -> Iterator[Hypothesis]:
 
 
 def parts(points: Sequence[Point]) -> Iterator[Hypothesis]:
-    """A part with a factor of its own, or two that change places; parts with one index in common may share a factor."""
+    """A part with a factor of its own, or two that change places, or a multiple of μ; parts with an index in common may share a factor."""
     first, exact = points[0], all(point.tolerance is not None for point in points)
     size = min(point.found.shape[-1] for point in points)
 
@@ -223,20 +223,16 @@ def parts(points: Sequence[Point]) -> Iterator[Hypothesis]:
         text = "parts {} and {} change places, and all others are right".format(*(f"({_index(first, part)})" for part in pair))
         yield Hypothesis(text, lambda point, order=order: point.target[:, order], parameters=1)  # type: ignore[misc]
 
-
-def _index(point: Point, part: int) -> str:
-    return ", ".join(str(int(index)) for index in torch.unravel_index(torch.tensor(part), point.event))
-
-
-def multiples_of_marginals(points: Sequence[Point]) -> Iterator[Hypothesis]:
-    """The mean is off by a multiple of μ, another one at each point."""
-
-    def predict(point: Point) -> Tensor:
+    def off_by_marginals(point: Point) -> Tensor:  # by another multiple at each point
         (mean, target), marginals = point.pair, point.target[0] if point.marginals is None else point.marginals
         return point.target + (mean - target).mean(0) @ marginals / marginals.square().sum() * marginals
 
     if all(point.marginals is not None for point in points):
-        yield Hypothesis(NO_NORMALISER, predict, parameters=len(points))
+        yield Hypothesis(NO_NORMALISER, off_by_marginals, parameters=len(points))
+
+
+def _index(point: Point, part: int) -> str:
+    return ", ".join(str(int(index)) for index in torch.unravel_index(torch.tensor(part), point.event))
 
 
 def _symptoms(points: Sequence[Point], wrong: Sequence[Point], factor: float | None) -> str:

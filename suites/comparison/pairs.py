@@ -7,11 +7,9 @@ Reference:
     Efron & Tibshirani 1993, "An introduction to the bootstrap", section 11.5 (delete-one-group jackknife).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -49,7 +47,7 @@ def prepared(rows: pd.DataFrame | Iterable[Row]) -> pd.DataFrame:
     return frame[COLUMNS].astype({**dict.fromkeys(_NUMBERS, "float64"), **dict.fromkeys(_WORDS, "category")}).reset_index(drop=True)
 
 
-def is_compared(frame: pd.DataFrame) -> pd.Series[bool]:
+def is_compared(frame: pd.DataFrame) -> pd.Series:
     """Whether each row holds a number that is compared, and not a failure, a time or a part of the replicates."""
     metrics = [name for name in frame["metric"].unique() if name and rule_of(name).role != "never"]
     parts = [name for name in frame["setting"].unique() if name.startswith("replicates=")]
@@ -175,14 +173,21 @@ class Estimates:
         """The number of batches of each estimate."""
         return np.asarray((~np.isnan(self.batches)).sum(1))
 
-    def __getitem__(self, rows: np.ndarray) -> Estimates:
-        return Estimates(*(one[rows] for one in vars(self).values()))
+    def __getitem__(self, rows: np.ndarray) -> Self:
+        return type(self)(*(one[rows] for one in vars(self).values()))
 
     @classmethod
-    def of(cls, pairs: Pairs, places: np.ndarray) -> Estimates:
+    def of(cls, pairs: Pairs, places: np.ndarray) -> Self:
         """The estimates in some rows; the error follows from the batches, else is 0 for exact numbers, else follows from the interval."""
         value, low, high = (pairs.column(name, places) for name in ("value", "low", "high"))
-        batches = batches_of(pairs, places)
+        column = pairs.rows["batches"].to_numpy()
+        lists = [column[place] if place >= 0 else () for place in places]
+        sizes = np.array([0 if one is None else len(one) for one in lists], int)
+        batches = np.full((len(places), sizes.max(initial=0)), np.nan)  # also of a row that has fewer than two, or one that is not finite
+        for size in np.unique(sizes[sizes > 1]):
+            rows = np.flatnonzero(sizes == size)
+            numbers = np.array([lists[row] for row in rows], float)
+            batches[rows, :size] = np.where(np.isfinite(numbers).all(1, keepdims=True), numbers, np.nan)
         count = (~np.isnan(batches)).sum(1)
         exact = is_exact(pairs, places)
         by_batches = np.isin(pairs.column("interval", places), ("jackknife", "profile"))
@@ -192,7 +197,7 @@ class Estimates:
         degrees = np.where(count > 1, count - 1.0, np.where(by_batches & ~exact, BATCHES - 1.0, _NORMAL))
         return cls(value, error, degrees, batches, exact)
 
-    def at_gain(self, gain: Estimates, metric: np.ndarray, known: np.ndarray) -> Estimates:
+    def at_gain(self, gain: Self, metric: np.ndarray, known: np.ndarray) -> Self:
         """Errors ``[pair]`` of ``ĝ / γ``, whose expectation has the right length, for known gains γ and the same batches of both."""
         square = np.array([AT_GAIN[name] == 2 for name in metric], bool)[:, None]
         mse = (metric == "relative_mse")[:, None]
@@ -207,7 +212,7 @@ class Estimates:
         same, several = self.count == gain.count, self.count > 1
         exactly = (self.error == 0) & (gain.error == 0)
         error = np.where(known & same & several, jackknife(batches), np.where(known & same & exactly, 0.0, np.nan))
-        return Estimates(value, error, np.where(several, self.count - 1.0, _NORMAL), batches, self.exact)
+        return type(self)(value, error, np.where(several, self.count - 1.0, _NORMAL), batches, self.exact)
 
 
 def is_exact(pairs: Pairs, places: np.ndarray) -> np.ndarray:
@@ -216,19 +221,6 @@ def is_exact(pairs: Pairs, places: np.ndarray) -> np.ndarray:
     plain = (tier == "") & np.isnan(pairs.column("replicates", places))
     counted = np.isnan(pairs.column("low", places)) & (plain | (pairs.column("unit", places) == "count"))
     return np.asarray((tier == "exact") | counted)
-
-
-def batches_of(pairs: Pairs, places: np.ndarray) -> np.ndarray:
-    """The batches of rows ``[row, batch]``; NaN in rows that have fewer than two, or one that is not finite."""
-    column = pairs.rows["batches"].to_numpy()
-    lists = [column[place] if place >= 0 else () for place in places]
-    sizes = np.array([0 if one is None else len(one) for one in lists], int)
-    found = np.full((len(places), sizes.max(initial=0)), np.nan)
-    for size in np.unique(sizes[sizes > 1]):
-        rows = np.flatnonzero(sizes == size)
-        numbers = np.array([lists[row] for row in rows], float)
-        found[rows, :size] = np.where(np.isfinite(numbers).all(1, keepdims=True), numbers, np.nan)
-    return found
 
 
 def jackknife(without: np.ndarray) -> np.ndarray:

@@ -128,14 +128,10 @@ class Sampling:
         """
         return min(BLOCK, 1 << ((max(self.replicates, row) // BATCHES).bit_length() - 1))
 
-    def blocks(self, first: int, number: int) -> list[tuple[int, int, int]]:
-        """The pieces of the replicates from a block on, for `Moments.add_blocks`."""
-        pieces = []
-        for block in range(0, number, BLOCK):
-            size = self.piece(first + block)
-            starts = range(block, min(block + BLOCK, number), size)
-            pieces += [(start, min(start + size, number), (first + start) // size % BATCHES) for start in starts]
-        return pieces
+    def batches(self, first: int, stop: int) -> list[int]:
+        """The batches of the replicates from the first of a block on up to ``stop`` (exclusive)."""
+        starts = range(first, stop, BLOCK)
+        return [row // self.piece(start) % BATCHES for start in starts for row in range(start, min(start + BLOCK, stop))]
 
 
 def draw_moments(
@@ -152,7 +148,7 @@ def extend_moments(  # noqa: PLR0913
 ) -> None:
     """Add the replicates from the last one so far, which ended a block, to ``stop`` (exclusive)."""
     for first, found in sampling.draws(target).estimates(estimator, (moments.total, stop), slot):
-        moments.add_blocks(found, sampling.blocks(first, len(found)))
+        moments.add(found, sampling.batches(first, first + len(found)))
 
 
 def finite(summary: Summary, estimator: Estimator[Any], target: Target, sampling: Sampling) -> Summary:

@@ -81,12 +81,12 @@ class StructureLoss(abc.ABC):
     offset: float = 0.0
     discrete: str | None = None
 
-    event_of = "gold"  # the field of the shape of one event
+    event_of, leading = "gold", 0  # a field shaped like an event, behind so many other dimensions
 
     @property
     def event_ndim(self) -> int:
         """The number of event dimensions."""
-        return int(getattr(self, self.event_of).ndim)
+        return int(getattr(self, self.event_of).ndim) - self.leading
 
     @abc.abstractmethod
     def __call__(self, structure: Tensor) -> Tensor:
@@ -258,11 +258,7 @@ class MLP(Classifier):
     label: int
 
     name = "mlp"
-
-    @property
-    def event_ndim(self) -> int:
-        """The number of event dimensions."""
-        return self.first.ndim - 1
+    event_of, leading = "first", 1
 
     def logits(self, structure: Tensor) -> Tensor:
         first, bias, second = (tensor.to(structure) for tensor in (self.first, self.bias, self.second))

@@ -241,11 +241,8 @@ def _item(name: str, task: Task, model: LatentModel, split: Split, number: int) 
     batch = task.batch(split, torch.tensor([number])).double()
     scores = task.scores(exact, batch)
     loss, items = within(task, batch, task.loss(exact, batch), scores), -task.oracle.event_ndim - 1
-
-    def of_one(structure: Tensor) -> Tensor:
-        return loss(structure.unsqueeze(items))[..., 0]
-
-    return Instance(name, scores[0], replace(loss, call=of_one, gold=None if loss.gold is None else loss.gold[0]))
+    gold = None if loss.gold is None else loss.gold[0]
+    return Instance(name, scores[0], replace(loss, call=lambda structure: loss(structure.unsqueeze(items))[..., 0], gold=gold))
 
 
 def within(task: Task, batch: Batch, loss: TaskLoss, scores: Tensor) -> TaskLoss:

@@ -1,7 +1,5 @@
 """Measuring one cell, in any process; an error becomes rows with its reason."""
 
-from __future__ import annotations
-
 import functools
 import math
 import time
@@ -70,42 +68,6 @@ def failed(plan: Plan, cell: Cell, failure: dict[str, str], seconds: float) -> s
     return encode([writer.failure(name, **failure) for name in cell.estimators], seconds)
 
 
-def measured(plan: Plan, problem: Problem, cell: Cell, context: Context) -> list[Row]:
-    """The rows of all estimators that fit every instance; the plan examined only a few instances."""
-    estimators: dict[str, Estimator[Any]] = {name: make_estimator(name) for name in cell.estimators}
-    reasons = {name: reason for name, estimator in estimators.items() if (reason := misfit(estimator, problem)) is not None}
-    fitting = {name: estimator for name, estimator in estimators.items() if name not in reasons}
-    writer, rows = RowWriter(plan, problem, cell, context), list[Row]()
-    if isinstance(problem, TaskProblem) and not is_task(problem.name):
-        # Along a run, estimators are measured with the options that validation chooses, as they are trained.
-        for name in [name for name, estimator in fitting.items() if tunable(name, estimator)[1]]:
-            choice = chosen_for(problem, name, fitting[name], context)
-            fitting[name] = choice.estimator
-            rows += [writer.row(found) for found in option_finding(name, choice)]
-    skipped = (replace(row, cell=cell.identity) for row in skip_rows(plan, problem, estimators, reasons))
-    return [*rows, *(_rows(writer, fitting) if fitting else ()), *skipped]
-
-
-def _rows(writer: RowWriter, estimators: Mapping[str, Estimator[Any]]) -> list[Row]:
-    """The rows before a failure, and the failure. Of several estimators, only those that fail alone are left out."""
-    rows: list[Row] = []
-    try:
-        for finding in SUITES[writer.cell.suite]().findings(writer.problem, estimators, writer.context):
-            rows.append(writer.row(finding))  # noqa: PERF401 - rows before an exception are kept
-        return rows
-    except Exception as error:  # user-supplied estimators may raise anything
-        failure = failure_of(error)
-    failures = [writer.failure(name, **failure) for name in estimators]
-    if len(estimators) == 1 or failure["status"] == "oom":
-        return rows + failures
-    alone = {name: [row for row in _rows(writer, {name: one}) if row.status == "error"] for name, one in estimators.items()}
-    errors = [row for rows in alone.values() for row in rows]
-    rest = {name: estimator for name, estimator in estimators.items() if not alone[name]}
-    if len(rest) in (0, len(estimators)):
-        return errors or failures
-    return _rows(writer, rest) + errors
-
-
 class RowWriter:
     """The rows of one cell: findings with the columns that follow from the plan, the cell and the instance."""
 
@@ -145,6 +107,42 @@ class RowWriter:
             truth = self.context.truth(self.problem, instance)
             columns |= {"truth_norm": float(truth.gradient.norm()), "truth_method": truth.method, "truth_error": truth.error}
         return columns
+
+
+def measured(plan: Plan, problem: Problem, cell: Cell, context: Context) -> list[Row]:
+    """The rows of all estimators that fit every instance; the plan examined only a few instances."""
+    estimators: dict[str, Estimator[Any]] = {name: make_estimator(name) for name in cell.estimators}
+    reasons = {name: reason for name, estimator in estimators.items() if (reason := misfit(estimator, problem)) is not None}
+    fitting = {name: estimator for name, estimator in estimators.items() if name not in reasons}
+    writer, rows = RowWriter(plan, problem, cell, context), list[Row]()
+    if isinstance(problem, TaskProblem) and not is_task(problem.name):
+        # Along a run, estimators are measured with the options that validation chooses, as they are trained.
+        for name in [name for name, estimator in fitting.items() if tunable(name, estimator)[1]]:
+            choice = chosen_for(problem, name, fitting[name], context)
+            fitting[name] = choice.estimator
+            rows += [writer.row(found) for found in option_finding(name, choice)]
+    skipped = (replace(row, cell=cell.identity) for row in skip_rows(plan, problem, estimators, reasons))
+    return [*rows, *(_rows(writer, fitting) if fitting else ()), *skipped]
+
+
+def _rows(writer: RowWriter, estimators: Mapping[str, Estimator[Any]]) -> list[Row]:
+    """The rows before a failure, and the failure. Of several estimators, only those that fail alone are left out."""
+    rows: list[Row] = []
+    try:
+        for finding in SUITES[writer.cell.suite]().findings(writer.problem, estimators, writer.context):
+            rows.append(writer.row(finding))  # noqa: PERF401 - rows before an exception are kept
+        return rows
+    except Exception as error:  # user-supplied estimators may raise anything
+        failure = failure_of(error)
+    failures = [writer.failure(name, **failure) for name in estimators]
+    if len(estimators) == 1 or failure["status"] == "oom":
+        return rows + failures
+    alone = {name: [row for row in _rows(writer, {name: one}) if row.status == "error"] for name, one in estimators.items()}
+    errors = [row for rows in alone.values() for row in rows]
+    rest = {name: estimator for name, estimator in estimators.items() if not alone[name]}
+    if len(rest) in (0, len(estimators)):
+        return errors or failures
+    return _rows(writer, rest) + errors
 
 
 @functools.lru_cache(maxsize=1024)

@@ -6,12 +6,11 @@ not contradict. Its variance is ``4λβ/N + 2 tr(S²)/N²`` with ``λ = b'Sb/‖
 Wilson's interval.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import scipy
@@ -77,22 +76,23 @@ class Errors:
     batches: Tensor  # [batches, p], centred batch means, times the square root of their counts
 
     @classmethod
-    def of(cls, moments: Moments) -> Errors:
+    def of(cls, moments: Moments) -> Self:
         """The errors of all batches together."""
         mean, number, comoment = moments.total_mean, moments.total, moments.comoment
         covariance = None if comoment is None else comoment / max(number - 1, 1)
         return cls(mean, float(number), moments.trace, covariance, (moments.mean - mean) * moments.count.sqrt().unsqueeze(-1))
 
-    def within(self, basis: Tensor) -> Errors:
+    def within(self, basis: Tensor) -> Self:
         """Projected on the subspace that an orthonormal basis [p, r] spans.
 
         Its noise comes from the batches. A projection of the covariance has rounding errors: for errors outside the subspace, their roots
         look like a bias of 1e-8.
         """
         batches = self.batches @ basis
-        return Errors(self.mean @ basis, self.replicates, float(batches.square().sum()) / (BATCHES - 1), None, batches)
+        trace = float(batches.square().sum()) / (BATCHES - 1)
+        return replace(self, mean=self.mean @ basis, trace=trace, covariance=None, batches=batches)
 
-    def without(self, unit: Tensor) -> Errors:
+    def without(self, unit: Tensor) -> Self:
         """Remove the part along a unit vector [p]."""
         covariance, trace = self.covariance, max(self.trace - self.along(unit), 0.0)
         if covariance is not None:
@@ -100,7 +100,7 @@ class Errors:
             covariance = covariance - torch.outer(unit, product) - torch.outer(product, unit)
             covariance = covariance + (unit @ product) * torch.outer(unit, unit)
         batches = self.batches - torch.outer(self.batches @ unit, unit)
-        return Errors(self.mean - (self.mean @ unit) * unit, self.replicates, trace, covariance, batches)
+        return replace(self, mean=self.mean - (self.mean @ unit) * unit, trace=trace, covariance=covariance, batches=batches)
 
     def along(self, unit: Tensor) -> float:
         """``u'Su``: from the whole covariance, or from the spread of the batch means."""

@@ -59,23 +59,16 @@ class Moments:
         sums: dict[str, Any] = {name: zeros(batches, size) if name in by_part else zeros(batches) for name in ("count", "mean", *_SUMS)}
         return cls(exact, information, **sums, products=zeros(size, size) if size <= FULL_COVARIANCE else None)
 
-    def add(self, estimates: Tensor, batch: int = 0, weights: Tensor | None = None) -> None:
-        """Add estimates ``[r, *event]`` with weights [r], by default 1, to a batch; those of weight 0 are left out, and may be all."""
+    def add(self, estimates: Tensor, batches: int | Sequence[int] = 0, weights: Tensor | None = None) -> None:
+        """Add estimates ``[r, *event]`` with weights [r], by default 1, to a batch, or each to its own; weights of 0 are left out."""
+        flat = estimates.flatten(1).double()
+        parts = (flat, torch.as_tensor(batches, device=flat.device).expand(len(flat)), flat.new_ones(len(flat)))
         if weights is not None:
-            estimates, weights = estimates[weights != 0], weights[weights != 0]
-        if len(estimates):
-            flat = estimates.reshape(len(estimates), -1).double()
-            self._add(flat, torch.full((len(flat),), batch, device=flat.device), flat.new_ones(len(flat)) if weights is None else weights)
-
-    def add_blocks(self, estimates: Tensor, blocks: Sequence[tuple[int, int, int]]) -> None:
-        """Add blocks of replicates ``[r, *event]``: the first row of each, the end of its rows, and its batch."""
-        if not blocks:
-            return
-        flat = torch.cat([estimates[first:end] for first, end, _ in blocks]).flatten(1).double()
-        batches = torch.tensor([batch for first, end, batch in blocks for _ in range(first, end)], device=flat.device)
-        limit = max(CACHED_NUMBERS // flat.shape[1], 1) if flat.device.type == "cpu" else len(flat)
-        for rows, part in zip(flat.split(limit), batches.split(limit), strict=True):
-            self._add(rows, part, rows.new_ones(len(rows)))
+            parts = (flat[weights != 0], parts[1][weights != 0], weights[weights != 0])
+        if len(parts[0]):
+            limit = max(CACHED_NUMBERS // flat.shape[1], 1) if flat.device.type == "cpu" else len(flat)
+            for some in zip(*(part.split(limit) for part in parts), strict=True):
+                self._add(*some)
 
     def _add(self, rows: Tensor, batches: Tensor, weights: Tensor) -> None:
         """Add rows ``[r, d]`` with weights [r] to batches by number [r]."""

@@ -1,7 +1,5 @@
 """Dispatch of cells to workers, in bundles by expected seconds and by scores, and workers on this machine: pools of pebble."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import functools
@@ -57,6 +55,34 @@ _MAX_TAIL = 8000
 
 Limit = Callable[[Cell], float]  # CPU seconds that a cell may take
 Step = tuple[tuple[Busy, ...], Cell | None, str]  # the state of the workers, with a finished cell and its rows, or without one
+
+
+class _Queue:
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self.groups: dict[tuple[str, str], deque[Cell]] = {}
+        self.count = len(cells)
+        for cell in cells:
+            self.groups.setdefault(cell.scores, deque()).append(cell)
+
+    def bundle(
+        self, last: tuple[str, str], taken: set[tuple[str, str]], seconds: Callable[[Cell], float], bundle: float, most: int
+    ) -> list[Cell]:
+        """The next cells of the scores that a worker had last, whose exact gradients it has cached; else of scores that no other has."""
+        cells: list[Cell] = []
+        while not cells or (len(cells) < min(most, MAX_BUNDLE) and bundle > 0):
+            if last not in self.groups:
+                last = next((scores for scores in self.groups if scores not in taken), next(iter(self.groups)))
+            cells.append(self.groups[last].popleft())
+            bundle -= seconds(cells[-1])
+            if not self.groups[last]:
+                del self.groups[last]
+        self.count -= len(cells)
+        return cells
+
+    def put_back(self, cell: Cell) -> None:
+        self.groups = {cell.scores: self.groups.pop(cell.scores, deque()), **self.groups}
+        self.groups[cell.scores].appendleft(cell)
+        self.count += 1
 
 
 class LocalEngine:
@@ -133,34 +159,6 @@ class LocalEngine:
         with ThreadPoolExecutor(max_workers=32) as threads:
             list(threads.map(lambda worker: worker.close(), self.workers[places:]))
         del self.workers[places:]
-
-
-class _Queue:
-    def __init__(self, cells: Sequence[Cell]) -> None:
-        self.groups: dict[tuple[str, str], deque[Cell]] = {}
-        self.count = len(cells)
-        for cell in cells:
-            self.groups.setdefault(cell.scores, deque()).append(cell)
-
-    def bundle(
-        self, last: tuple[str, str], taken: set[tuple[str, str]], seconds: Callable[[Cell], float], bundle: float, most: int
-    ) -> list[Cell]:
-        """The next cells of the scores that a worker had last, whose exact gradients it has cached; else of scores that no other has."""
-        cells: list[Cell] = []
-        while not cells or (len(cells) < min(most, MAX_BUNDLE) and bundle > 0):
-            if last not in self.groups:
-                last = next((scores for scores in self.groups if scores not in taken), next(iter(self.groups)))
-            cells.append(self.groups[last].popleft())
-            bundle -= seconds(cells[-1])
-            if not self.groups[last]:
-                del self.groups[last]
-        self.count -= len(cells)
-        return cells
-
-    def put_back(self, cell: Cell) -> None:
-        self.groups = {cell.scores: self.groups.pop(cell.scores, deque()), **self.groups}
-        self.groups[cell.scores].appendleft(cell)
-        self.count += 1
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,8 @@ def test_blocks_at_once_are_blocks_one_by_one(size: int, offset: float, device: 
     blocks = [(start, start + 128, start // 128 % BATCHES) for start in range(0, rows - 1000, 128)]
     blocks += [(rows - 800, rows - 796, 3), (rows - 796, rows - 600, 3)]
     together, apart = (Moments.empty(gradient, root.mT @ root) for _ in range(2))
-    together.add_blocks(estimates, blocks)
+    rows = torch.cat([estimates[first:end] for first, end, _ in blocks])
+    together.add(rows, [batch for first, end, batch in blocks for _ in range(first, end)])
     for first, end, batch in blocks:
         apart.add(estimates[first:end], batch)
     for name in (*ARRAYS, *(() if apart.comoment is None else ("comoment",))):
@@ -105,9 +106,9 @@ def test_blocks_at_once_are_blocks_one_by_one(size: int, offset: float, device: 
 def test_an_estimate_without_bounds_stays_in_its_batch(estimate: float) -> None:
     estimates = torch.randn(8, 3, dtype=torch.float64)
     moments = Moments.empty(torch.zeros(3), batches=4)
-    moments.add_blocks(estimates.index_fill(0, torch.tensor([1]), estimate), [(2 * i, 2 * i + 2, i) for i in range(4)])
+    moments.add(estimates.index_fill(0, torch.tensor([1]), estimate), [0, 0, 1, 1, 2, 2, 3, 3])
     assert all(bool(values[1:].isfinite().all()) for values in (moments.mean, moments.square, moments.along, moments.quartics))
-    moments.add_blocks(estimates, [])
+    moments.add(estimates[:0], [])
 
 
 @pytest.mark.parametrize("size", [1, 13, FULL_COVARIANCE + 1])
