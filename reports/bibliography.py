@@ -1,7 +1,5 @@
 """The papers behind estimators and oracles, as BibTeX."""
 
-from __future__ import annotations
-
 import functools
 import importlib.resources
 import re
@@ -52,7 +50,7 @@ def entries() -> dict[str, Entry]:
     return {one["key"]: Entry(one["key"], one[0].rstrip(), fields) for one, fields in found}
 
 
-def used(frame: pd.DataFrame, known: Mapping[str, Sequence[str]] | None = None) -> dict[Entry, list[str]]:
+def used(frame: "pd.DataFrame", known: Mapping[str, Sequence[str]] | None = None) -> dict[Entry, list[str]]:
     """The publications behind a result table, each with the names that refer to it; names with keys may be `known` from `cited`."""
     rows = frame[frame["status"] != "skipped"]
     families, oracles = (map(str, rows[column].astype(object).unique()) for column in ("family", "oracle"))

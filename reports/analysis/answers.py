@@ -6,12 +6,10 @@ counted instead. An answer names the best candidate, and all others that are not
 estimator is clearly best, or useful.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -131,18 +129,6 @@ def standings(found: Sequence[Answer]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype({name: float for name in ("score", "low", "high") if rows})
 
 
-@tables.remembered
-def places(frame: pd.DataFrame) -> list[AnsweredStage]:
-    """The evidence at each problem and stage of a result table, in its order."""
-    rows = tables.measured(frame)
-    rows = rows.loc[~rows["family"].isin(tables.REFERENCE_FAMILIES) & rows["metric"].isin(_METRICS), list(_ASKED)]
-    rows = rows.astype({"estimator": object, "instance": object}).assign(metric=rows["metric"].cat.set_categories(_METRICS))
-    verdicts = {(row.problem, row.stage, row.estimator): row.verdict for row in tables.items_of(tables.verdicts(frame))}
-    bounds, groups = tables.bias_bounds(frame), rows.groupby(["problem", "stage"], sort=False, observed=True)
-    found = (AnsweredStage.of((str(problem), str(stage)), part, verdicts, bounds) for (problem, stage), part in groups)
-    return [place for place in found if place]
-
-
 @dataclass(frozen=True, eq=False)
 class AnsweredStage:
     """The evidence at one problem and entropy level on the estimators that were measured on all of its instances."""
@@ -165,7 +151,7 @@ class AnsweredStage:
     evaluations: dict[str, float]  # of the loss by one estimate, also of estimators without moments
 
     @classmethod
-    def of(cls, key: tuple[str, str], rows: pd.DataFrame, verdicts: Mapping[Any, str], bounds: Mapping[Any, float]) -> AnsweredStage | None:
+    def of(cls, key: tuple[str, str], rows: pd.DataFrame, verdicts: Mapping[Any, str], bounds: Mapping[Any, float]) -> Self | None:
         """Collect the evidence; None without bias and variance."""
         once, rows = rows[rows["instance"] == ""].set_index("estimator"), rows[rows["instance"] != ""]
         names_at, names = pd.factorize(rows["estimator"])
@@ -209,7 +195,7 @@ class AnsweredStage:
             evaluations=evaluations,
         )
 
-    def with_loss_cost(self, evaluation: float) -> AnsweredStage:
+    def with_loss_cost(self, evaluation: float) -> Self:
         """A copy for a loss whose evaluation takes as many estimates of `REFERENCE`; the time of the measured loss is neglected."""
         own = self.evaluations.get(REFERENCE, 1.0)
         calls = np.array([self.evaluations.get(name, np.nan) for name in self.names])
@@ -285,6 +271,18 @@ class AnsweredStage:
         errors = np.nan_to_num(self.errors, posinf=0.0)
         lower, middle, upper = (at((self.costs * np.exp(step * errors))[:, None]) for step in (1, 0, -1))
         return middle, np.nan_to_num(np.abs(upper - lower).mean(1) / 2)
+
+
+@tables.remembered
+def places(frame: pd.DataFrame) -> list[AnsweredStage]:
+    """The evidence at each problem and stage of a result table, in its order."""
+    rows = tables.measured(frame)
+    rows = rows.loc[~rows["family"].isin(tables.REFERENCE_FAMILIES) & rows["metric"].isin(_METRICS), list(_ASKED)]
+    rows = rows.astype({"estimator": object, "instance": object}).assign(metric=rows["metric"].cat.set_categories(_METRICS))
+    verdicts = {(row.problem, row.stage, row.estimator): row.verdict for row in tables.items_of(tables.verdicts(frame))}
+    bounds, groups = tables.bias_bounds(frame), rows.groupby(["problem", "stage"], sort=False, observed=True)
+    found = (AnsweredStage.of((str(problem), str(stage)), part, verdicts, bounds) for (problem, stage), part in groups)
+    return [place for place in found if place]
 
 
 @functools.cache

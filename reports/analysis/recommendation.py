@@ -1,7 +1,5 @@
 """A recommendation: the best estimator for a structure, a loss, a batch and an entropy level, with the evidence, as `answers` finds it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -318,7 +316,7 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-def _nearest(rows: pd.DataFrame, groups: pd.Series[Any], wanted: float) -> str:
+def _nearest(rows: pd.DataFrame, groups: pd.Series, wanted: float) -> str:
     """The group whose logarithm of the number of structures is nearest."""
     return str((rows["log_count"].groupby(groups, sort=False).median().astype(float) - wanted).abs().idxmin())
 

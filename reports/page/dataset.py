@@ -180,10 +180,3 @@ def _colour(hue: float, lightness: float) -> str:
             break
     parts = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
     return "#" + "".join(f"{round(255 * part):02x}" for part in parts.tolist())
-
-
-def short_name(estimator: str) -> str:
-    """The name of an estimator for a figure: the class of your own file or module, and at most 30 letters."""
-    name, bracket, options = estimator.partition("[")
-    short = name.rpartition(":")[2] + bracket + options
-    return short if len(short) <= 30 else short[:29] + "…"

@@ -203,7 +203,11 @@ def _looks(style: Literal["white", "whitegrid"]) -> Iterator[None]:
 def _legend(figure: Figure, colours: Mapping[Any, str], columns: int) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(color=colour, label=dataset.short_name(str(name))) for name, colour in colours.items()]
+    handles = []
+    for estimator, colour in colours.items():  # the class of your own file or module, and at most 30 letters
+        name, bracket, options = str(estimator).partition("[")
+        short = name.rpartition(":")[2] + bracket + options
+        handles.append(Patch(color=colour, label=short if len(short) <= 30 else short[:29] + "…"))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=6, frameon=False)
 
 

@@ -1,7 +1,5 @@
 """``structgrad audit``: test an estimator or an oracle, and show the verdict and its cause, one line per law, one per structure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -119,7 +117,7 @@ def audit(options: AuditOptions) -> None:
     raise typer.Exit(max((one.exit_code(strict=options.strict) for one in found), key=[0, 4, 3, 1].index))
 
 
-def as_text(found: Audit | OracleAudit) -> Group:
+def as_text(found: "Audit | OracleAudit") -> Group:
     """One screen."""
     word, style, meaning = HEADLINES[found.verdict]
     headline, laws = Text.assemble((word, style), f"  {found.subject}: {meaning}"), _laws(found.checks)
@@ -139,7 +137,7 @@ def _table(*columns: tuple[str, dict[str, Any]]) -> Table:
     return table
 
 
-def _of_estimator(found: Audit) -> tuple[list[Any], list[Any]]:
+def _of_estimator(found: "Audit") -> tuple[list[Any], list[Any]]:
     declared, rows = found.declared, found.comparisons
     bias = "unbiased" if declared["unbiased"] else "biased"
     scale = "" if declared["scale"] == 1 else f", scale {significant(declared['scale'])}"
@@ -165,7 +163,7 @@ def _of_estimator(found: Audit) -> tuple[list[Any], list[Any]]:
     return above, [table, Text(), Text(small, style="dim")]
 
 
-def _laws(checks: Sequence[Check]) -> Table:
+def _laws(checks: "Sequence[Check]") -> Table:
     """One line per law: its worst outcome, where, and the detail."""
     table = _table(*((name, {"overflow": "fold"}) for name in ("law", "", "where")), ("what", {"overflow": "ellipsis"}))
     order, rows = list(MARKS), []

@@ -1,7 +1,5 @@
 """``structgrad recommend``: an estimator for a structure, a loss, a batch and an entropy level, from existing measurements."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import textwrap
@@ -71,7 +69,7 @@ def recommend(options: RecommendOptions) -> None:
             typer.echo("\n".join(lines(found, whole=options.all)))
 
 
-def lines(found: Recommendation, *, whole: bool = False) -> list[str]:
+def lines(found: "Recommendation", *, whole: bool = False) -> list[str]:
     """A recommendation for people, with all eligible estimators if it is to be whole."""
     wish, about, known = found.wish, found.about, found.predictors
     asked = [wish.oracle, "differentiable loss" if wish.loss_gradients else "black-box loss", "unbiased" if wish.unbiased else ""]
@@ -99,7 +97,7 @@ def lines(found: Recommendation, *, whole: bool = False) -> list[str]:
     return [*text, "", *(line for sentence in end for line in _wrapped(sentence))]
 
 
-def _sentences(answer: Recommended) -> Iterator[str]:
+def _sentences(answer: "Recommended") -> Iterator[str]:
     """The answer with its ties or its reason, the evidence, its origin, and the estimators that are left out."""
     best, instances, rivals = answer.best, plural(answer.instances, "instance"), answer.rivals
     ties = listed([f"{rival.estimator} ({number(rival.rho.value)})" for rival in answer.tied], len(answer.tied))
@@ -130,7 +128,7 @@ def _sentences(answer: Recommended) -> Iterator[str]:
         yield f"Left out: {', '.join(left_out)}."
 
 
-def _evidence(found: Candidate, *, timed: bool) -> str:
+def _evidence(found: "Candidate", *, timed: bool) -> str:
     """The evidence on an estimator; its bias is a value only where it is not 0 within its error, and 0 only where that is proven."""
     if found.verdict == "unbiased-exact":
         bias = "bias 0, exactly"

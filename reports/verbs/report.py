@@ -1,7 +1,5 @@
 """``structgrad report``: the page, tables and figures of a run."""
 
-from __future__ import annotations
-
 import fnmatch
 from dataclasses import MISSING, dataclass
 from pathlib import Path
@@ -85,7 +83,7 @@ def report(options: ReportOptions) -> None:
             typer.echo(f"report: {path.resolve()}")
 
 
-def _draw(frame: pd.DataFrame, manifest: Manifest, folder: Path, only: tuple[str, ...]) -> None:
+def _draw(frame: "pd.DataFrame", manifest: "Manifest", folder: Path, only: tuple[str, ...]) -> None:
     from rich.console import Console
     from rich.progress import track
 

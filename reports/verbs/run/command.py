@@ -1,7 +1,5 @@
 """``structgrad run`` and ``structgrad learn``: the plan of the options, and its measurement."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +79,7 @@ def learn(options: LearnOptions) -> None:
     raise typer.Exit(code_of(counts))
 
 
-def plan_from(options: RunOptions) -> tuple[str, Plan]:
+def plan_from(options: RunOptions) -> tuple[str, "Plan"]:
     """The name of the preset, and its plan with the options in it."""
     from ....oracles.registry import unknown
     from ....suites.measures import SUITES
@@ -145,7 +143,7 @@ def _named_problems(options: RunOptions) -> tuple[str, ...]:
     return problems
 
 
-def _score_file(options: RunOptions) -> ScoreFile:
+def _score_file(options: RunOptions) -> "ScoreFile":
     """Your own score file, with the fields of --field."""
     from ....oracles.registry import hint
     from ....suites.problems.score_files import ARRAYS, ScoreFile
