@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..suites.base import COLUMNS, SCHEMA_VERSION, Row, to_frame
 from ..suites.running.store import FILE, NewerSchemaError, OtherSchemaError, holds_run
-from ..suites.trust import check_table, json_of, text_of, visible, visible_words
+from ..suites.trust import check_table, json_of, text_of, visible, visible_words, write_whole as write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,25 +71,6 @@ def write_output(call: str, path: Path, content: bytes) -> None:
         write_whole(path, content)
     except OSError as error:
         raise ValueError(f"`{call}` cannot write {path} ({error.strerror}); name another file with --output") from error
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file atomically: readers see the old content or the new one, even after a power failure."""
-    if path.exists() and not path.is_file():  # a device or a pipe, which is never replaced
-        path.write_bytes(content)
-        return
-    path = path.resolve()  # never in place of a link, such as /dev/stdout
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def read(path: Path | str, columns: Sequence[str] | None = None) -> tuple[pd.DataFrame, Manifest]:

@@ -225,20 +225,17 @@ METRICS: dict[str, Metric] = {
     ),
     "step_time": Metric("median seconds of one step of training, of one seed", _NEVER, unit="s"),
     "seconds_to_target": Metric("steps_to_target × step_time", _NEVER, unit="s"),
-    "parameter_bias": Metric(
-        "relative_bias of a batch's mean gradient in the encoder's parameters",
-        Rule("lower", "exact", tolerance=1e-9),
-        label="bias, parameters",
-    ),
-    "parameter_variance": Metric(
-        "relative_variance of a batch’s mean gradient in the encoder’s parameters", _LOWER, label="variance, parameters"
-    ),
-    "parameter_mse": Metric("relative_mse of a batch’s mean gradient in the encoder’s parameters", _LOWER, label="MSE, parameters"),
-    "parameter_cosine": Metric("cosine of a batch’s mean gradient in the encoder’s parameters", _SHARE, label="cosine, parameters"),
-    "parameter_gain": Metric(
-        "gain of a batch’s mean gradient in the encoder’s parameters", replace(_SCALE, gated=False), label="gain, parameters"
-    ),
-    "parameter_rho": Metric("rho of a batch’s mean gradient in the encoder’s parameters", _SHARE, label="ρ, parameters"),
+    **{
+        f"parameter_{name}": Metric(f"{of} of a batch’s mean gradient in the encoder’s parameters", rule, label=f"{label}, parameters")
+        for name, of, rule, label in (
+            ("bias", "relative_bias", Rule("lower", "exact", tolerance=1e-9), "bias"),
+            ("variance", "relative_variance", _LOWER, "variance"),
+            ("mse", "relative_mse", _LOWER, "MSE"),
+            ("cosine", "cosine", _SHARE, "cosine"),
+            ("gain", "gain", replace(_SCALE, gated=False), "gain"),
+            ("rho", "rho", _SHARE, "ρ"),
+        )
+    },
     "parameter_truth_norm": Metric(
         "norm of the exact gradient of a batch in the encoder's parameters", Rule("stable", "exact", tolerance=1e-9)
     ),

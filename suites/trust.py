@@ -1,9 +1,7 @@
-"""Safe reading of files of unknown origin, and of their text; folders of score files and of the data of tasks.
+"""Safe reading of files of unknown origin, and of their text; whole writing; folders of score files and of the data of tasks.
 
 A file is refused by its size, or by the size that it declares, before it is read. It yields numbers and text, never code.
 """
-
-from __future__ import annotations
 
 import gzip
 import json
@@ -126,7 +124,7 @@ def check_archive(stream: IO[bytes]) -> None:
     stream.seek(0)
 
 
-def check_table(file: pq.ParquetFile, path: Path) -> None:
+def check_table(file: "pq.ParquetFile", path: Path) -> None:
     """Refuse a Parquet file whose declared size is larger than is read at once."""
     found = file.metadata
     size = sum(found.row_group(group).total_byte_size for group in range(found.num_row_groups))
@@ -134,6 +132,25 @@ def check_table(file: pq.ParquetFile, path: Path) -> None:
         raise ValueError(
             f"{path} says that it has {found.num_rows} rows in {size} bytes; expected at most {MOST_ROWS} in {LARGEST_ARRAYS}, of a part"
         )
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file atomically: readers see the old content or the new one, even after a power failure."""
+    if path.exists() and not path.is_file():  # a device or a pipe, which is never replaced
+        path.write_bytes(content)
+        return
+    path = path.resolve()  # never in place of a link, such as /dev/stdout
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def default_data() -> str | None:

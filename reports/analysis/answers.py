@@ -8,6 +8,7 @@ estimator is clearly best, or useful.
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -305,11 +306,9 @@ def _estimator(name: str) -> Any:
     from ...estimators.base import Estimator
     from ...oracles.registry import importing_nothing
 
-    try:
-        with importing_nothing(Estimator):
-            return make_estimator(name)
-    except ValueError:
-        return None
+    with suppress(ValueError), importing_nothing(Estimator):
+        return make_estimator(name)
+    return None
 
 
 def is_own(estimator: str) -> bool:

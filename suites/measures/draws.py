@@ -1,7 +1,5 @@
 """Independent estimates at one score tensor, from streams that are named and not counted, and their moments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,7 +32,7 @@ class Draws:
     oracle: Any  # the structures
     loss: Loss  # ``[..., *event] -> [...]``
     scores: Tensor  # ``[*event]``, in the dtype that estimators run in
-    context: Context | Sampling  # has the root seed and the rows per launch
+    context: "Context | Sampling"  # has the root seed and the rows per launch
     key: tuple[str, ...]  # stable names, such as suite, problem, stage and instance
     lengths: Tensor | None = None  # of the items of a batch, whose scores are padded; None if all have one size
 

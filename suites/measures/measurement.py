@@ -1,7 +1,5 @@
 """Measurements of one estimator at one score tensor, as values and as a table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
@@ -67,7 +65,7 @@ class Measurement:
         return f"<Measurement of {self.pair['estimator']} on {self.pair['oracle']}: {said}>"
 
     @property
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """A row per finding, with the columns `FRAME_COLUMNS`: ``low`` and ``high`` end its 95 % interval; NA without one.
 
         Rows with an empty ``reference`` compare with nothing, ``expected`` with the exact gradient, others with the reference that

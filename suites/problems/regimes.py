@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +41,9 @@ USUAL_ENTROPIES = (0.95, 0.7, 0.1)  # entropies of a structure without real scor
 def number_of(stage: str, key: str, most: float = math.inf) -> float | None:
     """The number of a stage ``key=<number>`` with 0 < number < most; None for any other stage."""
     name, _, text = stage.partition("=")
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if name == key and 0 < number < most else None
+    with suppress(ValueError):
+        return number if name == key and 0 < (number := float(text)) < most else None
+    return None
 
 
 class Items(abc.ABC):

@@ -1,7 +1,5 @@
 """Running a plan: its cells on workers, with time limits, continued from the finished cells of the folder; and derived rows."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import time
@@ -58,7 +56,7 @@ class Results(list[Row]):
         return f"<Results: {len(self)} rows of {plural(estimators, 'estimator')} on {plural(problems, 'problem')}{others}>"
 
     @property
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """A row per finding with the columns of `Row`, as `results.parquet` has them.
 
         ``value`` is in ``unit``; ``low`` and ``high`` are the ends of its 95 % interval by the method ``interval``; NA if there is none.
@@ -285,7 +283,13 @@ def work_rows(rows: list[Row]) -> Iterator[Row]:
     supports = {(*_place(row), row.estimator): row.value for row in rows if row.metric == "support" and row.value is not None}
     for row in rows:
         if row.suite == "bias" and row.metric == "gain" and row.reference in ("", "expected") and not row.setting and row.status == "ok":
-            yield _derived(row, "loss_evaluations", _evaluations(row, supports.get((*_place(row), row.estimator))))
+            support, found = supports.get((*_place(row), row.estimator)), Interval(None)
+            sizes = {} if support is None else {"support_losses": round(support)}
+            if row.log_count is not None and row.log_count < 40:
+                sizes["enumerations"] = round(math.exp(row.log_count))
+            with suppress(ValueError), importing_nothing(Estimator):  # the size of one of its passes may not be known
+                found = Interval(loss_evaluations(make_estimator(row.estimator).evaluations(), **sizes))
+            yield _derived(row, "loss_evaluations", found)
 
 
 def target_rows(rows: list[Row]) -> Iterator[Row]:
@@ -296,18 +300,6 @@ def target_rows(rows: list[Row]) -> Iterator[Row]:
         if row.metric == "steps_to_target" and row.status == "ok" and cost is not None:
             value, low, high = (None if steps is None else steps * cost for steps in (row.value, row.low, row.high))
             yield _derived(row, "seconds_to_target", Interval(value, low, high))
-
-
-def _evaluations(row: Row, support: float | None) -> Interval:
-    """Evaluations of the loss by one estimate; None if the size of one of its passes is not known."""
-    sizes = {} if support is None else {"support_losses": round(support)}
-    if row.log_count is not None and row.log_count < 40:
-        sizes["enumerations"] = round(math.exp(row.log_count))
-    try:
-        with importing_nothing(Estimator):
-            return Interval(loss_evaluations(make_estimator(row.estimator).evaluations(), **sizes))
-    except ValueError:
-        return Interval(None)
 
 
 def _derived(row: Row, metric: str, found: Interval) -> Row:

@@ -9,7 +9,6 @@ import os
 import shutil
 import sqlite3
 import tempfile
-import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -23,7 +22,6 @@ from ..trust import LARGEST_TEXT, check_identity, json_of
 from .work import FAILED_KIND, ROW, Cell, Grid, StoredCell, as_json, decode, first_error, packed
 
 FILE = "cells.sqlite"  # the name of the database in the folder of a run
-EARLIER_PLAN = "plan.jsonl"  # the plan of a run in the format of earlier versions, whose finished tables are still read
 DURABLE_SECONDS = 0.1  # cells that took more seconds are written to the disk at once, so that they survive a power failure
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "beegfs", "gpfs", "ceph", "afs", "9p", "fuse.sshfs", "fuse.s3fs")
@@ -46,10 +44,6 @@ class LockedError(ValueError):
 
 class DamagedError(ValueError):
     """The database of a run cannot be read."""
-
-
-class EarlierFormatWarning(UserWarning):
-    """A folder holds a run in an earlier format."""
 
 
 class OtherSchemaError(ValueError):
@@ -86,7 +80,7 @@ def discard(directory: Path) -> None:
     """Remove the cells of earlier runs."""
     for name in ("logs", "scratch"):
         shutil.rmtree(directory / name, ignore_errors=True)
-    for name in (EARLIER_PLAN, FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"):
+    for name in (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"):
         (directory / name).unlink(missing_ok=True)
 
 
@@ -111,20 +105,13 @@ def locked(directory: Path) -> Iterator[None]:
 class Store:
     """The plan and the finished cells of a run; who writes holds the lock.
 
-    Raises FileNotFoundError without a run, OtherSchemaError if another version of the package wrote it, DamagedError if it cannot be read,
-    and ValueError if it is unfinished and in an earlier format.
+    Raises FileNotFoundError without a run, OtherSchemaError if another version of the package wrote it, DamagedError if it cannot be read.
     """
 
     def __init__(self, directory: Path, *, write: bool = False) -> None:
         self.directory, self.path, self.write = directory, directory / FILE, write
-        if not holds_run(directory):
-            if (directory / EARLIER_PLAN).is_file():
-                said = f"{directory} holds a run in an earlier format; "
-                if not write:
-                    raise ValueError(f"{said}run its command again, which measures all cells again")
-                warnings.warn(f"{said}its cells are measured again", EarlierFormatWarning, stacklevel=2)
-            if not write:
-                raise FileNotFoundError(f"found no {self.path}; expected the folder of a run, finished or not")
+        if not write and not holds_run(directory):
+            raise FileNotFoundError(f"found no {self.path}; expected the folder of a run, finished or not")
         # A reader may have to roll back the transaction of a killed writer, which needs write access.
         mode = "rwc" if write else "rw" if os.access(self.path, os.W_OK) and os.access(directory, os.W_OK) else "ro"
         self.base = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30)

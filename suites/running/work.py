@@ -1,7 +1,5 @@
 """Cells of a plan, progress, and rows as JSON, without the code that measures them: enough to read results on disk."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -31,7 +29,7 @@ class Cell:
     identity: str
 
     @property
-    def kind(self) -> type[Suite]:
+    def kind(self) -> "type[Suite]":
         """The class of the suite, which is imported when it is needed."""
         from ..measures import SUITES
 

@@ -6,8 +6,6 @@ alone. The seconds are the one exception: they are counted between looks, and a 
 """
 
 import io
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Literal
 import torch
 
 from ..metrics import METRICS
+from ..trust import write_whole
 from .interval import RARE
 from .intervals import Interval
 from .moments import Moments
@@ -41,17 +40,11 @@ def looks(first: int, most: int) -> Iterator[int]:
     yield most
 
 
-def write_whole(path: Path, state: object) -> None:
+def write_state(path: Path, state: object) -> None:
     """Write a state by torch; an interrupted write leaves the file as it was."""
     stream = io.BytesIO()  # a full disk is an OSError then; torch would raise RuntimeError
     torch.save(state, stream)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder:
-        with (temporary := Path(folder, path.name)).open("wb") as file:
-            file.write(stream.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+    write_whole(path, stream.getvalue())
 
 
 def sample_until(  # noqa: PLR0913 - two functions, and what they are called with
@@ -79,7 +72,7 @@ def sample_until(  # noqa: PLR0913 - two functions, and what they are called wit
         if look > moments.total:
             extend(moments, look)
             if checkpoint is not None:
-                write_whole(checkpoint, (moments.state(), time.monotonic() - started))
+                write_state(checkpoint, (moments.state(), time.monotonic() - started))
         found = metrics(moments)
         if all(is_narrow(found[name], *width) for name, width in WIDTHS.items() if name in found):
             return moments, "converged"

@@ -5,8 +5,6 @@ All quantities of a worth are relative to the exact gradient g. For the mean m o
 not be whole, since a batch of training may hold any number of rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -126,7 +124,7 @@ class Worth:
         return np.asarray(np.maximum(self.bias_squared, 0) + self.variance / count)
 
 
-def loss_evaluations(evaluations: Evaluations, **sizes: int) -> float:
+def loss_evaluations(evaluations: "Evaluations", **sizes: int) -> float:
     """Evaluations of the loss by one estimate; ValueError unless ``sizes`` has the losses of each declared pass, by its name."""
     total = float(evaluations.losses + GRADIENT_WORK * evaluations.loss_gradients)
     for name in ("enumerations", "support_losses", "completions", "swap_losses", "alternatives"):

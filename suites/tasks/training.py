@@ -15,7 +15,7 @@ from ...estimators.base import Estimator, check_call
 from ...estimators.layer import StructuredLayer, train_step
 from ...oracles.capabilities.ragged import of_lengths
 from ..base import check_finite
-from ..statistics.adaptive import write_whole
+from ..statistics.adaptive import write_state
 from .task import Batch, LatentModel, Split, Task, TaskLoss
 
 EVALUATIONS = 20  # evaluations of a run, evenly spread over its steps, after the one at its start
@@ -149,7 +149,7 @@ class Training:
             self._evaluate()
             if path is not None and (self.step == last or time.monotonic() - written > CHECKPOINT_SECONDS):
                 parts = {"optimiser": self.optimiser.state_dict(), "layer": self.layer.state_dict()}
-                write_whole(path, {**parts, "step": self.step, "runs": [run.state_dict() for run in self.runs]})
+                write_state(path, {**parts, "step": self.step, "runs": [run.state_dict() for run in self.runs]})
                 written = time.monotonic()
 
     def _advance(self) -> None:

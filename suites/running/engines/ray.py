@@ -3,8 +3,6 @@
 A bundle of cells is a call of about a second. A bundle whose actor or node is lost is measured again by another actor, a few times.
 """
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 import time
@@ -77,7 +75,7 @@ class RayEngine(LocalEngine):
             available += min(room)
         return available if self.machine.address else min(max(self.machine.jobs, 1), available)
 
-    def start_worker(self, place: int) -> RayWorker:
+    def start_worker(self, place: int) -> "RayWorker":
         return RayWorker(f"ray worker {place + 1}", self)
 
     def close(self) -> None:

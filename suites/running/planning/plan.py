@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self, get_args
 
@@ -129,8 +129,6 @@ def default_jobs(plan: Plan) -> int:
 
 def plan_from(settings: Any) -> Plan:
     """The plan that ``run.json`` holds; ValueError for settings of another version of structgrad."""
-    if isinstance(settings, Mapping) and isinstance(effort := settings.get("effort"), Mapping):
-        settings = {**settings, "effort": {name: value for name, value in effort.items() if name != "strict"}}  # of earlier runs
     try:
         return TypeAdapter(with_config(extra="forbid")(Plan)).validate_python(settings)
     except ValidationError as error:

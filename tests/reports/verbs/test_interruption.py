@@ -242,11 +242,3 @@ def test_files_of_a_newer_version_are_one_sentence_and_left_alone(run_folder: Pa
     for verb in (again, [*again, "--fresh"]):
         assert f"run.json has the schema version {NEWER}" in refused(*verb)
     assert (run_folder / store.FILE).read_bytes() == before
-
-
-@pytest.mark.filterwarnings("default::structgrad.suites.running.store.EarlierFormatWarning")
-def test_a_run_in_an_earlier_format_is_measured_again_and_said(tmp_path: Path) -> None:
-    (tmp_path / store.EARLIER_PLAN).touch()
-    result = call(*words(tmp_path, "rloo"))
-    assert result.exit_code == 0
-    assert f"warning: {tmp_path} holds a run in an earlier format; its cells are measured again\n" in result.stderr
