@@ -22,6 +22,14 @@ TASKS: dict[str, str] = {
     "parsing": "language.treebank:Parsing",
     "pipeline": "language.treebank:Pipeline",
     "vae": "speech:AutoEncoder",
+    "paths": "generated.decisions:Paths",
+    "paths_squared": "generated.decisions:PathsSquared",
+    "ranking": "generated.decisions:Ranking",
+    "ranking_gain": "generated.decisions:RankingGain",
+    "ranking_pairs": "generated.decisions:RankingPairs",
+    "budget": "generated.decisions:Budget",
+    "budget_sum": "generated.decisions:BudgetSum",
+    "budget_coverage": "generated.decisions:BudgetCoverage",
 }
 """Module and class of every task, by name. Modules are imported on first use."""
 

@@ -101,7 +101,10 @@ HOME = "home"  # a case of estimators: each on the first of the `HOMES` that it 
 
 HOMES = SMALL[:4]
 
-TASKS = "clusters l2x_switch listops_frozen listops listops_parser matching fsdd ner parsing pipeline vae listops_generated".split()  # noqa: SIM905
+TASKS = (  # noqa: SIM905
+    "clusters l2x_switch listops_frozen listops listops_parser matching fsdd ner parsing pipeline vae listops_generated "
+    "paths paths_squared ranking ranking_gain ranking_pairs budget budget_sum budget_coverage"
+).split()
 """The trained tasks; add new ones at the end."""
 
 LEARNERS, OTHER_LEARNERS = ("rloo", "structured_attention"), ("exact", "ste", "sparsemap", "imle")

@@ -17,6 +17,7 @@ from structgrad.estimators import make_estimator
 from structgrad.suites.tasks import TASKS, Task, make_task
 from structgrad.suites.tasks.check import check_task
 from structgrad.suites.tasks.clusters import Clusters
+from structgrad.suites.tasks.generated.decisions import Budget, BudgetCoverage, BudgetSum, Paths, Ranking, RankingGain, RankingPairs
 from structgrad.suites.tasks.l2x_switch import L2XSwitch
 from structgrad.suites.tasks.language.listops import ListOps, ListOpsGenerated, ListOpsParser
 from structgrad.suites.tasks.language.matching import Matching
@@ -27,6 +28,7 @@ from structgrad.suites.tasks.training import BatchOrder, Job, Training, train, t
 from structgrad.suites.trust import TASK_FOLDERS
 
 LINES = {"shortest": 7, "longest": 8, "train": 300, "heldout": 60, "dimension": 12, "hidden": 16}
+SMALLER = {"train": 300, "heldout": 100, "steps": 60}
 
 TINY: dict[str, Task] = {
     "clusters": Clusters(clusters=3, features=6, train=400, heldout=200, labelled=50, steps=60),
@@ -40,12 +42,28 @@ TINY: dict[str, Task] = {
     "parsing": Parsing(shortest=4, longest=5, hidden=8, steps=40, batch_size=10),
     "pipeline": Pipeline(shortest=4, longest=5, parsed=14, parser_steps=20, hidden=8, steps=100, batch_size=10),
     "vae": AutoEncoder(categories=2, parts=3, hidden=16, generated=True, drawn=200, steps=150),
+    "paths": Paths(side=3, **SMALLER),
+    "ranking": Ranking(ranked=3, **SMALLER),
+    "ranking_gain": RankingGain(ranked=3, **SMALLER),
+    "ranking_pairs": RankingPairs(ranked=3, **SMALLER),
+    "budget": Budget(offered=6, **SMALLER),
+    "budget_sum": BudgetSum(offered=6, **SMALLER),
+    "budget_coverage": BudgetCoverage(offered=6, **SMALLER),
 }
 """Every task in small; `ListOpsFrozen` differs from `ListOpsGenerated` by its lines alone."""
 
 READING = ("fsdd", "matching", "ner", "parsing", "pipeline")
 
-GAIN = {"clusters": 0.05, "l2x_switch": 0.1, "fsdd": 0.2, "matching": 0.3, "listops_generated": 0.2, "parsing": 0.2, "vae": 0.2}
+GAIN = {
+    "clusters": 0.05,
+    "l2x_switch": 0.1,
+    "fsdd": 0.2,
+    "matching": 0.3,
+    "listops_generated": 0.2,
+    "parsing": 0.2,
+    "vae": 0.2,
+    "ranking": 0.2,
+}
 """Least distance from floor to ceiling."""
 
 pytestmark = pytest.mark.usefixtures("written")

@@ -1,0 +1,1 @@
+"""Tasks on generated items, each family with options for the kind of loss and the decoder."""
