@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,11 @@ pytest_plugins = ["tests.covering", "tests.costs"]
 
 # Numba colours the text of every error, and most of those it catches itself, while it looks for a function that takes some types.
 os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Benchmarks that are not asked for need not be imported."""
+    return (collection_path.name == "benchmarks" and "not benchmark" in config.option.markexpr) or None
 
 
 @pytest.fixture(autouse=True, scope="session")
