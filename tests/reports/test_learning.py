@@ -117,7 +117,7 @@ def test_a_part_of_a_study_says_what_is_missing(tmp_path, quick):
 
 def test_several_runs_are_one_study(tmp_path, quick):
     for number, task in enumerate(("clusters", "fsdd")):
-        results.write(planted((task,), SOME, 2), tmp_path / str(number), {"command": f"structgrad learn {task} --out /here/{number}"})
+        results.write(planted((task,), FEW, 2), tmp_path / str(number), {"command": f"structgrad learn {task} --out /here/{number}"})
     text = learning_page.write([tmp_path / "0", tmp_path / "1"], tmp_path).read_text()
     assert "- command: `structgrad learn clusters`\n" in text
     assert "- command: `structgrad learn fsdd`\n" in text

@@ -19,7 +19,6 @@ HEAVY = {"torch", "numpy", "pandas", "pyarrow", "scipy", "scipy.stats", "numba",
 HEAVY |= {"structgrad.oracles", "structgrad.estimators", "structgrad.suites.measures"}
 
 TABLES = {"numpy", "pandas", "pyarrow"}
-MEASURING = {"torch", "numpy", "scipy", "structgrad.oracles", "structgrad.estimators", "structgrad.suites.measures"}
 
 LOADS: dict[str, set[str]] = {
     "--help": set(),
@@ -30,7 +29,6 @@ LOADS: dict[str, set[str]] = {
     "export RUN -o NEW/rows.csv": TABLES,
     "report RUN": {*TABLES, "scipy", "jinja2", "torch", "structgrad.oracles", "structgrad.estimators"},
     "compare RUN RUN": {*TABLES, "scipy"},
-    "describe relative_bias": {*MEASURING, "scipy.stats"},
 }
 """What each command may load of all that takes long. RUN is a finished run, NEW is a new folder."""
 
