@@ -104,10 +104,11 @@ def prediction(study: Study, outcome: str = "accuracy") -> str:
     named, candidates = signed_label(outcome), list(finding.measured(study))
     if not candidates:
         return "Gradients were not measured (--gradients measures them)."
-    found = finding.chosen([finding.predictor_result(study, *candidate, outcome, "all") for candidate in candidates], outcome)
-    if found is not None and found.confirmed:
-        halves = f"Spearman {correlation(found.choice)} on the half that chose it, {correlation(found.confirmation)} on the other"
-        return f"{_capital(predictor_name(found))} predicts {named}: {halves}."
+    confirmed = [one for one in finding.verdicts(study, outcome) if one.verdict == "confirmed"]
+    if confirmed:
+        found = max(confirmed, key=lambda one: one.whole.pooled.value or 0.0)
+        corrected = f"p = {number(found.adjusted, 2)} after correction for {plural(len(finding.DECLARED), 'predictor')}"
+        return f"{_capital(predictor_name(found))} predicts {named}: Spearman {correlation(found.whole)}, {corrected}."
     none = f"No number of the gradients is shown to predict {named}."
     if RECOMMENDING not in candidates:
         return none
@@ -122,7 +123,7 @@ def _capital(text: str) -> str:
     return text if text.startswith("ρ") else text[:1].upper() + text[1:]
 
 
-def predictor_name(found: finding.PredictorResult) -> str:
+def predictor_name(found: finding.Verdict) -> str:
     """The name of a predictor with its entropy level."""
     return f"{signed_label(found.predictor)} at {found.stage}"
 

@@ -12,7 +12,7 @@ import scipy
 
 from ...suites.base import LEARNT, TASK
 from ...suites.learning.arrays import Study, study
-from ...suites.learning.finding import KINDS, OUTCOMES, interquartile_mean, measured, predictor_result, probability_of_improvement
+from ...suites.learning.finding import KINDS, OUTCOMES, association, interquartile_mean, measured, probability_of_improvement
 from ...suites.metrics import label_of, signed_label
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import student_mean as mean
@@ -170,29 +170,23 @@ def overall_table(study: Study) -> Table:
 
 
 def predictor_table(study: Study) -> Table:
-    """Rank correlations of every predictor and level with every outcome, for each kind of estimators, and for both halves."""
+    """Rank correlations of every predictor and level with every outcome, for each kind of estimators."""
     rows = []
     for predictor, stage in measured(study):
         row: dict[str, TableCell | str] = {"predictor": signed_label(predictor), LEVEL: stage}
         for metric in (one for one in OUTCOMES if one in study.outcomes):
-            outcome, kinds = signed_label(metric), [predictor_result(study, predictor, stage, metric, kind) for kind in KINDS]
-            both = kinds[0]
-            for one in kinds:
-                value, small = one.whole.pooled.value, one.whole.note or f"{one.whole.estimators} of {one.whole.ideas} ideas"
-                key = math.nan if value is None else value
-                row[f"{outcome}: {one.kind}"] = TableCell(coefficient(one.whole.pooled), key, notes=(small,))
-            text = f"{coefficient(both.choice.pooled)} → {coefficient(both.confirmation.pooled)}"
-            notes = ("confirmed",) if both.confirmed else ()
-            row[f"{outcome}: halves"] = TableCell(text, both.confirmation.pooled.value or 0.0, notes=notes)
+            for kind, wanted in KINDS.items():
+                found = association(study.of(contenders=wanted), predictor, stage, metric)
+                key = math.nan if found.pooled.value is None else found.pooled.value
+                small = found.note or f"{found.estimators} of {plural(found.families, 'family', 'families')}"
+                row[f"{signed_label(metric)}: {kind}"] = TableCell(coefficient(found.pooled), key, notes=(small,))
         rows.append(row)
     hints = dict.fromkeys([*rows[0]][2:] if rows else (), "mean over tasks of Spearman's rank correlation over estimators")
-    hints |= {name: "over all estimators of the half that chooses → of the half that confirms" for name in hints if "halves" in name}
     hints[LEVEL] = "of the run with the exact gradient, at which gradients were measured"
     note = (
-        "Spearman’s rank correlations, −1 to 1. A positive one means that better gradients came with better training. Intervals resample "
-        "ideas of estimators and seeds, not tasks. Small print: numbers of estimators and ideas. The exact gradient does not compete. "
-        "Among so many correlations, some are far from 0 by chance. “Confirmed”: the intervals on two halves without common "
-        "tasks, estimators or seeds agree."
+        "Spearman’s rank correlations, −1 to 1. A positive one means that better gradients came with better training. Intervals leave out "
+        "families of estimators, and of tasks if there are at least four. Small print: numbers of estimators and families. The exact "
+        "gradient does not compete. Among so many correlations, some are far from 0 by chance."
     )
     name = "learning-predictors"
     return tabulate("Predictors of final accuracy", rows, hints, filters=(), note=note, name=name, pinned=True)

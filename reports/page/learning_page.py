@@ -1,29 +1,29 @@
-"""The page ``docs/results/learning.md`` and a page for each task, from stored runs of a study of training.
+"""The answer ``docs/results/learning.md``, a page of all tables, and a page for each task, from stored runs of a study of training.
 
 Usage: ``python -m structgrad.reports.page.learning_page RUN [RUN ...] --to docs/results``. The runs may be a part of the study.
 """
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ...suites.learning.arrays import HALVES, Study, half_of_task
-from ...suites.learning.finding import OUTCOMES, association, chosen, measured, predictor_result
+from ...suites.learning.arrays import Learner, Study, declared
+from ...suites.learning.finding import DECLARED, TESTED, association, measured, verdicts
 from ...suites.metrics import signed_label
+from ...suites.statistics.selection import student_mean
 from ...suites.tasks import TASKS, make_task
-from ...suites.text import coefficient
+from ...suites.text import change, coefficient, estimate, listed, number, plural
 from .. import published, results
-from ..analysis.learning import correlation, predictor_name
+from ..analysis.learning import SCORE, winner
 from .cells import tabulate
 from .learning import learning_of, overall_table, predictor_table, task_table
 from .page import document
 
-WANTED = (9, 24, 5)  # tasks, estimators and seeds of a whole study
+WANTED = (24, 24, 3)  # tasks, estimators and seeds of a whole study
 
 
 def write(runs: Sequence[Path], folder: Path) -> Path:
@@ -42,15 +42,19 @@ def write(runs: Sequence[Path], folder: Path) -> Path:
     study = section.study
     paths = {task: f"learning/{re.sub(r'[^a-z0-9_]+', '-', task.lower()).strip('-')}.md" for task in study.tasks}
     known = {task: make_task(task) for task in study.tasks if task.partition("[")[0] in TASKS}
-    for task, path in paths.items():
-        content = document("learning_task.md.j2", task=task, made=known.get(task), table=task_table(study, task))
+    answers = section.sentences[-len(paths) :]  # of each task; the first sentence is about all
+    for (task, path), answer in zip(paths.items(), answers, strict=True):
+        content = document("learning_task.md.j2", task=task, made=known.get(task), table=task_table(study, task), answer=answer)
         results.write_whole(folder / path, content)
     counts = zip((len(study.tasks), len(study.names), len(study.seeds)), WANTED, ("tasks", "estimators", "seeds"), strict=True)
     seeds = np.isfinite(study.outcome("accuracy")).sum(-1)
     by_task = []
     for name, stage in measured(study):  # the correlation of every predictor with final accuracy on each task
-        within = association(study, name, stage, "accuracy", resamples=0).within
+        within = association(study, name, stage, "accuracy").within
         by_task.append({"predictor": signed_label(name), "stage": stage, **{task: coefficient(within.get(task)) for task in study.tasks}})
+    predictors = predictor_table(study) if study.predictors else None
+    every = document("learning_tables.md.j2", overall=overall_table(study), predictors=predictors, by_task=tabulate("", by_task, {}))
+    results.write_whole(folder / "learning/tables.md", every)
     content = document(
         "learning.md.j2",
         section=section,
@@ -60,10 +64,11 @@ def write(runs: Sequence[Path], folder: Path) -> Path:
             f"`{study.names[at]}` on `{study.tasks[place]}` ({seeds[place, at]} of {len(study.seeds)})"
             for place, at in np.argwhere((seeds > 0) & (seeds < len(study.seeds)))
         ],
-        **_choice(study),
-        overall=overall_table(study),
-        predictors=predictor_table(study) if study.predictors else None,
-        by_task=tabulate("", by_task, {}),
+        answer=section.sentences[0],
+        verdicts=tabulate("", _verdicts(study), {}),
+        kinds=tabulate("", _by_kind(study), {}),
+        decisions=tabulate("", _decisions(study), {}),
+        beliefs=tabulate("", _beliefs(study), {}),
         tasks=[(task, paths[task], known.get(task)) for task in study.tasks],
         manifests=[manifest for _, manifest in read],
         command_of=published.command_of,
@@ -72,22 +77,74 @@ def write(runs: Sequence[Path], folder: Path) -> Path:
     return folder / "learning.md"
 
 
-def _choice(study: Study) -> dict[str, Any]:
-    """The tasks of each half; and by outcome the predictor that one half chose, with its correlation on the other half."""
-    pairs, outcomes = list(measured(study)), [outcome for outcome in OUTCOMES if outcome in study.outcomes]
-    found = [predictor_result(study, *pair, outcome, "all") for pair in pairs for outcome in outcomes]
-    known = [any(np.isfinite(values[place]).any() for values in study.predictors.values()) for place in range(len(study.tasks))]
-    tasks = [task for task, any_number in zip(study.tasks, known, strict=True) if any_number]
-    halves = {half: ", ".join(f"`{task}`" for task in tasks if half_of_task(task) == half) or "no task of this run" for half in HALVES}
-    choices = {}
-    for outcome in OUTCOMES if found else ():
-        best, text = chosen(found, outcome), "no interval on the half that chooses excludes 0; nothing is chosen"
-        if best is not None:
-            verdict = "confirmed" if best.confirmed else "**not** confirmed"
-            first, other = correlation(best.choice), correlation(best.confirmation)
-            text = f"{predictor_name(best)}, {first}; on the other half {other}: {verdict}"
-        choices[signed_label(outcome)] = text
-    return {"halves": halves, "choices": choices}
+def _verdicts(study: Study) -> list[dict[str, str]]:
+    """The declared predictors with their correlations and verdicts, for every tested outcome."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for outcome in TESTED:
+        for one in verdicts(study, outcome):
+            row = rows.setdefault((one.predictor, one.stage), {"predictor": signed_label(one.predictor), "stage": one.stage})
+            fresh = "" if one.fresh is None else f", new tasks {coefficient(one.fresh.pooled)}"
+            row[signed_label(outcome)] = coefficient(one.whole.pooled)
+            row[f"{signed_label(outcome)}: verdict"] = f"{one.verdict} (p = {number(one.adjusted, 2)}{fresh})"
+    return list(rows.values())
+
+
+def _by_kind(study: Study) -> list[dict[str, str]]:
+    """The declared predictors' correlations with final accuracy, by the kind of loss."""
+    kinds = sorted({declared(task).kind for task in study.tasks} - {""})
+    parts = {f"{kind} ({plural(len(part.tasks), 'task')})": part for kind in kinds if (part := _of(study, "kind", kind))}
+    return [
+        {"predictor": signed_label(name), "stage": stage}
+        | {title: coefficient(association(part, name, stage, "accuracy").pooled) for title, part in parts.items()}
+        for name, stage in measured(study)
+        if (name, stage) in DECLARED
+    ]
+
+
+def _of(study: Study, declaration: str, value: str) -> Study:
+    return study.of(tasks=lambda task: getattr(declared(task), declaration) == value)
+
+
+def _decisions(study: Study) -> list[dict[str, str]]:
+    """The best estimators by decoder and by kind of loss, each with its evidence; kinds of the most tasks, at most ten rows."""
+    wanted = [("all models", study)]
+    for declaration, words in (("decoding", "decoder: {}"), ("kind", "loss: {}"), ("structure", "structure: {}")):
+        values = [value for task in study.common if (value := getattr(declared(task), declaration))]
+        several = sorted({value for value in values if values.count(value) > 1}, key=values.count, reverse=True)
+        wanted += [(words.format(value.replace("_", " ")), _of(study, declaration, value)) for value in several]
+    found = [(title, part, winner(part, part.tasks)) for title, part in wanted[:10]]
+    return [
+        {
+            "your model": title,
+            "use": best.name,
+            "not significantly worse": listed(best.tied, 3),
+            "evidence": f"{estimate(best.score)} of the way from floor to ceiling, {plural(len(part.tasks), 'task')}"
+            + ("" if best.lead.low is None else f"; lead over {best.next} {change(best.lead, 'difference')}"),
+        }
+        for title, part, best in found
+        if best is not None
+    ]
+
+
+def _beliefs(study: Study) -> list[dict[str, str]]:
+    """Popular beliefs, each with a difference of normalised accuracy that it predicts to be positive, and whether that holds."""
+    tests: tuple[tuple[str, str, Study, Callable[[Learner], bool], Callable[[Learner], bool]], ...] = (
+        ("unbiased is better", "declared unbiased − others", study, lambda one: one.unbiased, lambda one: not one.unbiased),
+        ("low variance is better", "deterministic − stochastic", study, lambda one: one.deterministic, lambda one: not one.deterministic),
+        (
+            *("STE is fine on subsets", "ste − rloo[num_samples=4]", _of(study, "structure", "subset")),
+            *(lambda one: one.name == "ste", lambda one: one.name == "rloo[num_samples=4]"),
+        ),
+    )
+    rows = []
+    for belief, test, part, first, second in tests:
+        kept = ([one.competes and among(one) for one in part.contenders] for among in (first, second))
+        scores = [part.outcome(SCORE)[:, columns] for columns in kept]
+        means = [np.array([task[np.isfinite(task)].mean() if np.isfinite(task).any() else np.nan for task in side]) for side in scores]
+        found = student_mean(means[0] - means[1])
+        verdict = "not shown" if found.low is None or found.low <= 0 <= (found.high or 0) else "holds" if found.low > 0 else "fails"
+        rows.append({"belief": belief, "difference": test, "normalised accuracy": change(found, "difference"), "verdict": verdict})
+    return rows
 
 
 def main() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,28 +27,6 @@ _SEED = re.compile(r"seed[-=](\d+)")
 
 OWN = "own"  # prefix of the idea of a user's own estimator; its name follows
 
-IDEAS = {  # Ideas by module. Resamples draw ideas, because numbers of one idea are dependent.
-    module: idea
-    for idea, modules in {
-        "exact": ("exact",),
-        "score function": (
-            *("score_function", "baselines", "learned_baseline", "ppo", "without_replacement", "policies", "policy_baselines"),
-            *("factorised", "antithetic", "control_variates"),
-        ),
-        "straight-through": ("straight_through", "reinmax"),
-        "Gumbel": ("gumbel", "gumbel_rao"),
-        "perturbed maximiser": ("perturbation",),
-        "SPIGOT": ("spigot",),
-        "implicit differentiation": ("argmax_differences",),
-        "relaxation": ("relaxations", "constrained_attention", "fused_attention"),
-        "sparse support": ("sparse_supports",),
-    }.items()
-    for module in modules
-}
-
-HALVES = ("choice", "confirmation")
-"""Halves of tasks, estimators and seeds (even and odd), settled beforehand: predictors are chosen on one, and confirmed on the other."""
-
 
 @dataclass(frozen=True)
 class Learner:
@@ -60,6 +37,7 @@ class Learner:
     idea: str
     objective: str
     deterministic: bool
+    unbiased: bool
 
     @property
     def competes(self) -> bool:
@@ -83,6 +61,11 @@ class Study:
     def names(self) -> tuple[str, ...]:
         """Names of the estimators."""
         return tuple(one.name for one in self.contenders)
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families of the tasks."""
+        return tuple(declared(task).family for task in self.tasks)
 
     @property
     def common(self) -> tuple[str, ...]:
@@ -131,7 +114,8 @@ def study(rows: Iterable[Row]) -> Study:
     before = [row for row in found if row.problem.startswith(LEARNT) and row.stage in STAGES and not row.setting]
     tasks = tuple(dict.fromkeys(_task(row) for row in learning))
     contenders = {
-        row.estimator: Learner(row.estimator, row.family, idea_of(row.family), row.objective, row.deterministic) for row in learning
+        row.estimator: Learner(row.estimator, row.family, idea_of(row.family), row.objective, row.deterministic, row.unbiased)
+        for row in learning
     }
     seeds = tuple(sorted({seed for row in learning if (seed := seed_of(row)) is not None}))
     empty = Study(tasks, tuple(contenders.values()), seeds, {}, {}, {}, chosen)
@@ -177,33 +161,27 @@ def _arrays(found: Study, numbers: Iterable[tuple[K, Row, float | None]]) -> dic
 
 @functools.cache
 def idea_of(family: str) -> str:
-    """The idea of a registry family."""
+    """The module of a registry family. Jackknives leave out modules, because numbers of one idea are dependent."""
     from ...estimators import ESTIMATORS  # a page without learning does not import torch
 
-    place = ESTIMATORS[family].__module__.partition(".estimators.")[2] if family in ESTIMATORS else ""
-    return IDEAS.get(place) or f"{OWN}: {family}"
+    return ESTIMATORS[family].__module__.rpartition(".")[2] if family in ESTIMATORS else f"{OWN}: {family}"
 
 
-def half_of_task(task: str) -> str:
-    """The half of a task: every second registered task in the order of their hashes."""
-    from ..tasks import TASKS  # a page without learning has no use for torch
+class Declared(NamedTuple):
+    """Declarations of a task; empty for an unregistered one, whose family is its name."""
 
-    return _alternating(task, TASKS)
+    family: str
+    kind: str = ""  # of its loss
+    decoding: str = ""
+    structure: str = ""
 
 
 @functools.cache
-def half_of_estimator(family: str) -> str:
-    """The half of a family: every second one of an idea, so that both halves hold all ideas."""
-    from ...estimators import ESTIMATORS
+def declared(task: str) -> Declared:
+    """The declarations of a task by name."""
+    from ..tasks import TASKS, make_task
 
-    return _alternating(family, (name for name in ESTIMATORS if idea_of(name) == idea_of(family)))
-
-
-def _alternating(name: str, registered: Iterable[str]) -> str:
-    """Halves alternate in the order of hashes; the hash of an unregistered name decides its half."""
-    ordered = sorted(registered, key=_hash)
-    return HALVES[(ordered.index(name) if name in ordered else _hash(name)) % 2]
-
-
-def _hash(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(f"half:{name}".encode(), digest_size=8).digest(), "big")
+    if task.partition("[")[0] not in TASKS:
+        return Declared(task)
+    made = make_task(task)
+    return Declared(made.family or task, made.kind, made.decoding, made.oracle.name)

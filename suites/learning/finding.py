@@ -1,15 +1,14 @@
 """Results of learning over several tasks, and their predictors: rank correlations of numbers of a gradient with those of training.
 
-A correlation is Spearman's over estimators, within each task. A resample draws ideas with replacement, each with all of its estimators, and
-seeds; all tasks share it. Tasks are not drawn: an interval is about the given tasks. Its bounds are those of Fisher's z with the standard
-deviation of the resamples. Student's t has one degree of freedom fewer than there are ideas, because percentiles of so few ideas are too
-narrow.
+A correlation is Spearman's over estimators, within each task, and its mean over tasks. An interval is that of Fisher's z, with jackknives
+over families of tasks and of estimators. With fewer than four families of tasks it is about the given tasks. Which predictors are tested,
+and when one is confirmed, `docs/decisions/0032-learning-study-design.md` settled before the measurements.
 
-Summaries over several tasks resample seeds within every task, and no tasks either. A score is a share of the way from the floor to the
-ceiling of its task.
+Summaries over several tasks resample seeds within every task, and no tasks. A score is a share of the way from the floor to the ceiling of
+its task.
 
 References:
-    Cameron, Gelbach & Miller 2008, "Bootstrap-based improvements for inference with clustered errors".
+    Cameron, Gelbach & Miller 2011, "Robust inference with multiway clustering".
     Agarwal, Schwarzer, Castro, Courville & Bellemare 2021, "Deep reinforcement learning at the edge of the statistical precipice".
     Kaplan & Meier 1958, "Nonparametric estimation from incomplete observations".
 """
@@ -18,14 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy
 
 from ..metrics import METRICS
 from ..statistics.interval import LEVEL, Interval
-from .arrays import HALVES, STAGES, Learner, Study, half_of_estimator, half_of_task
+from ..statistics.selection import holm
+from .arrays import STAGES, Learner, Study
 
 Array = np.ndarray
 
@@ -35,6 +35,16 @@ PREDICTORS = (  # Metrics that may predict. Those with the prefix ``parameter_``
 )
 OUTCOMES = ("accuracy", "curve_mean", "steps_to_target")  # predicted; a run that misses the target counts with its number of steps
 
+DECLARED = (  # the predictors that are tested, with their stages
+    *((f"parameter_{name}", "init") for name in ("bias", "variance", "mse", "cosine", "rho")),
+    *(("parameter_mse", "early"), ("parameter_rho", "early"), ("rho_16", "early")),
+)
+TESTED = OUTCOMES[:2]  # outcomes of the tests: final accuracy, and speed as the mean of the learning curve
+FIRST_STUDY = ("clusters", "l2x_switch", "fsdd", "listops_frozen", "listops", "listops_parser", "vae", "pipeline", "matching")
+"""Tasks of the first study; what other tasks do not show too is not confirmed."""
+
+WORTHWHILE = 0.4  # a predictor whose interval ends below this correlation is refuted
+
 KINDS: dict[str, Callable[[Learner], bool]] = {
     "all": lambda one: True,
     "stochastic": lambda one: not one.deterministic,
@@ -42,8 +52,8 @@ KINDS: dict[str, Callable[[Learner], bool]] = {
 }
 """Kinds are correlated separately: deterministic estimators have no variance, and together with others they turn its sign."""
 
-RESAMPLES, RESAMPLES_OF_SEEDS = 400, 1000
-FEWEST = 4  # least number of estimators of a rank correlation, and of ideas of an interval
+RESAMPLES_OF_SEEDS = 1000
+FEWEST = 4  # least number of estimators of a rank correlation, and of families of an interval
 _LARGEST = 0.995  # correlations are clipped here, because Fisher's z of 1 is infinite
 
 
@@ -53,9 +63,10 @@ class Association:
 
     pooled: Interval  # the mean over tasks, with its interval; None if there is none
     within: dict[str, float]  # the correlation by task
-    estimators: int  # over all tasks, as the ideas
-    ideas: int
+    estimators: int  # over all tasks, as the families
+    families: int
     note: str = ""  # why there is no correlation, or no interval
+    p_value: float = 1.0  # that the correlation is 0
 
     @property
     def significant(self) -> bool:
@@ -65,46 +76,41 @@ class Association:
 
 
 @dataclass(frozen=True)
-class PredictorResult:
-    """Correlations of a predictor at a stage with an outcome, over estimators of a kind."""
+class Verdict:
+    """The result of a declared predictor."""
 
     predictor: str
     stage: str
-    outcome: str
-    kind: str
-    whole: Association  # over all tasks, estimators and seeds
-    choice: Association  # over one half of them
-    confirmation: Association  # over the other half
+    whole: Association
+    fresh: Association | None  # over the tasks that the first study lacks; None without both kinds of tasks
+    adjusted: float  # p-value after Holm's correction over the declared predictors
 
     @property
-    def confirmed(self) -> bool:
-        """Whether the other half has a significant correlation of the same sign."""
-        first, second = self.choice.pooled.value, self.confirmation.pooled.value
-        return first is not None and second is not None and first * second > 0 and self.choice.significant and self.confirmation.significant
+    def verdict(self) -> Literal["confirmed", "refuted", "open"]:
+        """``confirmed``, ``refuted`` if the correlation is below `WORTHWHILE`, or ``open``."""
+        fresh, high = self.fresh, self.whole.pooled.high
+        again = fresh is None or (fresh.significant and (fresh.pooled.value or 0) > 0)
+        if self.adjusted < 1 - LEVEL and (self.whole.pooled.value or 0) > 0 and again:
+            return "confirmed"
+        return "refuted" if high is not None and high < WORTHWHILE else "open"
 
 
-def association(study: Study, predictor: str, stage: str, outcome: str, *, resamples: int | None = None) -> Association:
-    """One correlation over the estimators of a study, with the signs of both metrics; without resamples no interval."""
+def association(study: Study, predictor: str, stage: str, outcome: str) -> Association:
+    """One correlation over the competing estimators of a study, with the signs of both metrics."""
     competing = study.of(contenders=lambda one: one.competes)
-    before = METRICS[predictor].sign * competing.predictor(predictor, stage)
-    after = METRICS[outcome].sign * competing.outcome(outcome)
-    return associate(competing.tasks, before, after, [one.idea for one in competing.contenders], resamples=resamples)
+    before = METRICS[predictor].sign * _over_seeds(competing.predictor(predictor, stage))
+    after = METRICS[outcome].sign * _over_seeds(competing.outcome(outcome))
+    return associate(competing.tasks, competing.families, before, after, [one.idea for one in competing.contenders])
 
 
-def predictor_result(study: Study, predictor: str, stage: str, outcome: str, kind: str) -> PredictorResult:
-    """One predictor and outcome, over the whole study and both halves."""
-    some = study.of(contenders=KINDS[kind])
-    parts = (some, half(some, "choice"), half(some, "confirmation"))
-    return PredictorResult(predictor, stage, outcome, kind, *(association(part, predictor, stage, outcome) for part in parts))
-
-
-def half(study: Study, which: str) -> Study:
-    """Tasks, estimators and seeds of one half."""
-    return study.of(
-        tasks=lambda task: half_of_task(task) == which,
-        contenders=lambda one: half_of_estimator(one.family) == which,
-        seeds=lambda seed: HALVES[seed % 2] == which,
-    )
+def verdicts(study: Study, outcome: str) -> list[Verdict]:
+    """The results of the declared predictors that were measured."""
+    old = [task in FIRST_STUDY for task in study.tasks]
+    fresh = study.of(tasks=lambda task: task not in FIRST_STUDY) if any(old) and not all(old) else None
+    pairs = [pair for pair in measured(study) if pair in DECLARED]
+    whole = {pair: association(study, *pair, outcome) for pair in pairs}
+    adjusted = holm({pair: one.p_value for pair, one in whole.items()})
+    return [Verdict(*pair, whole[pair], None if fresh is None else association(fresh, *pair, outcome), adjusted[pair]) for pair in pairs]
 
 
 def measured(study: Study) -> Iterator[tuple[str, str]]:
@@ -115,80 +121,33 @@ def measured(study: Study) -> Iterator[tuple[str, str]]:
                 yield predictor, stage
 
 
-def chosen(found: list[PredictorResult], outcome: str, kind: str = "all") -> PredictorResult | None:
-    """The predictor with the largest correlation, of either sign, on the choosing half, if its interval excludes 0."""
-    candidates = [one for one in found if one.outcome == outcome and one.kind == kind and one.choice.significant]
-    return max(candidates, key=lambda one: abs(one.choice.pooled.value or 0.0), default=None)
-
-
-def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Sequence[str], *, resamples: int | None = None) -> Association:
-    """The correlation over estimators of means over seeds, of numbers ``[T, E, S]``, NaN if missing; 0 resamples give no interval."""
-    known = (np.isfinite(predictor) & np.isfinite(outcome)).any(-1)
-    enough = known.sum(-1) >= FEWEST
-    whole = _correlations(predictor, outcome, np.ones((1, predictor.shape[1])), np.ones((1, predictor.shape[2])))[:, 0]
-    whole = np.where(enough, whole, np.nan)
-    within = {task: float(value) for task, value in zip(tasks, whole, strict=True) if np.isfinite(value)}
-    used = [idea for idea, any_task in zip(ideas, known[np.isfinite(whole)].any(0), strict=True) if any_task]
+def associate(tasks: Sequence[str], families: Sequence[str], predictor: Array, outcome: Array, ideas: Sequence[str]) -> Association:
+    """The correlation over estimators of numbers ``[T, E]``, NaN if missing."""
+    known = np.isfinite(predictor) & np.isfinite(outcome)
+    correlations = rank_correlations(predictor, outcome)
+    rows = np.isfinite(correlations)
+    within = {task: float(value) for task, value in zip(tasks, correlations, strict=True) if np.isfinite(value)}
+    columns = known[rows].any(0)
+    used = [idea for idea, any_task in zip(ideas, columns, strict=True) if any_task]
     found = Association(Interval(None), within, len(used), len(set(used)))
     if not within:
         fewest = int(known.sum(-1).max(initial=0))
         why = "all alike" if fewest >= FEWEST else f"expected at least {FEWEST}"
-        return replace(found, estimators=fewest, ideas=0, note=f"no correlation: {fewest} estimators, {why}")
-    value = float(np.mean(list(within.values())))
-    if resamples == 0 or found.ideas < FEWEST:
-        note = f"no interval: {found.ideas} ideas behind {found.estimators} estimators; expected at least {FEWEST}"
-        return replace(found, pooled=Interval(value), note=note if resamples != 0 else "")
-    predictor = np.where(np.isfinite(whole)[:, None, None], predictor, np.nan)
-    drawn = _drawn(predictor, outcome, ideas, RESAMPLES if resamples is None else resamples)
-    half = float(scipy.special.stdtrit(found.ideas - 1, (1 + LEVEL) / 2) * np.arctanh(np.clip(drawn, -_LARGEST, _LARGEST)).std(ddof=1))
-    middle = float(np.arctanh(np.clip(value, -_LARGEST, _LARGEST)))
-    pooled = Interval(value, float(min(np.tanh(middle - half), value)), float(max(np.tanh(middle + half), value)), "bootstrap")
-    return replace(found, pooled=pooled)
+        return replace(found, estimators=fewest, families=0, note=f"no correlation: {fewest} estimators, {why}")
+    value = float(correlations[rows].mean())
+    if found.families < FEWEST:
+        few = f"no interval: {found.families} families behind {found.estimators} estimators; expected at least {FEWEST}"
+        return replace(found, pooled=Interval(value), note=few)
+    result = pooled(predictor[rows][:, columns], outcome[rows][:, columns], np.asarray(families)[rows], used)
+    half = float(scipy.special.stdtrit(result.degrees, (1 + LEVEL) / 2) * np.sqrt(result.of_tasks + result.of_estimators))
+    low, high = (float(np.tanh(result.z + side)) for side in (-half, half))
+    return replace(found, pooled=Interval(value, min(low, value), max(high, value), "jackknife"), p_value=float(result.p_value))
 
 
-def _drawn(predictor: Array, outcome: Array, ideas: Sequence[str], resamples: int) -> Array:
-    """Pooled correlations of the resamples that have one."""
-    random = np.random.default_rng(0)
-    known = (np.isfinite(predictor) & np.isfinite(outcome)).any((0, 2))
-    names = sorted({idea for idea, keep in zip(ideas, known, strict=True) if keep})
-    position = np.array([names.index(idea) if idea in names else 0 for idea in ideas])
-    # The number of times that each idea and each seed is drawn.
-    times, seeds = (random.multinomial(n, np.full(n, 1 / n), size=resamples) * 1.0 for n in (len(names), predictor.shape[2]))
-    times = times[:, position] * known
-    each = _correlations(predictor, outcome, times, seeds)
-    some = np.isfinite(each).any(0)
-    return np.asarray(np.nanmean(each[:, some], axis=0))
-
-
-def _correlations(predictor: Array, outcome: Array, times: Array, seeds: Array) -> Array:
-    """Correlations ``[T, resamples]`` by the numbers of draws: ``times [resamples, E]`` and ``seeds [resamples, S]``."""
-    found = np.full((len(predictor), len(times)), np.nan)
-    for task, (first, second) in enumerate(zip(predictor, outcome, strict=True)):
-        x, y = _over_seeds(first, seeds), _over_seeds(second, seeds)
-        weights = np.where(np.isfinite(x) & np.isfinite(y), times, 0.0)
-        enough = (weights > 0).sum(1) >= 2  # fewer than `FEWEST`: the estimators that a resample lacks are part of the uncertainty
-        if enough.any():
-            x, y = (np.broadcast_to(values, times.shape)[enough] for values in (x, y))
-            found[task, enough] = _rank_correlation(x, y, weights[enough])
-    return found
-
-
-def _over_seeds(values: Array, seeds: Array) -> Array:
-    """Means over the drawn seeds that have a number, ``[resamples, E]``."""
-    present = np.isfinite(values)
-    count = seeds @ present.T
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(count > 0, seeds @ np.where(present, values, 0.0).T / count, np.nan))
-
-
-def _rank_correlation(x: Array, y: Array, weights: Array) -> Array:
-    """Pearson's correlation of middle ranks, in which a value counts once for each draw; NaN if one side does not vary."""
-    below = [(side[:, None, :] < side[:, :, None]) + 0.5 * (side[:, None, :] == side[:, :, None]) for side in (x, y)]
-    ranks = [np.einsum("rij,rj->ri", side, weights) for side in below]
-    x, y = (side - (weights * side).sum(1, keepdims=True) / weights.sum(1, keepdims=True) for side in ranks)
-    spread = (weights * x * x).sum(1) * (weights * y * y).sum(1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(spread > 1e-9, (weights * x * y).sum(1) / np.sqrt(spread), np.nan))
+def _over_seeds(values: Array) -> Array:
+    """Means over seeds ``[T, E]`` of numbers ``[T, E, S]``, NaN where there is none."""
+    known = np.isfinite(values)
+    return np.asarray(np.where(known.any(-1), np.where(known, values, 0.0).sum(-1) / np.maximum(known.sum(-1), 1), np.nan))
 
 
 class Pooled(NamedTuple):
@@ -213,25 +172,30 @@ def pooled(predictor: Array, outcome: Array, tasks: Sequence[str] | Array, estim
     """
     families = [[names == one for one in np.unique(names)] for names in map(np.asarray, (tasks, estimators))]
     within = rank_correlations(predictor, outcome)
-    fewer_tasks = [_fisher(within[..., ~family]) for family in families[0]]
-    fewer = [_fisher(rank_correlations(predictor[..., ~family], outcome[..., ~family])) for family in families[1]]
+    several = len(families[0]) >= FEWEST  # else the result is about the given tasks
+    fewer_tasks = [_fisher(within[..., ~family]) for family in families[0]] if several else [_fisher(within)]
+    fewer = [_fisher(rank_correlations(predictor[..., ~family], outcome[..., ~family], 2)) for family in families[1]]
     of_tasks, of_estimators = ((len(left) - 1) * np.var(left, axis=0) for left in (fewer_tasks, fewer))
+    of_estimators = np.maximum(of_estimators, 1e-12)  # ranks that agree whatever is left out
     degrees = (of_tasks + of_estimators) ** 2 / (of_tasks**2 / max(len(fewer_tasks) - 1, 1) + of_estimators**2 / max(len(fewer) - 1, 1))
     return Pooled(_fisher(within), of_tasks, of_estimators, degrees)
 
 
 def _fisher(within: Array) -> Array:
-    return np.asarray(np.arctanh(np.clip(np.nanmean(within, axis=-1), -_LARGEST, _LARGEST)))
+    """Fisher's z of the mean over tasks with a correlation; 0 if a jackknife leaves none."""
+    known = np.isfinite(within)
+    mean = np.where(known, within, 0.0).sum(-1) / np.maximum(known.sum(-1), 1)
+    return np.asarray(np.arctanh(np.clip(mean, -_LARGEST, _LARGEST)))
 
 
-def rank_correlations(x: Array, y: Array) -> Array:
-    """Spearman's correlations ``[..., E] -> [...]`` of pairs without NaN; NaN if they are fewer than `FEWEST`, or one side is constant."""
+def rank_correlations(x: Array, y: Array, fewest: int = FEWEST) -> Array:
+    """Spearman's correlations ``[..., E] -> [...]`` of pairs without NaN; NaN if they are too few, or one side is constant."""
     both = np.isfinite(x) & np.isfinite(y)
     ranks = [scipy.stats.rankdata(np.where(both, side, np.nan), axis=-1, nan_policy="omit") for side in (x, y)]
     counts = both.sum(-1)
     x, y = (np.where(both, side - (counts[..., None] + 1) / 2, 0.0) for side in ranks)
     spread = (x * x).sum(-1) * (y * y).sum(-1)
-    known = (counts >= FEWEST) & (spread > 1e-9)
+    known = (counts >= fewest) & (spread > 1e-9)
     return np.asarray(np.where(known, (x * y).sum(-1) / np.sqrt(np.where(known, spread, 1.0)), np.nan))
 
 

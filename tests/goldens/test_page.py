@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from structgrad.reports import page, results
 from structgrad.reports.analysis import answers, tables
 from structgrad.reports.page import learning_page
@@ -74,15 +72,13 @@ def pages(folder: Path) -> dict[str, Any]:
     made = results.to_frame([*examples.rows(), *examples.swept_rows()])
     training = planted(("clusters", "matching"), LEARNERS, 2)
     results.write(training, folder / "training", {"command": "structgrad learn", "environment": {"commit": "abc"}})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("structgrad.suites.learning.finding.RESAMPLES", 20)
-        return {
-            "made": content(made, examples.MANIFEST),
-            "run": content(*results.read(FOLDER / "page.parquet")),
-            "learning": content(results.to_frame(training), {}),
-            "learning page": learning_page.write([folder / "training"], folder).read_text().splitlines(),
-            "task pages": [line for path in sorted((folder / "learning").glob("*.md")) for line in path.read_text().splitlines()],
-        }
+    return {
+        "made": content(made, examples.MANIFEST),
+        "run": content(*results.read(FOLDER / "page.parquet")),
+        "learning": content(results.to_frame(training), {}),
+        "learning page": learning_page.write([folder / "training"], folder).read_text().splitlines(),
+        "task pages": [line for path in sorted((folder / "learning").glob("*.md")) for line in path.read_text().splitlines()],
+    }
 
 
 def test_pages_say_what_they_said(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def learn(options: LearnOptions) -> None:
         if options.gradients or (options.gradients is None and not options.quick):
             learnt = tuple(f"{LEARNT}{name.removeprefix(TASK)}" for name in plan.problems)
             plan = dataclasses.replace(plan, suites=(*plan.suites, "bias", "parameter_bias"), problems=(*plan.problems, *learnt))
+            plan = dataclasses.replace(plan, stages=("training", "init", "early") if options.study else ())  # those of declared predictors
         machine = Machine(default_jobs(plan) if options.jobs is None else options.jobs, options.timeout)
         launch.pin_threads()
         preset = "study" if options.study else "quick" if options.quick else "standard"

@@ -34,7 +34,7 @@ STUDIED = (  # the estimators of the study of training: also an encoder that is 
     f"exact[limit={LONGEST_LIST}]",
     *LEARNERS[1:],
     *_names("frozen relaxed_top_k spigot_eg spigot_steps step_reinforce step_learned step_ppo sparsemax_marginalisation top_k_sparsemax"),
-    *_names("reinforce_constant reinforce_greedy reinforce_sampled reinforce_optimal reinforce_conditional_mean reinforce_normalised"),
+    *_names("reinforce_constant reinforce_greedy reinforce_sampled reinforce_optimal reinforce_normalised"),
     *_names("reinforce_ppo vargrad muprop double_cv antithetic_pairs sum_and_sample importance_weighted_set identity_perturbed"),
     *_names("decoupled_st_gumbel perturb_and_parse stochastic_sparsemap perturbed_multiplicative"),
 )
