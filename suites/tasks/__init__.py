@@ -30,6 +30,13 @@ TASKS: dict[str, str] = {
     "budget": "generated.decisions:Budget",
     "budget_sum": "generated.decisions:BudgetSum",
     "budget_coverage": "generated.decisions:BudgetCoverage",
+    "tags": "generated.sequences:Tags",
+    "tags_frozen": "generated.sequences:TagsFrozen",
+    "tags_elbo": "generated.sequences:TagsElbo",
+    "segments": "generated.sequences:Segments",
+    "segments_pretrained": "generated.sequences:SegmentsPretrained",
+    "transcripts": "generated.sequences:Transcripts",
+    "warping": "generated.sequences:Warping",
 }
 """Module and class of every task, by name. Modules are imported on first use."""
 

@@ -18,6 +18,7 @@ from structgrad.suites.tasks import TASKS, Task, make_task
 from structgrad.suites.tasks.check import check_task
 from structgrad.suites.tasks.clusters import Clusters
 from structgrad.suites.tasks.generated.decisions import Budget, BudgetCoverage, BudgetSum, Paths, Ranking, RankingGain, RankingPairs
+from structgrad.suites.tasks.generated.sequences import Segments, SegmentsPretrained, Tags, TagsElbo, TagsFrozen, Transcripts, Warping
 from structgrad.suites.tasks.l2x_switch import L2XSwitch
 from structgrad.suites.tasks.language.listops import ListOps, ListOpsGenerated, ListOpsParser
 from structgrad.suites.tasks.language.matching import Matching
@@ -49,6 +50,13 @@ TINY: dict[str, Task] = {
     "budget": Budget(offered=6, **SMALLER),
     "budget_sum": BudgetSum(offered=6, **SMALLER),
     "budget_coverage": BudgetCoverage(offered=6, **SMALLER),
+    "tags": Tags(points=3, **SMALLER),
+    "tags_frozen": TagsFrozen(points=3, **SMALLER),
+    "tags_elbo": TagsElbo(points=3, **SMALLER),
+    "segments": Segments(points=5, longest=3, **SMALLER),
+    "segments_pretrained": SegmentsPretrained(points=5, longest=3, **SMALLER),
+    "transcripts": Transcripts(frames=5, **SMALLER),
+    "warping": Warping(train=500, heldout=200, steps=200),
 }
 """Every task in small; `ListOpsFrozen` differs from `ListOpsGenerated` by its lines alone."""
 
