@@ -145,10 +145,9 @@ def _manifest(text: bytes | str) -> Manifest:
 
 def manifest_of(folder: Path) -> Manifest:
     """The content of ``run.json``; empty if it is missing or damaged."""
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError, ValueError):
         return _manifest(text_of(folder / MANIFEST))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return {}
+    return {}
 
 
 def check_not_newer(folder: Path) -> None:
@@ -193,10 +192,9 @@ def environment(device: str = "cpu") -> dict[str, Any]:
 
 def version_of(package: str) -> str | None:
     """The version of an installed package; None if it is not installed."""
-    try:
+    with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def commit_of_package() -> tuple[str | None, bool | None]:
@@ -207,11 +205,10 @@ def commit_of_package() -> tuple[str | None, bool | None]:
         command = ["git", "-C", str(here.parent), *words]
         return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True).stdout.strip()
 
-    try:
+    with suppress(OSError, subprocess.SubprocessError):
         git("ls-files", "--error-unmatch", here.name)  # an installed copy may lie in the checkout of another project
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain"))
-    except (OSError, subprocess.SubprocessError):
-        return None, None
+    return None, None
 
 
 def processor() -> str:

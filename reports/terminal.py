@@ -1,7 +1,5 @@
 """Output of a run on a terminal: its progress, and the summary at its end."""
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import dataclass
@@ -80,11 +78,11 @@ class Verbosity:
         shown.print(table)
 
 
-def plain_progress(quiet: float = QUIET_SECONDS) -> Progress:
+def plain_progress(quiet: float = QUIET_SECONDS) -> "Progress":
     """Print lines at the start, at the end, at the first compilation and after so many seconds."""
     last, compiled = -float("inf"), False
 
-    def report(snapshot: Snapshot) -> None:
+    def report(snapshot: "Snapshot") -> None:
         nonlocal last, compiled
         begins = not compiled and any(busy.compiling for busy in snapshot.busy)
         compiled = compiled or begins
@@ -97,7 +95,7 @@ def plain_progress(quiet: float = QUIET_SECONDS) -> Progress:
     return report
 
 
-def summary(frame: pd.DataFrame) -> list[Overview]:
+def summary(frame: "pd.DataFrame") -> list[Overview]:
     """A table of the best estimators for each loss, and for few problems a table each with bias and error of every estimator."""
     from .analysis import answers, tables
 
@@ -151,7 +149,7 @@ def leader(answer: Any) -> tuple[str, str]:
     return f"{shown} {number(answer.score.value)}", "green" if len(names) == 1 else ""
 
 
-def compared(frame: pd.DataFrame) -> list[str]:
+def compared(frame: "pd.DataFrame") -> list[str]:
     """A sentence for each of your own estimators: the comparison with `rloo`, or how to get one."""
     from .analysis import answers, tables
 

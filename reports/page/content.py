@@ -47,7 +47,7 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> SimpleNamespace:
     for row in tables.items_of(tables.errors(every)):
         where = f"{row.estimator} on {', '.join(filter(None, (row.problem, row.stage, row.instance)))} ({row.suite})"
         failures[row.status, str(row.reason), str(row.traceback or "")].append(where)
-    extent = headline(frame, manifest) if len(tables.measured(frame)) or not learning else ""
+    extent = headline(frame) if len(tables.measured(frame)) or not learning else ""
     return SimpleNamespace(
         title=_title(frame, learning),
         purpose=LEARNING_PURPOSE if learning and not len(claims) else PURPOSE,
@@ -98,7 +98,7 @@ def _estimator_lines(frame: pd.DataFrame, known: Manifest) -> list[tuple[str, st
     ]
 
 
-def headline(frame: pd.DataFrame, manifest: Manifest) -> str:
+def headline(frame: pd.DataFrame) -> str:
     """The estimators, problems and instances that were measured, in one sentence."""
     rows = tables.measured(frame)
     estimators, problems = plural(rows["estimator"].nunique(), "estimator"), plural(rows["problem"].nunique(), "problem")

@@ -102,7 +102,7 @@ def launched(  # noqa: PLR0913
             left = _left(work, folder)
             frame, whole = publish(plan, folder, place, manifest, left)
             counts = {**tables.counts(frame), "left": left}
-            sentences = _summarise(frame, whole, verbosity)
+            sentences = _summarise(frame, verbosity)
             verbosity.say(text.cells_line(counts), important=True, apart=True)
             if mirror is not None:
                 mirror.write()
@@ -249,7 +249,7 @@ def _left(work: Grid, folder: Path) -> int:
         return len({cell.identity for cell in work.cells} - found.known().keys())
 
 
-def _summarise(frame: Any, manifest: results.Manifest, verbosity: Verbosity) -> list[str]:
+def _summarise(frame: Any, verbosity: Verbosity) -> list[str]:
     """Print answers, tables and errors; return the answers of training."""
     trained, measured = page.learning_of(frame), tables.by_loss(page.of_gradients(frame))
     sentences = trained.sentences if trained else []
@@ -257,7 +257,7 @@ def _summarise(frame: Any, manifest: results.Manifest, verbosity: Verbosity) -> 
         verbosity.say(sentence, important=position == 0, apart=position == 0)
     overviews = terminal.summary(measured)
     if overviews:
-        verbosity.say(page.headline(measured, manifest), apart=True)
+        verbosity.say(page.headline(measured), apart=True)
     for table in trained.overviews if trained else []:
         verbosity.table(table)
     for of_scores, legend in ((True, terminal.LEGEND), (False, terminal.MARKS_LEGEND)):

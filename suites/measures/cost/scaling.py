@@ -115,8 +115,7 @@ class ScalingSuite(Suite):
     name: ClassVar[str] = "scaling"
     summary: ClassVar[str] = "time and memory against length, with fitted exponents, and variance against samples"
     version: ClassVar[int] = 3
-    exclusive: ClassVar[bool] = True
-    together: ClassVar[bool] = True
+    exclusive = together = True
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         device, largest = torch.device(context.device), max(problem.instances, key=lambda item: item.scores.numel())

@@ -127,8 +127,7 @@ class WallClock(Suite):
 
     name: ClassVar[str] = "wall_clock"
     summary: ClassVar[str] = "seconds of a training step, forward and backward, in interleaved rounds"
-    exclusive: ClassVar[bool] = True
-    together: ClassVar[bool] = True
+    exclusive = together = True
     version: ClassVar[int] = 3
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
@@ -164,8 +163,7 @@ class StepTime(Suite):
 
     name: ClassVar[str] = "step_time"
     summary: ClassVar[str] = "seconds of one step of training on a task, in interleaved rounds"
-    exclusive: ClassVar[bool] = True
-    together: ClassVar[bool] = True
+    exclusive = together = True
     measures: ClassVar[str] = "tasks"
     dtype: ClassVar[str] = "float32"
 
