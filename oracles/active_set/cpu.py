@@ -19,8 +19,6 @@ Source: Wolfe 1976, "Finding the nearest point in a polytope", for the point ``Î
 Only parts that some atom has used take part in the arithmetic; they are numbered in the order in which they came (their *slots*).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

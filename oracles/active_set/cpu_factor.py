@@ -9,8 +9,6 @@ Atoms stay where they are written, their *home*, when others leave. Which of the
 that the overlaps of a new atom with all others are the sum of a few rows.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

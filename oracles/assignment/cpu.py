@@ -1,7 +1,5 @@
 """Kernels of assignments that search: rows [b, n, n]. Sums over permutations go by derivations (see `oracle`)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..kernels.compilation import compiled

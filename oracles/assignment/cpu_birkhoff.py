@@ -6,8 +6,6 @@ function with piecewise linear gradient. Newton's method with the Hessian of the
 a few steps (Li, Sun & Toh 2020, "On the efficient computation of a generalized Jacobian of the projector over the Birkhoff polytope").
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@ Source: Murty 1968, "An algorithm for ranking all the assignments in order of in
 Murty's ranked assignment method", which inherits duals and bounds what is still to be searched.
 """
 
-from __future__ import annotations
-
 import math
 from heapq import heappop, heappush
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Source: Jonker & Volgenant 1987, "A shortest augmenting path algorithm for dense
 then one shortest path per row that is still unmatched, O(n³). Their further reductions of rows save less than a third at n = 8 to 32.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -10,8 +10,6 @@ Where nodes of one item lie side by side, the last vector of a segment goes beyo
 top down, it counts nothing. An item's numbers do not depend on its neighbours.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

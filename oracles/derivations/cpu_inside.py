@@ -1,7 +1,5 @@
 """Inside weights and log-partitions, compiled: see `cpu`."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -12,8 +12,6 @@ offer is never better and comes later in that order, so that the best offer is t
 Source: Huang & Chiang 2005, "Better k-best parsing", algorithm 3.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

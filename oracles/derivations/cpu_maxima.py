@@ -1,7 +1,5 @@
 """The best derivation, compiled: see `cpu`."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Probabilities of nodes and edges top down, and the tangents of both passes, compiled: see `cpu`."""
 
-from __future__ import annotations
-
 from numba import uint64
 
 from ..kernels import vectors as v

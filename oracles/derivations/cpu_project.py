@@ -1,7 +1,5 @@
 """SparseMAP of structures that state their derivations: the active set, whose best structures come from one pass of maxima."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Items and segments, as the compiled passes over derivations read and write them: see `cpu`."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

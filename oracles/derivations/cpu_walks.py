@@ -3,8 +3,6 @@
 Source: Kool, van Hoof & Welling 2019, "Stochastic beams and where to find them", section 3 and appendix B, for the last, for sequences.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

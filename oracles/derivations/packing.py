@@ -6,8 +6,6 @@ for all nodes of a segment, and an edge of eight nodes is a vector instruction. 
 which the author adds them.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

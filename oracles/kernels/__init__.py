@@ -6,8 +6,6 @@ else runs the references, in which the oracles are written, on a GPU too. Kernel
 this package compiles nothing and does not load the compilers.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import math
@@ -137,7 +135,7 @@ def shown_to_torch() -> Iterator[None]:
             tracemalloc.stop()
 
 
-def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> Kernel | None:
+def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> "Kernel | None":
     """Select the kernel of an operation for rows ``[b, *event]``; None where the torch reference is to run."""
     module = module_of(structure) if structure is not None and rows.is_cpu and running.get() else None
     function = getattr(module, operation, None)

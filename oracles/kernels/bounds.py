@@ -1,7 +1,5 @@
 """Bounds of scores, compiled: NumPy's reduction takes longer than many a kernel, and pushes its code out of the cache."""
 
-from __future__ import annotations
-
 import math
 
 from .compilation import compiled

@@ -4,8 +4,6 @@ What the compiler may do to the arithmetic is chosen per function. Infinities ke
 function, one compiles it, and the others wait and load it; all compute the same bits.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -5,8 +5,6 @@ There every sum is a positive number ``m · 2^e`` whose exponent e is a float64 
 the sum that it is part of; 0 has the exponent `NOTHING`.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,8 +3,6 @@
 Nothing of the compilers is loaded.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Lists of parts in compiled steps: written into a dense event or numbered, and the k-th largest of a row."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -4,8 +4,6 @@ The counter of a uniform is (its place in the draw / 2, its row in the seed bloc
 the block: so a uniform depends on what it is for, and not on what is drawn beside it. Two words make a uniform of 53 bits.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from .compilation import compiled, inner

@@ -5,8 +5,6 @@ Counts are tabulated anew in each call, which takes far less than the walks; no 
 state their derivations are listed by `structgrad.oracles.derivations`.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

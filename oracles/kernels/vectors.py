@@ -9,8 +9,6 @@ and `high_half` convert them. So do vectors of four float64 numbers, of `load_fo
 time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

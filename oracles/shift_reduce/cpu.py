@@ -1,7 +1,5 @@
 """The kernel of policies of shift-reduce derivations; all else their hypergraph gives."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

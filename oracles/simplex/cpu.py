@@ -1,7 +1,5 @@
 """Euclidean projection on ``{x : 0 ≤ x ≤ 1, Σx = k}``, the simplex and the hypersimplex, in compiled steps."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -5,8 +5,6 @@ Lines of scores are weighed a few thousand numbers at a time, all exponentials o
 is -inf alone.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

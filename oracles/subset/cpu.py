@@ -1,7 +1,5 @@
 """The best k of n and samples, in compiled steps. Other sums over subsets go by derivations (see `oracle`)."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

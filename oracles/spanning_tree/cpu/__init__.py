@@ -1,7 +1,5 @@
 """Kernels of spanning trees: MAP by contraction, the rest by elimination of words, `LANES` items side by side."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

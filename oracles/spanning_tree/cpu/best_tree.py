@@ -8,8 +8,6 @@ With a single root, a component goes to the root only where no word may head it:
 penalty costs precision.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -8,8 +8,6 @@ compiler leaves them out.
 Weights of 0 are forbidden arcs, and no others: an item in which a positive number may leave the range of float64 is not certified.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

@@ -13,8 +13,6 @@ the k-best non-projective dependency trees". With a single root, all scores come
 `best_tree`: an arc of the root gives way to others of the root alone.
 """
 
-from __future__ import annotations
-
 import math
 from heapq import heappop, heappush
 from typing import Any, NamedTuple

@@ -9,8 +9,6 @@ Tables and rates are those of `elimination`. Weights have a table for each level
 upwards or downwards from a corner. An item in which a sum of heads leaves its limits computes nonsense, and is not certified.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

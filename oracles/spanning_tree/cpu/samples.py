@@ -1,7 +1,5 @@
 """Exact samples of spanning trees from an elimination: words come back one after the other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from numpy.typing import NDArray
