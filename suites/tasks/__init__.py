@@ -37,6 +37,13 @@ TASKS: dict[str, str] = {
     "segments_pretrained": "generated.sequences:SegmentsPretrained",
     "transcripts": "generated.sequences:Transcripts",
     "warping": "generated.sequences:Warping",
+    "heads": "generated.trees:Heads",
+    "influence": "generated.trees:Influence",
+    "influence_squared": "generated.trees:InfluenceSquared",
+    "algebra": "generated.trees:Algebra",
+    "algebra_soft": "generated.trees:AlgebraSoft",
+    "gates": "generated.gates:Gates",
+    "gates_frozen": "generated.gates:GatesFrozen",
 }
 """Module and class of every task, by name. Modules are imported on first use."""
 

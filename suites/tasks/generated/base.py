@@ -7,12 +7,13 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, make_dataclass, replace
-from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, TypeVar, cast, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from ....estimators import crf_loss
+from ....oracles import MarginalOracle
 from ....oracles.options import Count
 from ..references import remembered
 from ..task import Batch, Decoding, LatentModel, Rates, Split, Steps, Task, TaskLoss, label_loss, right, seeded
@@ -76,8 +77,8 @@ class LatentTask(GeneratedTask):
             model.decoder.load_state_dict(_pretrained(replace(self, decoding="joint", labelled=0, steps=self.pretraining, rates=())))
             model.decoder.requires_grad_(False)
         if self.labelled:
-            known = self.batch("train", torch.arange(self.labelled))
-            likelihood = lambda: crf_loss(self.oracle, self.scores(model, known), known.true()).mean()  # noqa: E731
+            known, oracle = self.batch("train", torch.arange(self.labelled)), cast(MarginalOracle, self.oracle)
+            likelihood = lambda: crf_loss(oracle, self.scores(model, known), known.true()).mean()  # noqa: E731
             descend(model.encoder, likelihood, steps=ENCODER_STEPS, rate=0.01)
         return model
 

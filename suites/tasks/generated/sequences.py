@@ -249,7 +249,7 @@ class Metric(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[b, n, d] -> [b, n, m]``."""
-        return -(self.map(x).unsqueeze(-2) - self.stages).square().mean(-1)
+        return -(self.map(x).unsqueeze(-2) - self.stages).square().mean(-1)  # type: ignore[no-any-return]
 
 
 class Centroids(nn.Module):

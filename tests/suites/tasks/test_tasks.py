@@ -18,7 +18,9 @@ from structgrad.suites.tasks import TASKS, Task, make_task
 from structgrad.suites.tasks.check import check_task
 from structgrad.suites.tasks.clusters import Clusters
 from structgrad.suites.tasks.generated.decisions import Budget, BudgetCoverage, BudgetSum, Paths, Ranking, RankingGain, RankingPairs
+from structgrad.suites.tasks.generated.gates import Gates, GatesFrozen
 from structgrad.suites.tasks.generated.sequences import Segments, SegmentsPretrained, Tags, TagsElbo, TagsFrozen, Transcripts, Warping
+from structgrad.suites.tasks.generated.trees import Algebra, AlgebraSoft, Heads, Influence, InfluenceSquared
 from structgrad.suites.tasks.l2x_switch import L2XSwitch
 from structgrad.suites.tasks.language.listops import ListOps, ListOpsGenerated, ListOpsParser
 from structgrad.suites.tasks.language.matching import Matching
@@ -56,6 +58,13 @@ TINY: dict[str, Task] = {
     "segments": Segments(points=5, longest=3, **SMALLER),
     "segments_pretrained": SegmentsPretrained(points=5, longest=3, **SMALLER),
     "transcripts": Transcripts(frames=5, **SMALLER),
+    "heads": Heads(words=3, **SMALLER),
+    "influence": Influence(members=3, **SMALLER),
+    "influence_squared": InfluenceSquared(members=3, **SMALLER),
+    "algebra": Algebra(leaves=4, **SMALLER),
+    "algebra_soft": AlgebraSoft(leaves=4, **SMALLER),
+    "gates": Gates(gates=3, **{**SMALLER, "steps": 200}),
+    "gates_frozen": GatesFrozen(gates=3, **SMALLER),
     "warping": Warping(train=500, heldout=200, steps=200),
 }
 """Every task in small; `ListOpsFrozen` differs from `ListOpsGenerated` by its lines alone."""
