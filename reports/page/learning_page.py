@@ -4,6 +4,7 @@ Usage: ``python -m structgrad.reports.page.learning_page RUN [RUN ...] --to docs
 """
 
 import argparse
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from ...suites.statistics.selection import student_mean
 from ...suites.tasks import TASKS, make_task
 from ...suites.text import change, coefficient, estimate, listed, number, plural
 from .. import published, results
-from ..analysis.learning import SCORE, winner
+from ..analysis.learning import RECOMMENDING, SCORE, winner
 from .cells import tabulate
 from .learning import learning_of, overall_table, predictor_table, task_table
 from .page import document
@@ -26,7 +27,7 @@ from .page import document
 WANTED = (24, 24, 3)  # tasks, estimators and seeds of a whole study
 
 
-def write(runs: Sequence[Path], folder: Path) -> Path:
+def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Path:
     """Write the page, and those of the tasks in the folder ``learning``; no two runs may have a cell in common."""
     read, seen = [results.read(run) for run in runs], set[tuple[str, ...]]()
     for run, (frame, _) in zip(runs, read, strict=True):
@@ -74,6 +75,8 @@ def write(runs: Sequence[Path], folder: Path) -> Path:
         command_of=published.command_of,
     )
     results.write_whole(folder / "learning.md", content)
+    if package is not None:
+        publish(study, package)
     return folder / "learning.md"
 
 
@@ -147,14 +150,45 @@ def _beliefs(study: Study) -> list[dict[str, str]]:
     return rows
 
 
+def publish(study: Study, folder: Path = published.FOLDER) -> None:
+    """Write the facts for `recommend`, and all numbers of the study, into the package."""
+    found = verdicts(study, "accuracy")
+    facts = [
+        {
+            "predictor": signed_label(one.predictor),
+            "stage": one.stage,
+            "verdict": one.verdict,
+            "correlation": [pooled.value, pooled.low, pooled.high],
+        }
+        for one in found
+        for pooled in [one.whole.pooled]
+    ]
+    used = next(fact for fact, one in zip(facts, found, strict=True) if (one.predictor, one.stage) == RECOMMENDING)
+    trained = {}
+    for at, task in enumerate(study.tasks):
+        means = {
+            one.name: student_mean(study.outcome("accuracy")[at, place]).value for place, one in enumerate(study.contenders) if one.competes
+        }
+        best = sorted(((name, value) for name, value in means.items() if value is not None), key=lambda pair: -pair[1])[:5]
+        trained[task] = {"structure": declared(task).structure, "kind": declared(task).kind, "best": best}
+    known = {"page": "docs/results/learning.md", "outcome": signed_label("accuracy"), "tasks": len(study.tasks), "used": used}
+    known |= {"confirmed": [fact for fact in facts if fact["verdict"] == "confirmed"], "trained": trained}
+    results.write_whole(folder / published.PREDICTORS, (json.dumps(known, indent=1, ensure_ascii=False) + "\n").encode())
+    named = {**study.outcomes, **{f"{name}@{stage}": values for (name, stage), values in study.predictors.items()}}
+    index = pd.MultiIndex.from_product([study.tasks, study.names, study.seeds], names=["task", "estimator", "seed"])
+    table = pd.DataFrame({name: values.ravel() for name, values in named.items()}, index).dropna(how="all").astype("float32")
+    table.reset_index().to_parquet(folder / "learning.parquet", compression="zstd")
+
+
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description="Write docs/results/learning.md from stored runs.")
     parser.add_argument("run", type=Path, nargs="+", help="the folder of a run")
     parser.add_argument("--to", type=Path, default=Path("docs/results"), metavar="FOLDER", help="where the page goes")
+    parser.add_argument("--publish", action="store_true", help="also write the numbers and the facts for `recommend` into the package")
     given = parser.parse_args()
     try:
-        print(f"written: {write(given.run, given.to)}")  # noqa: T201
+        print(f"written: {write(given.run, given.to, published.FOLDER if given.publish else None)}")  # noqa: T201
     except (FileNotFoundError, ValueError) as error:
         parser.exit(2, f"error: {error}\n")
 

@@ -208,7 +208,7 @@ class LearnOptions(Options):
     quick: bool = option(False, PLAN, None)
     """First look in about a minute: clusters, 8 estimators, 3 seeds, fewer steps."""
     study: bool = option(False, PLAN, None)
-    """The study of docs/results/learning.md: nine tasks, all estimators that fit, 5 seeds, gradients. Takes hours."""
+    """The study of docs/results/learning.md: all tasks, all estimators that fit, 5 seeds, gradients. Takes hours."""
     gradients: bool | None = option(None, PLAN, None, "--gradients/--no-gradients", shown="yes; no with --quick")
     """Also measure bias, variance, cosine and ρ along runs with the exact gradient, and correlate them with final accuracy."""
 

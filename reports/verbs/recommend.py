@@ -86,12 +86,10 @@ def lines(found: "Recommendation", *, whole: bool = False) -> list[str]:
     same = "all get the same time" if all(answer.timed for answer in found.answers) else "all do the same work"
     environment, day = about.get("environment", {}), str(about.get("finished") or about.get("started") or "").partition("T")[0]
     commit = f"structgrad {environment['commit'][:9]}" if environment.get("commit") else ""
-    used, held_out = (coefficient(Interval(*triple)) for triple in (known["used"]["correlation"], known["halves"]["held_out"]))
     end = (
         f"ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²) lies between −1 and 1, higher is better. g is the exact gradient, ĝ the average over a batch; {same}. "
         "Brackets are 95 % intervals.",
-        f"The rank correlation of ρ with {known['outcome']} was {used} over {known['tasks']} trained tasks. "
-        f"Held-out tasks {'confirmed' if known['confirmed'] else 'did not confirm'} it, {held_out} ({known['page']}).",
+        *_of_training(known, wish.oracle),
         f"From {found.source}: {', '.join(str(fact) for fact in (day, environment.get('cpu'), commit) if fact)}.",
     )
     return [*text, "", *(line for sentence in end for line in _wrapped(sentence))]
@@ -144,6 +142,22 @@ def _evidence(found: "Candidate", *, timed: bool) -> str:
     if found.evaluations is not None:
         parts.append(f"{number(found.evaluations)} loss evaluation{'' if found.evaluations == 1 else 's'} each")
     return ", ".join([*parts, f"{number(found.averaged)} averaged"])
+
+
+def _of_training(known: dict[str, Any], oracle: str) -> Iterator[str]:
+    """Whether ρ, or another metric, was confirmed to predict training, and the estimators that trained best on the same structure."""
+    used, confirmed = known["used"], [f"{one['predictor']} at {one['stage']}" for one in known["confirmed"]]
+    state = {"open": "and is not confirmed", "refuted": "and is too low to rely on"}.get(used["verdict"], "and is confirmed")
+    others = f"Confirmed: {listed(confirmed)}" if confirmed else "No metric of gradients is confirmed to predict training"
+    correlation = coefficient(Interval(*used["correlation"]))
+    yield (
+        f"The rank correlation of ρ with {known['outcome']} was {correlation} over {known['tasks']} trained tasks, {state}. "
+        f"{others} ({known['page']})."
+    )
+    for task, one in known["trained"].items():
+        if one["structure"] == oracle.partition("[")[0]:
+            best = ", ".join(f"{name} ({number(accuracy)})" for name, accuracy in one["best"])
+            yield f"Trained best on the task {task}, of the same structure, by accuracy: {best}."
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:

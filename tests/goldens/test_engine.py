@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from structgrad.suites.base import Problem
+from structgrad.suites.learning.finding import FIRST_STUDY
 from structgrad.suites.problems import TaskProblem
 from structgrad.suites.running.planning import grid as grid_module
 from structgrad.suites.running.planning.estimates import START, CostModel, time_limit
@@ -34,7 +35,7 @@ PLANS: dict[str, Plan] = {
     ),
     "suites": plan_of("standard", suites=("bias", "wall_clock"), estimators=("rloo", "arm*"), instances=3, dtype="float32", seed=7),
     "learn": learning_plan(quick=True),
-    "study": learning_plan(study=True, estimators=("exact", "ste", "unordered_set")),
+    "study": learning_plan(FIRST_STUDY, study=True, estimators=("exact", "ste", "unordered_set")),
     "learnt": plan_of("quick", suites=("bias", "parameter_bias"), problems=("learnt:clusters",), estimators=("ste", "imle")),
 }
 

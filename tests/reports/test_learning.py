@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
-from structgrad.reports import results
+from structgrad.reports import published, results
 from structgrad.reports.analysis.learning import sentences, winner
 from structgrad.reports.page import charts, learning_page
 from structgrad.reports.page.learning import learning_of
@@ -131,3 +132,16 @@ def test_a_run_of_something_else_is_refused(tmp_path, monkeypatch, capsys):
         learning_page.main()
     assert ended.value.code == 2
     assert capsys.readouterr().err.endswith("holds no result of training; expected the folder of a run of `structgrad learn`\n")
+
+
+def test_a_published_study_is_what_recommend_reads(tmp_path):
+    rows = planted(("clusters", "fsdd"), SOME, 2, predictor="rho")
+    rows += [replace(one, metric="rho_16") for one in rows if one.metric == "rho"]
+    results.write(rows, tmp_path / "run", {})
+    learning_page.write([tmp_path / "run"], tmp_path / "docs", tmp_path)
+    known = published.predictors(tmp_path)
+    assert set(known) == set(published.predictors())
+    assert (known["tasks"], known["used"]["stage"], known["trained"]["fsdd"]["structure"]) == (2, "early", "subset")
+    numbers = pd.read_parquet(tmp_path / "learning.parquet")
+    assert len(numbers) == 2 * len(SOME) * 2
+    assert {"accuracy", "rho_16@early"} < set(numbers)
