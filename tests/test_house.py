@@ -138,13 +138,6 @@ def test_values_get_their_digits_in_one_place() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("value", ["{x:.3g}", "{x:,}", "{x:.0%}", "{x:.{n}e}", "{x:g}", "{x:+.2f}", "{x:.{n}}"])
-def test_a_choice_of_digits_is_seen(value: str) -> None:
-    assert chosen_digits(ast.parse(f"f'{value}'"))
-    assert not chosen_digits(ast.parse("f'{x:>7} {x!r} {x}, 5 % of it: 30%'"))
-    assert value.count("{") > 1 or chosen_digits(ast.parse(f"'{value}'.format(x=1.0)"))
-
-
 def test_the_first_line_of_a_module_is_a_term() -> None:
     """R7."""
     for file, tree in sources().items():
