@@ -2,7 +2,7 @@
 
 from . import plugins
 from .active_set.solution import SparseSolution
-from .alignment import Alignment
+from .alignment import Alignment, soft_dtw_divergence
 from .assignment import Assignment
 from .capabilities import (
     DistinctSamplingOracle,
@@ -111,4 +111,5 @@ __all__ = [
     "TiedSemiMarkov",
     "WarmStart",
     "make_oracle",
+    "soft_dtw_divergence",
 ]

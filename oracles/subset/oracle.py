@@ -29,7 +29,7 @@ class Subset(SubsetOracle, DerivedOracle):
 
     The Gibbs law is the conditional Poisson law (not Plackett-Luce, which Gumbel top-k draws): of n independent parts, given that k are
     taken. Sums go part by part, by how many are still to be taken: O(nk). A sample takes one uniform for each part. The projection is that
-    on the capped simplex, and its atoms come from systematic sampling.
+    on the capped simplex, and its atoms come from systematic sampling. For one k per item, or 0, see `CardinalitySubset`.
 
     Args:
         k: size of the subset, at least 1.

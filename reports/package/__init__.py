@@ -10,7 +10,7 @@ __version__: str
 PLACES = {
     "oracles": "Alignment Assignment CTC CardinalitySubset Categorical Constituency DerivedOracle EditAlignment Grammar "
     "IndependentCategoricals LabelledConstituency LabelledProjectiveTree LinearChain Oracle ProjectiveTree SecondOrderChain SemiMarkov "
-    "ShiftReduce SpanningTree Subset TiedChain TiedSemiMarkov make_oracle",
+    "ShiftReduce SpanningTree Subset TiedChain TiedSemiMarkov make_oracle soft_dtw_divergence",
     "estimators": "Estimator PathwiseEstimator StructuredLayer Supervised crf_loss make_estimator make_noise train_step",
     "suites": "learn measure run",
     "suites.audit": "audit",
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         TiedChain as TiedChain,
         TiedSemiMarkov as TiedSemiMarkov,
         make_oracle as make_oracle,
+        soft_dtw_divergence as soft_dtw_divergence,
     )
     from structgrad.reports import recommend as recommend
     from structgrad.suites import learn as learn, measure as measure, run as run
