@@ -37,6 +37,8 @@ TASKS: dict[str, str] = {
     "segments_pretrained": "generated.sequences:SegmentsPretrained",
     "transcripts": "generated.sequences:Transcripts",
     "warping": "generated.sequences:Warping",
+    "vae_bits": "speech:VaeBits",
+    "clusters_pretrained": "clusters:ClustersPretrained",
     "heads": "generated.trees:Heads",
     "influence": "generated.trees:Influence",
     "influence_squared": "generated.trees:InfluenceSquared",

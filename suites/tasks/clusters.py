@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from ...oracles import Categorical
 from ...oracles.options import Count, NonNegative
+from .generated.base import variant
 from .task import EVALUATED, Batch, LatentModel, Rates, Split, Task, label_loss, right, seeded
 from .training import descend, fit
 
@@ -99,6 +100,11 @@ class Clusters(Task):
             linear = nn.Sequential(nn.Linear(self.features, 1), nn.Flatten(0))
         fit(linear, lambda items: label_loss(linear(x[items]), y[items]).mean(), self, rate=0.01, seed=seed)
         return float(right(linear(test.inputs[0]), test.labels).mean())
+
+
+ClustersPretrained = variant(
+    Clusters, "clusters_pretrained", "latent clusters, after training on a few known ones", start="pretrained", labelled=50
+)
 
 
 @functools.lru_cache(maxsize=12)

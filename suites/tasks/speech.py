@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ...estimators.exact import expected_loss
 from ...oracles import IndependentCategoricals, Subset
 from ...oracles.options import Count, NonNegative
+from .generated.base import variant
 from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss, seeded
 from .training import fit_decoder
 
@@ -178,6 +179,11 @@ class AutoEncoder(Task):
     def floor(self, seed: int) -> float:
         """The mean of the windows to learn from."""
         return 0.0
+
+
+VaeBits = variant(
+    AutoEncoder, "vae_bits", "generated points coded by eight bits, by the evidence lower bound", categories=8, parts=2, generated=True
+)
 
 
 @functools.lru_cache(maxsize=2)

@@ -105,7 +105,7 @@ TASKS = (  # noqa: SIM905
     "clusters l2x_switch listops_frozen listops listops_parser matching fsdd ner parsing pipeline vae listops_generated "
     "paths paths_squared ranking ranking_gain ranking_pairs budget budget_sum budget_coverage "
     "tags tags_frozen tags_elbo segments segments_pretrained transcripts warping "
-    "heads influence influence_squared algebra algebra_soft gates gates_frozen"
+    "heads influence influence_squared algebra algebra_soft gates gates_frozen vae_bits clusters_pretrained"
 ).split()
 """The trained tasks; add new ones at the end."""
 
