@@ -138,10 +138,11 @@ def associate(tasks: Sequence[str], families: Sequence[str], predictor: Array, o
     if found.families < FEWEST:
         few = f"no interval: {found.families} families behind {found.estimators} estimators; expected at least {FEWEST}"
         return replace(found, pooled=Interval(value), note=few)
-    result = pooled(predictor[rows][:, columns], outcome[rows][:, columns], np.asarray(families)[rows], used)
-    half = float(scipy.special.stdtrit(result.degrees, (1 + LEVEL) / 2) * np.sqrt(result.of_tasks + result.of_estimators))
-    low, high = (float(np.tanh(result.z + side)) for side in (-half, half))
-    return replace(found, pooled=Interval(value, min(low, value), max(high, value), "jackknife"), p_value=float(result.p_value))
+    z, variance, degrees = _pooled(predictor[rows][:, columns], outcome[rows][:, columns], np.asarray(families)[rows], used)
+    half, error = float(scipy.special.stdtrit(degrees, (1 + LEVEL) / 2)) * variance**0.5, abs(z) / variance**0.5
+    low, high = (float(np.tanh(z + side)) for side in (-half, half))
+    p_value = float(2 * scipy.special.stdtr(degrees, -error))  # Student's t, two-sided
+    return replace(found, pooled=Interval(value, min(low, value), max(high, value), "jackknife"), p_value=p_value)
 
 
 def _over_seeds(values: Array) -> Array:
@@ -150,42 +151,29 @@ def _over_seeds(values: Array) -> Array:
     return np.asarray(np.where(known.any(-1), np.where(known, values, 0.0).sum(-1) / np.maximum(known.sum(-1), 1), np.nan))
 
 
-class Pooled(NamedTuple):
-    """Fisher's z of a mean over tasks of rank correlations, with its variance over tasks and over estimators, and degrees of freedom."""
+def _pooled(
+    predictor: Array, outcome: Array, tasks: Sequence[str] | Array, estimators: Sequence[str] | Array
+) -> tuple[float, float, float]:
+    """Fisher's z of the mean correlation of numbers ``[T, E]``, its variance, and Satterthwaite's degrees of freedom.
 
-    z: Array
-    of_tasks: Array
-    of_estimators: Array
-    degrees: Array
-
-    @property
-    def p_value(self) -> Array:
-        """The probability of such a correlation if the true one is 0: Student's t, two-sided."""
-        return np.asarray(2 * scipy.special.stdtr(self.degrees, -np.abs(self.z) / np.sqrt(self.of_tasks + self.of_estimators)))
-
-
-def pooled(predictor: Array, outcome: Array, tasks: Sequence[str] | Array, estimators: Sequence[str] | Array) -> Pooled:
-    """The mean correlation of numbers ``[..., T, E]``, with jackknives that leave out a family of tasks, or one of estimators.
-
-    Both variances hold the noise of seeds, which is independent for each pair of task and estimator. Their sum counts it twice, so the
-    interval is too wide rather than too narrow. Degrees of freedom are Satterthwaite's.
+    The variance is the sum of those of two jackknives, which leave out a family of tasks, and one of estimators. Both hold the noise of
+    seeds, which is independent for each pair of task and estimator. Their sum counts it twice, so the interval is rather too wide.
     """
     families = [[names == one for one in np.unique(names)] for names in map(np.asarray, (tasks, estimators))]
     within = rank_correlations(predictor, outcome)
     several = len(families[0]) >= FEWEST  # else the result is about the given tasks
-    fewer_tasks = [_fisher(within[..., ~family]) for family in families[0]] if several else [_fisher(within)]
-    fewer = [_fisher(rank_correlations(predictor[..., ~family], outcome[..., ~family], 2)) for family in families[1]]
-    of_tasks, of_estimators = ((len(left) - 1) * np.var(left, axis=0) for left in (fewer_tasks, fewer))
-    of_estimators = np.maximum(of_estimators, 1e-12)  # ranks that agree whatever is left out
-    degrees = (of_tasks + of_estimators) ** 2 / (of_tasks**2 / max(len(fewer_tasks) - 1, 1) + of_estimators**2 / max(len(fewer) - 1, 1))
-    return Pooled(_fisher(within), of_tasks, of_estimators, degrees)
+    fewer_tasks = [_fisher(within[~family]) for family in families[0]] if several else [_fisher(within)]
+    fewer = [_fisher(rank_correlations(predictor[:, ~family], outcome[:, ~family], 2)) for family in families[1]]
+    of_tasks, of_estimators = ((len(left) - 1) * float(np.var(left)) for left in (fewer_tasks, fewer))
+    of_estimators = max(of_estimators, 1e-12)  # ranks that agree whatever is left out
+    variance = of_tasks + of_estimators
+    return _fisher(within), variance, variance**2 / (of_tasks**2 / max(len(fewer_tasks) - 1, 1) + of_estimators**2 / max(len(fewer) - 1, 1))
 
 
-def _fisher(within: Array) -> Array:
+def _fisher(within: Array) -> float:
     """Fisher's z of the mean over tasks with a correlation; 0 if a jackknife leaves none."""
-    known = np.isfinite(within)
-    mean = np.where(known, within, 0.0).sum(-1) / np.maximum(known.sum(-1), 1)
-    return np.asarray(np.arctanh(np.clip(mean, -_LARGEST, _LARGEST)))
+    known = within[np.isfinite(within)]
+    return float(np.arctanh(np.clip(known.mean() if len(known) else 0.0, -_LARGEST, _LARGEST)))
 
 
 def rank_correlations(x: Array, y: Array, fewest: int = FEWEST) -> Array:
