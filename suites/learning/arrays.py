@@ -184,4 +184,4 @@ def declared(task: str) -> Declared:
     if task.partition("[")[0] not in TASKS:
         return Declared(task)
     made = make_task(task)
-    return Declared(made.family or task, made.kind, made.decoding, made.oracle.name)
+    return Declared(made.family or made.name, made.kind, made.decoding, made.oracle.name)

@@ -15,8 +15,8 @@ TASKS: dict[str, str] = {
     "fsdd": "speech:SpokenDigits",
     "matching": "language.matching:Matching",
     "listops": "language.listops:ListOps",
-    "listops_frozen": "language.listops:ListOpsFrozen",
-    "listops_generated": "language.listops:ListOpsGenerated",
+    "listops_frozen": "language.listops:ListopsFrozen",
+    "listops_generated": "language.listops:ListopsGenerated",
     "listops_parser": "language.listops:ListOpsParser",
     "ner": "language.ner:NamedEntities",
     "parsing": "language.treebank:Parsing",
@@ -44,8 +44,8 @@ TASKS: dict[str, str] = {
     "influence_squared": "generated.trees:InfluenceSquared",
     "algebra": "generated.trees:Algebra",
     "algebra_soft": "generated.trees:AlgebraSoft",
-    "gates": "generated.gates:Gates",
-    "gates_frozen": "generated.gates:GatesFrozen",
+    "gates": "generated.sequences:Gates",
+    "gates_frozen": "generated.sequences:GatesFrozen",
 }
 """Module and class of every task, by name. Modules are imported on first use."""
 

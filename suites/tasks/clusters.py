@@ -57,16 +57,17 @@ class Clusters(Task):
     references: ClassVar[tuple[str, ...]] = ("mihaylova2020understanding",)
     structured: ClassVar[str] = "V-measure"
     stackable: ClassVar[bool] = True
-    family = "clusters"
     oracle = Categorical()
 
     def data(self, split: Split) -> Batch:
         items, labelled = (self.train, self.labelled) if split == "train" else (self.heldout, 0)
         return _drawn(self.clusters, self.features, items, labelled, split)
 
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        return nn.Linear(self.features, self.clusters), nn.Linear(self.features, self.clusters)
+
     def model(self, seed: int) -> LatentModel:
-        with seeded(seed):
-            model = LatentModel(nn.Linear(self.features, self.clusters), nn.Linear(self.features, self.clusters))
+        model = super().model(seed)
         if self.start == "pretrained":
             points = self.data("train").take(torch.arange(min(self.labelled, self.train)))
             x, z = points.inputs[0], points.true().argmax(-1)

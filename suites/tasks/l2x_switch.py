@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ...oracles import Subset
 from ...oracles.options import Count
-from .task import Batch, LatentModel, Rates, Split, Task, seeded
+from .task import Batch, LatentModel, Rates, Split, Task
 from .training import fit_decoder
 
 FEATURES, CHOSEN = 10, 5
@@ -56,9 +56,8 @@ class L2XSwitch(Task):
     def data(self, split: Split) -> Batch:
         return _drawn(self.train if split == "train" else self.heldout, split)
 
-    def model(self, seed: int) -> LatentModel:
-        with seeded(seed):
-            return LatentModel(_perceptron(FEATURES, self.hidden, FEATURES), _perceptron(2 * FEATURES, self.hidden, 1))
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        return _perceptron(FEATURES, self.hidden, FEATURES), _perceptron(2 * FEATURES, self.hidden, 1)
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
         """A label from the features that the structure picks."""

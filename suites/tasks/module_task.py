@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, default_collate
 from ...oracles.capabilities import Oracle
 from ...oracles.options import Count
 from ...oracles.sources import digest_of, source_of
-from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss, seeded
+from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
 from .training import fit_decoder
 
 PerItem = Callable[[Tensor, Tensor], Tensor]  # of predictions ``[n, ...]`` and labels ``[n, ...]``: ``[n]``
@@ -103,9 +103,8 @@ class ModuleTask(Task):
         first, last = (round(share * len(self._whole.labels)) for share in _SHARES[split])
         return self._whole.map(lambda part: part[first:last])  # views, so that the data are held once
 
-    def model(self, seed: int) -> LatentModel:
-        with seeded(seed):
-            return LatentModel(self.encoder(), self.decoder())
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        return self.encoder(), self.decoder()
 
     def scores(self, model: LatentModel, batch: Batch) -> Tensor:
         scores: Tensor = model.encoder(*batch.inputs)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from ...estimators.exact import expected_loss
 from ...oracles import IndependentCategoricals, Subset
 from ...oracles.options import Count, NonNegative
-from .generated.base import variant
-from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss, seeded
+from .generated.base import perceptron, variant
+from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
 from .training import fit_decoder
 
 FILE = "timeseries/fsdd_mfcc13.npz"
@@ -69,12 +69,9 @@ class SpokenDigits(Task):
     def data(self, split: Split) -> Batch:
         return _split(*self.paths(), self.segments, (self.tested, self.validated), self.fold)[split]
 
-    def model(self, seed: int) -> LatentModel:
+    def modules(self) -> tuple[nn.Module, nn.Module]:
         features = self.data("train").inputs[0].shape[-1]
-        with seeded(seed):
-            encoder = nn.Sequential(nn.Linear(features, self.hidden), nn.Tanh(), nn.Linear(self.hidden, 1), nn.Flatten(-2))
-            decoder = nn.Sequential(nn.Linear(features, self.hidden), nn.Tanh(), nn.Linear(self.hidden, 10))
-            return LatentModel(encoder, decoder)
+        return nn.Sequential(perceptron(features, self.hidden, 1), nn.Flatten(-2)), perceptron(features, self.hidden, 10)
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
         """A digit from the mean of the chosen segments."""
@@ -129,6 +126,7 @@ class AutoEncoder(Task):
     scored: ClassVar[str] = "explained share of the variance"
     files: ClassVar[tuple[str, ...]] = (FILE,)
     references: ClassVar[tuple[str, ...]] = ("jang2017categorical", "maddison2017concrete")
+    squared: ClassVar[bool] = True
     stackable: ClassVar[bool] = True
     family, kind = "speech", "elbo"
     oracle = IndependentCategoricals()
@@ -138,24 +136,22 @@ class AutoEncoder(Task):
         windows = _generated(self.drawn, self.categories, self.parts) if self.generated else _windows(*self.paths(), self.frames, self.hop)
         return windows[split]
 
-    def model(self, seed: int) -> LatentModel:
+    def modules(self) -> tuple[nn.Module, nn.Module]:
         size, code = self.data("train").labels.shape[-1], self.categories * self.parts
-        with seeded(seed):
-            encoder = nn.Sequential(nn.Linear(size, self.hidden), nn.ReLU(), nn.Linear(self.hidden, code))
-            decoder = nn.Sequential(nn.Linear(code, self.hidden), nn.ReLU(), nn.Linear(self.hidden, size))
-            return LatentModel(encoder, decoder)
+        encoder = nn.Sequential(nn.Linear(size, self.hidden), nn.ReLU(), nn.Linear(self.hidden, code))
+        return encoder, nn.Sequential(nn.Linear(code, self.hidden), nn.ReLU(), nn.Linear(self.hidden, size))
 
     def scores(self, model: LatentModel, batch: Batch) -> Tensor:
         return super().scores(model, batch).unflatten(-1, (self.categories, self.parts))  # type: ignore[no-any-return]
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        return TaskLoss(lambda z: self._error(model, batch, z) / (2 * self.noise), "negative_log_likelihood")
+        def call(z: Tensor) -> Tensor:
+            return (self.predict(model, batch, z) - batch.labels).square().sum(-1) / (2 * self.noise)
+
+        return TaskLoss(call, "negative_log_likelihood")
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
         return model.decoder(structure.flatten(-2))  # type: ignore[no-any-return]
-
-    def _error(self, model: LatentModel, batch: Batch, z: Tensor) -> Tensor:
-        return (self.predict(model, batch, z) - batch.labels).square().sum(-1)
 
     def regulariser(self, model: LatentModel, batch: Batch) -> Callable[[Tensor], Tensor]:
         def divergence(scores: Tensor) -> Tensor:
@@ -163,10 +159,6 @@ class AutoEncoder(Task):
             return (log_probs.exp() * (log_probs + math.log(self.parts))).sum((-2, -1))
 
         return divergence
-
-    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        explained = 1 - self._error(model, batch, structure) / batch.labels.square().sum(-1)
-        return {"accuracy": explained.clamp(min=0)}
 
     @torch.no_grad()
     def evaluate(self, model: LatentModel, split: Split = "test") -> dict[str, float]:

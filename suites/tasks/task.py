@@ -105,7 +105,7 @@ class Task(Configured, abc.ABC):
     """A problem of learning with a latent structure; a concrete one is a frozen dataclass of sizes.
 
     All its results are functions of its sizes and of seeds. One formula is the loss of structures and of points between them, so that soft
-    and hard losses agree on structures. A task that predicts labels defines `oracle`, `data`, `model`, and mostly `quality` and `floor`.
+    and hard losses agree on structures. A task that predicts labels defines `oracle`, `data`, `modules`, and mostly `quality` and `floor`.
 
     Attributes:
         name: registry name. ``summary``: one line. ``references``: BibTeX keys. ``version``: raised when numbers change.
@@ -115,8 +115,9 @@ class Task(Configured, abc.ABC):
         scored: meaning of ``accuracy``, such as ``right labels`` or ``span F1``.
         structured: meaning of ``structure_accuracy``, such as ``bracket recall`` or ``V-measure``; empty if `judge` returns none.
         best: the estimator of the training that gives the ceiling; empty for the true structures, or the exact gradient without them.
-        family: tasks of one family share data or a model, so that halves of tasks share none; empty for a task by itself.
+        family: tasks of one family share data or a model, so that halves of tasks share none; empty for the name of the task.
         kind: kind of its loss. ``decoding``: whether its decoder is trained with the encoder.
+        squared: whether labels are numbers, and accuracy the explained share of their squares.
         stackable: whether the seeds of a cell are trained side by side, with one call of the estimator for all. Declare it if a step is
             short, so that calls take most of its time.
     """
@@ -129,6 +130,7 @@ class Task(Configured, abc.ABC):
     scored: ClassVar[str] = "right labels"
     structured: ClassVar[str] = ""
     best: ClassVar[str] = ""
+    squared: ClassVar[bool] = False
     stackable: ClassVar[bool] = False
     family: str = ""
     kind: LossKind = "likelihood"
@@ -144,9 +146,14 @@ class Task(Configured, abc.ABC):
     def oracle(self) -> Oracle:
         """The oracle of the latent structures."""
 
-    @abc.abstractmethod
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        """A fresh encoder and decoder, float32."""
+        raise NotImplementedError(f"`{self.name}` defines neither `modules` nor `model`")
+
     def model(self, seed: int) -> LatentModel:
-        """A model with fresh parameters, float32; a pretrained or frozen decoder is already that."""
+        """A model with the fresh parameters of a seed; a pretrained or frozen decoder is already that."""
+        with seeded(seed):
+            return LatentModel(*self.modules())
 
     def data(self, split: Split) -> Batch:
         """All items of a split, read once; a task that cannot hold them defines `size` and `batch` instead."""
@@ -179,7 +186,8 @@ class Task(Configured, abc.ABC):
 
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
         """Quality of predictions from structures ``[b, *event]``, one number per item ``[b]``: ``accuracy``, ``structure_accuracy``."""
-        found, quality = {"accuracy": right(self.predict(model, batch, structure), batch.labels)}, self.quality(batch, structure)
+        predicted, labels, quality = self.predict(model, batch, structure), batch.labels, self.quality(batch, structure)
+        found = {"accuracy": explained(predicted, labels) if self.squared else of_items(right(predicted, labels), labels).mean(-1)}
         return found if quality is None else found | {"structure_accuracy": quality}
 
     def floor(self, seed: int) -> float:
@@ -268,3 +276,14 @@ def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
 def right(logits: Tensor, labels: Tensor) -> Tensor:
     """Whether the most probable label is the true one, as 0 and 1; shapes as in `label_loss`."""
     return (((logits > 0) == (labels > 0.5)) if labels.is_floating_point() else logits.argmax(-1) == labels).float()
+
+
+def explained(predicted: Tensor, labels: Tensor) -> Tensor:
+    """The explained share ``[..., b]`` of the squares of an item's labels, at least 0."""
+    errors, squares = (of_items(part.square(), labels).sum(-1) for part in (predicted - labels, labels))
+    return (1 - errors / squares).clamp(min=0)
+
+
+def of_items(values: Tensor, labels: Tensor) -> Tensor:
+    """Values ``[..., *labels]`` of labels ``[b, ...]`` as ``[..., b, n]``, n for each item."""
+    return values.unsqueeze(-1).flatten(values.ndim - labels.ndim + 1)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import abc
 import functools
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, make_dataclass, replace
-from typing import Any, ClassVar, TypeVar, cast, get_args, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +15,16 @@ from ....estimators import crf_loss
 from ....oracles import MarginalOracle
 from ....oracles.options import Count
 from ..references import remembered
-from ..task import Batch, Decoding, LatentModel, Rates, Split, Steps, Task, TaskLoss, label_loss, right, seeded
+from ..task import Batch, Decoding, LatentModel, LossKind, Rates, Split, Steps, Task, TaskLoss, label_loss, of_items
 from ..training import descend, fit_decoder, judged
 
 ENCODER_STEPS = 100  # steps of pretraining of an encoder
+DECLARATIONS: dict[LossKind, dict[str, Any]] = {
+    "black_box": {"differentiable": False, "inside_hull": False, "extension": "none"},
+    "linear": {"vertex_degree": 1, "extension": "linear"},
+}
+"""Declarations of a `TaskLoss` by its kind."""
+
 T = TypeVar("T", bound=Task)
 
 
@@ -33,7 +38,6 @@ class GeneratedTask(Task):
     rates: Rates = (0.003, 0.01, 0.03)
     batch_size: Count = 64
 
-    scored: ClassVar[str] = "right labels"
     structured: ClassVar[str] = "F1 of the parts of the true structure"
     stackable: ClassVar[bool] = True
 
@@ -41,16 +45,8 @@ class GeneratedTask(Task):
     def drawn(self, items: int, world: torch.Generator, draws: torch.Generator) -> Batch:
         """Items of a split, whose laws are drawn from ``world``, equal in all splits."""
 
-    @abc.abstractmethod
-    def modules(self) -> tuple[nn.Module, nn.Module]:
-        """A fresh encoder and decoder."""
-
     def data(self, split: Split) -> Batch:
         return _data(replace(self, steps=1, rates=()), split)
-
-    def model(self, seed: int) -> LatentModel:
-        with seeded(seed):
-            return LatentModel(*self.modules())
 
     def quality(self, batch: Batch, structure: Tensor) -> Tensor:
         gold, parts = batch.true(), tuple(range(-self.oracle.event_ndim, 0))
@@ -58,58 +54,78 @@ class GeneratedTask(Task):
 
 
 @dataclass(frozen=True)
-class LatentTask(GeneratedTask):
-    """A generated task whose labels are predicted from a latent structure.
+class DecodedTask(Task):
+    """A task whose labels are predicted from a structure, by a decoder that is trained jointly, or before.
 
     Args:
-        train, heldout: training items, and items of validation and test each.
         decoding: whether the decoder is trained with the encoder, or before on the true structures, for ``pretraining`` steps.
-        labelled: training items with known structures, on which the encoder is pretrained; 0 for none.
     """
 
     decoding: Decoding = "joint"
     pretraining: Steps = 300
-    labelled: Steps = 0
+    steps: Count = 500
+    rates: Rates = (0.003, 0.01, 0.03)
+
+    decoder_rate: ClassVar[float] = 0.01
 
     def model(self, seed: int) -> LatentModel:
         model = super().model(seed)
         if self.decoding == "frozen":
-            model.decoder.load_state_dict(_pretrained(replace(self, decoding="joint", labelled=0, steps=self.pretraining, rates=())))
+            model.decoder.load_state_dict(_pretrained(replace(self, steps=1, rates=())))
             model.decoder.requires_grad_(False)
+        return model
+
+    def ceiling(self, seed: int) -> float:
+        """The decoder that was trained on the true structures, tested on them."""
+        if self.decoding == "frozen":
+            return judged(self, self.model(seed), Batch.true)["accuracy"]
+        return fit_decoder(self, self.model(seed), Batch.true, rate=self.decoder_rate, seed=seed)["accuracy"]
+
+
+@dataclass(frozen=True)
+class LatentTask(DecodedTask, GeneratedTask):
+    """A generated task whose labels are predicted from a latent structure.
+
+    Args:
+        train, heldout: training items, and items of validation and test each.
+        decoding, pretraining: see `DecodedTask`.
+        labelled: training items with known structures, on which the encoder is pretrained; 0 for none.
+    """
+
+    labelled: Steps = 0
+
+    oracle: ClassVar[MarginalOracle]
+    summed: ClassVar[bool] = False  # whether the loss of an item is the sum over its labels, as in bounds, and not the mean
+
+    def model(self, seed: int) -> LatentModel:
+        model = super().model(seed)
         if self.labelled:
-            known, oracle = self.batch("train", torch.arange(self.labelled)), cast(MarginalOracle, self.oracle)
-            likelihood = lambda: crf_loss(oracle, self.scores(model, known), known.true()).mean()  # noqa: E731
+            known = self.batch("train", torch.arange(self.labelled))
+            likelihood = lambda: crf_loss(self.oracle, self.scores(model, known), known.true()).mean()  # noqa: E731
             descend(model.encoder, likelihood, steps=ENCODER_STEPS, rate=0.01)
         return model
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        def call(z: Tensor) -> Tensor:
-            values = label_loss(self.predict(model, batch, z), batch.labels)
-            return values if batch.labels.ndim == 1 else values.sum(-1) if self.kind == "elbo" else values.mean(-1)
+        bound, labels = self.kind == "elbo", batch.labels
 
-        return TaskLoss(call, "cross_entropy", gold=batch.gold)
+        def call(z: Tensor) -> Tensor:
+            found = self.predict(model, batch, z)
+            values = of_items((found - labels).square() / (1 + bound) if self.squared else label_loss(found, labels), labels)
+            return values.sum(-1) if bound or self.summed else values.mean(-1)
+
+        return TaskLoss(call, "squared_error" if self.squared else "cross_entropy", gold=batch.gold)
 
     def regulariser(self, model: LatentModel, batch: Batch) -> Callable[[Tensor], Tensor] | None:
         """The divergence from uniform structures, if the loss is a bound."""
-        return functools.partial(divergence, self.oracle) if self.kind == "elbo" else None
-
-    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        accuracy = right(self.predict(model, batch, structure), batch.labels)
-        return {
-            "accuracy": accuracy.flatten(1).mean(1) if accuracy.ndim > 1 else accuracy,
-            "structure_accuracy": self.quality(batch, structure),
-        }
+        return (lambda scores: self.oracle.kl(scores, torch.zeros_like(scores))) if self.kind == "elbo" else None
 
     def floor(self, seed: int) -> float:
         """The decoder trained and tested at the mean of all structures."""
-        oracle: Any = self.oracle
-        task = replace(self, decoding="joint", labelled=0)
-        return fit_decoder(task, task.model(seed), lambda batch: oracle.marginals(torch.zeros_like(batch.true())), rate=0.01, seed=seed)[
-            "accuracy"
-        ]
 
-    def ceiling(self, seed: int) -> float:
-        return judged(self, self.model(seed), Batch.true)["accuracy"] if self.decoding == "frozen" else super().ceiling(seed)
+        def uniform(batch: Batch) -> Tensor:
+            return self.oracle.marginals(torch.zeros_like(batch.true()))
+
+        return fit_decoder(self, Task.model(self, seed), uniform, rate=self.decoder_rate, seed=seed)["accuracy"]
 
 
 @dataclass(frozen=True)
@@ -127,20 +143,16 @@ class DecisionTask(GeneratedTask):
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
         return structure
 
-    @abc.abstractmethod
     def cost(self, batch: Batch, z: Tensor) -> Tensor:
-        """The cost ``[..., b]`` of decisions ``[..., b, *event]``, of the kind of the task."""
+        """The cost ``[..., b]`` of decisions ``[..., b, *event]``, of the kind of the task; by default the lack of success."""
+        return 1 - self.success(batch, z)
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        call = functools.partial(self.cost, batch)
-        if self.kind == "black_box":
-            return TaskLoss(call, "cost", differentiable=False, inside_hull=False, extension="none", gold=batch.gold)
-        linear = {"vertex_degree": 1, "extension": "linear"} if self.kind == "linear" else {}
-        return TaskLoss(call, "cost", **linear, gold=batch.gold)  # type: ignore[arg-type]
+        return TaskLoss(functools.partial(self.cost, batch), "cost", gold=batch.gold, **DECLARATIONS.get(self.kind, {}))
 
-    @abc.abstractmethod
     def success(self, batch: Batch, z: Tensor) -> Tensor:
-        """Success ``[b]`` of decisions ``[b, *event]``, between 0 and 1, in all kinds alike."""
+        """Success ``[b]`` of decisions ``[b, *event]``, between 0 and 1, in all kinds alike; by default their quality."""
+        return self.quality(batch, z)
 
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
         return {"accuracy": self.success(batch, structure), "structure_accuracy": self.quality(batch, structure)}
@@ -155,17 +167,10 @@ def variant(base: type[T], name: str, summary: str, **defaults: Any) -> type[T]:
     """A task with other defaults and a name of its own, such as the linear twin of a loss."""
     hints = get_type_hints(base, include_extras=True)
     fields = [(option, hints[option], value) for option, value in defaults.items()]
-    own = {"name": name, "summary": summary, "__doc__": base.__doc__}
+    own = {"name": name, "summary": summary, "family": base.family or base.name, "__doc__": base.__doc__}
     made = make_dataclass(name.title().replace("_", ""), fields, bases=(base,), namespace=own, frozen=True)
     made.__module__ = base.__module__
     return made
-
-
-def divergence(oracle: Any, scores: Tensor) -> Tensor:
-    """The Kullback–Leibler divergence of the Gibbs law of scores ``[b, *event]`` from uniform structures, ``[b]``."""
-    event = tuple(scores.shape[scores.ndim - oracle.event_ndim :])
-    mean = (oracle.marginals(scores) * scores.where(scores > -torch.inf, 0)).flatten(scores.ndim - oracle.event_ndim).sum(-1)
-    return mean - oracle.log_partition(scores) + math.log(oracle.count(event))  # type: ignore[no-any-return]
 
 
 def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
@@ -173,10 +178,18 @@ def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
 
 
-def drawn_perceptron(inputs: int, hidden: int, outputs: int, world: torch.Generator) -> Callable[[Tensor], Tensor]:
-    """A random function with one hidden layer, whose values have a variance of about 1."""
-    first, second = torch.randn(inputs, hidden, generator=world), torch.randn(hidden, outputs, generator=world)
-    return lambda x: (1.5 * x @ first / inputs**0.5).tanh() @ second / (0.5 * hidden) ** 0.5
+class PairScorer(nn.Module):
+    """Scores by a perceptron of two views of the inputs, such as head and modifier, which are broadcast."""
+
+    def __init__(self, features: int, hidden: int, views: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.one, self.other, self.score = nn.Linear(features, hidden), nn.Linear(features, hidden), nn.Linear(hidden, 1)
+        self.views = views
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Inputs to scores ``[b, *event]``, of views ``[b, *event, d]``."""
+        one, other = self.views(x)
+        return self.score((self.one(one) + self.other(other)).tanh()).squeeze(-1)  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(maxsize=64)
@@ -186,12 +199,13 @@ def _data(task: GeneratedTask, split: Split) -> Batch:
 
 
 @functools.lru_cache(maxsize=16)
-def _pretrained(task: LatentTask) -> dict[str, Tensor]:
+def _pretrained(task: DecodedTask) -> dict[str, Tensor]:
     """The decoder trained on the true structures, for all seeds."""
 
     def train() -> dict[str, Tensor]:
-        model = task.model(0)
-        fit_decoder(task, model, Batch.true, rate=0.01, seed=0)
+        model = Task.model(task, 0)
+        if task.pretraining:
+            fit_decoder(replace(task, steps=task.pretraining), model, Batch.true, rate=task.decoder_rate, seed=0)
         return model.decoder.state_dict()
 
     return remembered(task, ("decoder",), train)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -13,10 +11,11 @@ from torch import Tensor, nn
 from ....oracles import Alignment, Assignment, Subset
 from ....oracles.options import Count
 from ..task import Batch
-from .base import DecisionTask, drawn_perceptron, perceptron, variant
+from .base import DecisionTask, PairScorer, perceptron, variant
 
 FEATURES = 8
 TERRAINS = 6
+HIDDEN = 4  # units of the perceptron that gives items their worth
 TOPICS = 8
 COVERED = 0.25  # chance of an item to cover a topic
 
@@ -26,13 +25,10 @@ class Paths(DecisionTask):
     """Monotone paths over a square of tiles, from noisy features of every tile; a terrain has a cost, which only training knows.
 
     The linear loss is the regret of the path, relative to the mean cost of a path; the differentiable one is the squared distance from the
-    best path, which has the same optimum.
+    best path, which has the same optimum. After Vlastelica, Paulus, Musil, Martius & Rolínek 2020, section 4.1.
 
     Args:
         side: tiles of a row.
-
-    References:
-        Vlastelica, Paulus, Musil, Martius & Rolínek 2020, "Differentiation of blackbox combinatorial solvers", section 4.1.
     """
 
     side: Count = 5
@@ -42,7 +38,6 @@ class Paths(DecisionTask):
     summary: ClassVar[str] = "cheapest paths over tiles of unknown cost, by their regret"
     scored: ClassVar[str] = "tiles shared with the cheapest path"
     references: ClassVar[tuple[str, ...]] = ("vlastelica2020differentiation",)
-    family = "paths"
     oracle = Alignment()
 
     def drawn(self, items: int, world: torch.Generator, draws: torch.Generator) -> Batch:
@@ -58,22 +53,16 @@ class Paths(DecisionTask):
         apart = z - batch.true()
         return (apart * batch.labels if self.kind == "linear" else apart.square()).sum((-2, -1)) / self.side
 
-    def success(self, batch: Batch, z: Tensor) -> Tensor:
-        return self.quality(batch, z)
-
 
 @dataclass(frozen=True)
 class Ranking(DecisionTask):
     """Rankings of items by a worth that is predicted from their features; training knows the worth.
 
     The differentiable loss is the squared distance of the worth in the predicted order from the sorted one. The linear loss is the lost
-    share of the discounted gain. The black box counts pairs in the wrong order.
+    share of the discounted gain. The black box counts pairs in the wrong order. After Grover, Wang, Zweig & Ermon 2019.
 
     Args:
         ranked: items of a ranking.
-
-    References:
-        Grover, Wang, Zweig & Ermon 2019, "Stochastic optimization of sorting networks via continuous relaxations".
     """
 
     ranked: Count = 5
@@ -83,12 +72,13 @@ class Ranking(DecisionTask):
     summary: ClassVar[str] = "items sorted by a predicted worth, by the squared distance of the sorted worth"
     scored: ClassVar[str] = "pairs in the right order"
     references: ClassVar[tuple[str, ...]] = ("grover2019stochastic",)
-    family = "ranking"
     oracle = Assignment()
 
     def drawn(self, items: int, world: torch.Generator, draws: torch.Generator) -> Batch:
+        first, second = torch.randn(FEATURES, HIDDEN, generator=world), torch.randn(HIDDEN, 1, generator=world)
         x = torch.randn(items, self.ranked, FEATURES, generator=draws)
-        worth = drawn_perceptron(FEATURES, 4, 1, world)(x).squeeze(-1) + 0.1 * torch.randn(items, self.ranked, generator=draws)
+        worth = ((1.5 * x @ first / FEATURES**0.5).tanh() @ second / (0.5 * HIDDEN) ** 0.5).squeeze(-1)  # with a variance of about 1
+        worth = worth + 0.1 * torch.randn(items, self.ranked, generator=draws)
         ranks = worth.argsort(-1, descending=True).argsort(-1)
         return Batch((x,), worth, None, nn.functional.one_hot(ranks, self.ranked).float())
 
@@ -100,13 +90,13 @@ class Ranking(DecisionTask):
         if self.kind == "differentiable":
             return (worth @ (z - batch.true())).squeeze(-2).square().mean(-1)
         if self.kind == "black_box":
-            return 1 - self.success(batch, z)
+            return super().cost(batch, z)
         discounts = 1 / torch.arange(2.0, self.ranked + 2, dtype=z.dtype).log2()
         gained, best = ((worth.sigmoid() @ one).squeeze(-2) @ discounts for one in (z, batch.true()))
         return 1 - gained / best
 
     def success(self, batch: Batch, z: Tensor) -> Tensor:
-        places, first, last = z @ torch.arange(self.ranked, dtype=z.dtype), *_pairs(self.ranked)
+        places, (first, last) = z @ torch.arange(self.ranked, dtype=z.dtype), torch.triu_indices(self.ranked, self.ranked, 1)
         wanted = batch.labels[..., first] > batch.labels[..., last]
         return ((places[..., first] < places[..., last]) == wanted).to(z.dtype).mean(-1)
 
@@ -116,13 +106,11 @@ class Budget(DecisionTask):
     """Selections of a few items that cover many topics, which are predicted from noisy features of the items; training knows them.
 
     The black box is the share of the best coverage that is lost. The differentiable loss has the same values, and between selections those
-    of independent items (the multilinear extension). The linear loss counts a topic once for every item: it is modular.
+    of independent items (the multilinear extension). The linear loss counts a topic once for every item: it is modular. After Wilder,
+    Dilkina & Tambe 2019.
 
     Args:
         offered, chosen: items, and the number of them that the budget allows.
-
-    References:
-        Wilder, Dilkina & Tambe 2019, "Melding the data-decisions pipeline: decision-focused learning for combinatorial optimization".
     """
 
     offered: Count = 10
@@ -133,7 +121,6 @@ class Budget(DecisionTask):
     summary: ClassVar[str] = "three of ten items that cover most topics, by the multilinear extension"
     scored: ClassVar[str] = "share of the best value"
     references: ClassVar[tuple[str, ...]] = ("wilder2019melding",)
-    family = "budget"
     best: ClassVar[str] = "exact"
 
     @property
@@ -149,7 +136,7 @@ class Budget(DecisionTask):
         return Batch((x,), covers, None, selections[values.argmax(0)])
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
-        return Selector(2 * FEATURES, 32), nn.Identity()
+        return PairScorer(2 * FEATURES, 32, lambda x: (x, x.mean(-2, keepdim=True))), nn.Identity()
 
     def _value(self, batch: Batch, z: Tensor) -> Tensor:
         """``[..., b, n] -> [..., b]``: the mean number of topics, or of the items that cover one."""
@@ -157,29 +144,8 @@ class Budget(DecisionTask):
             return (z.unsqueeze(-1) * batch.labels).sum((-2, -1))
         return (1 - (1 - z.unsqueeze(-1) * batch.labels).prod(-2)).sum(-1)
 
-    def cost(self, batch: Batch, z: Tensor) -> Tensor:
-        return 1 - self.success(batch, z)
-
     def success(self, batch: Batch, z: Tensor) -> Tensor:
         return self._value(batch, z) / self._value(batch, batch.true()).clamp(min=1)
-
-
-class Selector(nn.Module):
-    """Scores of items by their features and the mean of all."""
-
-    def __init__(self, features: int, hidden: int) -> None:
-        super().__init__()
-        self.one, self.all, self.score = nn.Linear(features, hidden), nn.Linear(features, hidden), nn.Linear(hidden, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[b, n, d] -> [b, n]``."""
-        return self.score((self.one(x) + self.all(x.mean(-2, keepdim=True))).tanh()).squeeze(-1)  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _pairs(items: int) -> tuple[Tensor, Tensor]:
-    first, last = torch.tensor([*itertools.combinations(range(items), 2)]).unbind(-1)
-    return first, last
 
 
 PathsSquared = variant(

@@ -1,4 +1,4 @@
-"""Latent structures of sequences: tags, segments, transcripts and alignments in time."""
+"""Latent sequences: gates, tags, segments, transcripts and alignments in time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,52 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot, pad
 
-from ....oracles import CTC, Alignment, LinearChain, SemiMarkov
+from ....oracles import CTC, Alignment, IndependentCategoricals, LinearChain, SemiMarkov
 from ....oracles.options import Count
 from ..clusters import v_measure
 from ..task import Batch, LatentModel, Split
 from .base import LatentTask, perceptron, variant
 
 FEATURES = 6
+GATE_FEATURES, OUTPUTS = 8, 3
+
+
+@dataclass(frozen=True)
+class Gates(LatentTask):
+    """Regression by a sum of linear functions, each with a latent gate that a hyperplane opens.
+
+    A decoder that is trained jointly may exchange gates, so that the quality of structures says little there. After Bengio, Léonard &
+    Courville 2013.
+
+    Args:
+        gates: number of bits.
+    """
+
+    gates: Count = 6
+    kind: Literal["differentiable"] = "differentiable"
+
+    name: ClassVar[str] = "gates"
+    summary: ClassVar[str] = "regression by several linear functions with a latent gate each"
+    scored: ClassVar[str] = "explained share of the squares"
+    references: ClassVar[tuple[str, ...]] = ("bengio2013estimating",)
+    squared: ClassVar[bool] = True
+    summed: ClassVar[bool] = True
+    oracle = IndependentCategoricals()
+
+    def drawn(self, items: int, world: torch.Generator, draws: torch.Generator) -> Batch:
+        planes = torch.randn(GATE_FEATURES, self.gates, generator=world)
+        functions = torch.randn(GATE_FEATURES, self.gates * OUTPUTS, generator=world) / (GATE_FEATURES * self.gates) ** 0.5
+        x = torch.randn(items, GATE_FEATURES, generator=draws)
+        z = one_hot((x @ planes > 0).long(), 2).float()
+        y = ((x @ functions).unflatten(-1, (self.gates, OUTPUTS)) * z[..., 1:]).sum(-2)
+        return Batch((x,), y + 0.2 * torch.randn(y.shape, generator=draws), None, z)
+
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        encoder = nn.Sequential(nn.Linear(GATE_FEATURES, 2 * self.gates), nn.Unflatten(-1, (self.gates, 2)))
+        return encoder, nn.Sequential(nn.Linear(GATE_FEATURES, self.gates * OUTPUTS), nn.Unflatten(-1, (self.gates, OUTPUTS)))
+
+    def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
+        return (model.decoder(batch.inputs[0]) * structure[..., 1:]).sum(-2)  # type: ignore[no-any-return]
 
 
 class Window(nn.Module):
@@ -61,20 +100,16 @@ class Tags(LatentTask):
     name: ClassVar[str] = "tags"
     summary: ClassVar[str] = "labels of the points of a sequence, by a classifier for each latent tag"
     structured: ClassVar[str] = "V-measure"
-    family = "tags"
     oracle = LinearChain()
 
     def drawn(self, items: int, world: torch.Generator, draws: torch.Generator) -> Batch:
         centres, weights = (torch.randn(self.tags, FEATURES, generator=world) for _ in range(2))
         fresh = torch.randint(self.tags, (items, self.points), generator=draws)
         stays = torch.rand(items, self.points, generator=draws) < 0.7
-        tags = [fresh[:, 0]]
-        for i in range(1, self.points):
-            tags.append(torch.where(stays[:, i], tags[-1], fresh[:, i]))
-        z = torch.stack(tags, -1)
+        z = fresh.gather(1, torch.where(stays, 0, torch.arange(self.points)).cummax(-1).values)
         noise = torch.randn(items, self.points, FEATURES, generator=draws)
-        chain = LinearChain.from_potentials(one_hot(z, self.tags).float())
-        return Batch((centres[z] + noise,), ((weights[z] * noise).sum(-1) > 0).float(), None, self.oracle.argmax(chain))
+        labels = ((weights[z] * noise).sum(-1) > 0).float()
+        return Batch((centres[z] + noise,), labels, None, LinearChain.structure(z, self.tags, torch.float32))
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         return Tagger(FEATURES, 16, self.tags), nn.Linear(FEATURES, self.tags)
@@ -106,7 +141,6 @@ class Segments(LatentTask):
     name: ClassVar[str] = "segments"
     summary: ClassVar[str] = "signs of the points of a sequence, by the means of latent segments"
     references: ClassVar[tuple[str, ...]] = ("sarawagi2004semi",)
-    family = "segments"
     oracle = SemiMarkov()
 
     def drawn(self, items: int, world: torch.Generator, draws: torch.Generator) -> Batch:
@@ -157,14 +191,11 @@ def _means(points: int, longest: int) -> tuple[Tensor, Tensor]:
 class Transcripts(LatentTask):
     """Accents of the symbols of a known text, whose frames are unknown: a frame shows its symbol, or a blank, and the accent, with noise.
 
-    The encoder is a model of the symbols of frames, and the structure a path of connectionist temporal classification. The decoder
-    predicts the accent of a symbol from the mean of its frames.
+    The encoder is a model of the symbols of frames, and the structure a path of connectionist temporal classification (Graves et al. 2006).
+    The decoder predicts the accent of a symbol from the mean of its frames.
 
     Args:
         frames, symbols, letters: frames, symbols of a text, and symbols that exist.
-
-    References:
-        Graves et al. 2006, "Connectionist temporal classification".
     """
 
     frames: Count = 8
@@ -174,7 +205,6 @@ class Transcripts(LatentTask):
     name: ClassVar[str] = "transcripts"
     summary: ClassVar[str] = "accents of the symbols of a text, by a latent path through its frames"
     references: ClassVar[tuple[str, ...]] = ("graves2006connectionist",)
-    family = "transcripts"
     oracle = CTC()
 
     def drawn(self, items: int, world: torch.Generator, draws: torch.Generator) -> Batch:
@@ -195,22 +225,18 @@ class Transcripts(LatentTask):
         return CTC.from_log_probs(model.encoder(batch.inputs[0]).log_softmax(-1), batch.inputs[1])
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
-        spent = structure.sum(-1)[..., 1::2].mT
-        return model.decoder(spent @ batch.inputs[0] / spent.sum(-1, keepdim=True).clamp(min=1e-3))  # type: ignore[no-any-return]
+        return model.decoder(means(structure.sum(-1)[..., 1::2].mT, batch.inputs[0]))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Warping(LatentTask):
-    """Classes of series by the nearest centroid after a latent alignment in time, whose metric is trained.
+    """Classes of series by the nearest centroid after a latent alignment in time, whose metric is trained (Cuturi & Blondel 2017).
 
     Every class passes the same stages, with the same contents in another order, and stays for a random time in each. Other features show
     the stage. So only aligned series are near the centroid of their class.
 
     Args:
         points, stages, classes: points of a series, stages, and classes.
-
-    References:
-        Cuturi & Blondel 2017, "Soft-DTW: a differentiable loss function for time-series".
     """
 
     points: Count = 7
@@ -220,7 +246,6 @@ class Warping(LatentTask):
     name: ClassVar[str] = "warping"
     summary: ClassVar[str] = "classes of series by the nearest centroid, after a latent alignment in time"
     references: ClassVar[tuple[str, ...]] = ("cuturi2017soft",)
-    family = "warping"
     oracle = Alignment()
 
     def drawn(self, items: int, world: torch.Generator, draws: torch.Generator) -> Batch:
@@ -229,41 +254,36 @@ class Warping(LatentTask):
         label = torch.randint(self.classes, (items,), generator=draws)
         z = self.oracle.sample(torch.zeros(items, self.points, self.stages), 1, generator=draws)[0]
         shown = torch.cat([stages.expand(items, -1, -1), contents[orders[label]]], -1)
-        x = z @ shown / z.sum(-1, keepdim=True)
+        x = means(z, shown)
         return Batch((x + torch.randn(x.shape, generator=draws),), label, None, z)
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
-        return Metric(2 * FEATURES, FEATURES, self.stages), Centroids(2 * FEATURES, self.stages, self.classes)
+        metric = nn.Linear(2 * FEATURES, FEATURES, bias=False)
+        stages, classes = Nearness((self.stages, FEATURES), FEATURES), Nearness((self.classes, self.stages, 2 * FEATURES), 2)
+        return nn.Sequential(metric, stages), classes
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
-        spent = structure.mT
-        return model.decoder(spent @ batch.inputs[0] / spent.sum(-1, keepdim=True).clamp(min=1e-3))  # type: ignore[no-any-return]
+        return model.decoder(means(structure.mT, batch.inputs[0]))  # type: ignore[no-any-return]
 
 
-class Metric(nn.Module):
-    """Minus squared distances of points from stages, after a linear map."""
+class Nearness(nn.Module):
+    """Minus squared distances ``[..., k]`` of inputs ``[..., *event]`` from centres ``[k, *event]``, divided by a scale."""
 
-    def __init__(self, features: int, size: int, stages: int) -> None:
+    def __init__(self, centres: tuple[int, ...], scale: float) -> None:
         super().__init__()
-        self.map, self.stages = nn.Linear(features, size, bias=False), nn.Parameter(torch.randn(stages, size))
+        self.centres, self.scale = nn.Parameter(torch.randn(centres)), scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, n, d] -> [b, n, m]``."""
-        return -(self.map(x).unsqueeze(-2) - self.stages).square().mean(-1)  # type: ignore[no-any-return]
+        event = self.centres.ndim - 1
+        return -(x.unsqueeze(-event - 1) - self.centres).square().flatten(-event).sum(-1) / self.scale
 
 
-class Centroids(nn.Module):
-    """Minus squared distances of aligned series from the centroid of each class."""
-
-    def __init__(self, features: int, stages: int, classes: int) -> None:
-        super().__init__()
-        self.centroids = nn.Parameter(torch.randn(classes, stages, features))
-
-    def forward(self, aligned: Tensor) -> Tensor:
-        """``[..., m, d] -> [..., classes]``."""
-        return -(aligned.unsqueeze(-3) - self.centroids).square().sum((-2, -1)) / 2
+def means(weights: Tensor, x: Tensor) -> Tensor:
+    """Weighted means ``[..., m, d]`` of points ``[b, n, d]``, by weights ``[..., m, n]`` of any sum."""
+    return weights @ x / weights.sum(-1, keepdim=True).clamp(min=1e-3)
 
 
 TagsFrozen = variant(Tags, "tags_frozen", "labels of the points of a sequence, for classifiers that were trained before", decoding="frozen")
 TagsElbo = variant(Tags, "tags_elbo", "labels of the points of a sequence, by the bound of a classifier for each latent tag", kind="elbo")
 SegmentsPretrained = variant(Segments, "segments_pretrained", "signs by latent segments, after training on twenty known ones", labelled=20)
+GatesFrozen = variant(Gates, "gates_frozen", "latent gates of linear functions that were trained before", decoding="frozen")

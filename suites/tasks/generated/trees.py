@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -14,25 +12,13 @@ from torch.nn.functional import one_hot, pad
 from ....oracles import Constituency, ProjectiveTree, SpanningTree
 from ....oracles.options import Count
 from ..task import Batch, Decoding, LatentModel, TaskLoss
-from .base import GeneratedTask, LatentTask, perceptron, variant
+from .base import DECLARATIONS, GeneratedTask, LatentTask, PairScorer, perceptron, variant
 
 FEATURES = 6
 MOMENTS = 4  # moments of a series of the system
 SIZE = 2  # numbers of a member of the system at a moment
 VALUES = 4  # elements of the algebra
 LEAST = 1e-2  # probability of a value that the tree does not give
-
-
-class Arcs(nn.Module):
-    """Scores of arcs by a perceptron of head and modifier, the first row for the root."""
-
-    def __init__(self, features: int, hidden: int) -> None:
-        super().__init__()
-        self.head, self.modifier, self.score = nn.Linear(features, hidden), nn.Linear(features, hidden), nn.Linear(hidden, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[b, n + 1, d] -> [b, n + 1, n + 1]``."""
-        return self.score((self.head(x).unsqueeze(-2) + self.modifier(x).unsqueeze(-3)).tanh()).squeeze(-1)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -51,7 +37,6 @@ class Heads(LatentTask):
 
     name: ClassVar[str] = "heads"
     summary: ClassVar[str] = "labels of words by their latent heads, for a decoder that was trained on the true trees"
-    family = "heads"
     oracle = ProjectiveTree()
 
     def drawn(self, items: int, world: torch.Generator, draws: torch.Generator) -> Batch:
@@ -62,7 +47,8 @@ class Heads(LatentTask):
         return Batch((x,), y[:, 1:].float(), None, z)
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
-        return Arcs(FEATURES, 32), nn.Sequential(perceptron(2 * FEATURES, 32, 1), nn.Flatten(-2))
+        arcs = PairScorer(FEATURES, 32, lambda x: (x.unsqueeze(-2), x.unsqueeze(-3)))
+        return arcs, nn.Sequential(perceptron(2 * FEATURES, 32, 1), nn.Flatten(-2))
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
         x = batch.inputs[0]
@@ -75,14 +61,11 @@ class Influence(LatentTask):
     """The next state of every member of a system, which depends on its own state and on that of its head in a latent tree.
 
     Encoder and decoder get series of states. The loss is the squared error of all next states, as minus log-likelihood, and for ``elbo``
-    the divergence from uniform trees. ``accuracy`` is the explained share of the changes, at least 0.
+    the divergence from uniform trees. After Kipf, Fetaya, Wang, Welling & Zemel 2018, and with spanning trees Paulus, Choi, Tarlow, Krause
+    & Maddison 2020.
 
     Args:
         members: members of the system, besides the root.
-
-    References:
-        Kipf, Fetaya, Wang, Welling & Zemel 2018, "Neural relational inference for interacting systems".
-        Paulus, Choi, Tarlow, Krause & Maddison 2020, "Gradient estimation with stochastic softmax tricks", with spanning trees.
     """
 
     members: Count = 4
@@ -92,7 +75,7 @@ class Influence(LatentTask):
     summary: ClassVar[str] = "series of a system whose members follow their heads in a latent tree, by the evidence lower bound"
     scored: ClassVar[str] = "explained share of the changes"
     references: ClassVar[tuple[str, ...]] = ("kipf2018neural", "paulus2020gradient")
-    family = "influence"
+    squared: ClassVar[bool] = True
     oracle = SpanningTree()
 
     def drawn(self, items: int, world: torch.Generator, draws: torch.Generator) -> Batch:
@@ -112,17 +95,6 @@ class Influence(LatentTask):
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
         before = batch.inputs[0][..., :-1, :]
         return model.decoder((structure.mT @ before.flatten(-2)).unflatten(-1, before.shape[-2:]))[..., 1:, :, :]  # type: ignore[no-any-return]
-
-    def _error(self, model: LatentModel, batch: Batch, z: Tensor) -> Tensor:
-        return (self.predict(model, batch, z) - batch.labels).square().flatten(-3).mean(-1)
-
-    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        scale = batch.labels[0].numel() / 2 if self.kind == "elbo" else 1.0
-        return TaskLoss(lambda z: scale * self._error(model, batch, z), "squared_error", gold=batch.gold)
-
-    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        explained = 1 - self._error(model, batch, structure) / batch.labels.square().flatten(1).mean(1)
-        return {"accuracy": explained.clamp(min=0), "structure_accuracy": self.quality(batch, structure)}
 
 
 class Pairs(nn.Module):
@@ -158,7 +130,7 @@ class Algebra(GeneratedTask):
     name: ClassVar[str] = "algebra"
     summary: ClassVar[str] = "products in an algebra that is not associative, with a latent order, by their right or wrong value"
     scored: ClassVar[str] = "right values"
-    family, decoding = "algebra", "frozen"
+    decoding = "frozen"
     oracle = Constituency()
 
     def drawn(self, items: int, world: torch.Generator, draws: torch.Generator) -> Batch:
@@ -167,7 +139,9 @@ class Algebra(GeneratedTask):
         table = torch.randint(VALUES, (VALUES, VALUES), generator=world)
         precedence = x @ direction
         # A span is in the tree if the operators around it are weaker than those inside.
-        inner = precedence.reshape(items, 1, 1, -1).masked_fill(~_inside(self.leaves), torch.inf)
+        place, operator = torch.arange(self.leaves), torch.arange(self.leaves - 1)
+        inside = (operator >= place.reshape(-1, 1, 1)) & (operator < place.unsqueeze(-1))
+        inner = precedence.reshape(items, 1, 1, -1).masked_fill(~inside, torch.inf)
         around = pad(precedence, (1, 1), value=-torch.inf)
         outside = torch.maximum(around[:, :-1].unsqueeze(-1), around[:, 1:].unsqueeze(-2))
         z = ((inner.amin(-1) > outside) | torch.eye(self.leaves, dtype=torch.bool)).float().triu()
@@ -187,14 +161,10 @@ class Algebra(GeneratedTask):
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
         def wrong(z: Tensor) -> Tensor:
-            chances = compose(z, batch.inputs[1], batch.inputs[2][0])
-            return 1 - chances.gather(-1, batch.labels.expand(chances.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+            chance = 1 - (compose(z, batch.inputs[1], batch.inputs[2][0]) * one_hot(batch.labels, VALUES)).sum(-1)
+            return chance.round() if self.kind == "black_box" else chance
 
-        if self.kind == "black_box":
-            return TaskLoss(
-                lambda z: wrong(z).round(), "wrong_value", differentiable=False, inside_hull=False, extension="none", gold=batch.gold
-            )
-        return TaskLoss(wrong, "wrong_value", gold=batch.gold)
+        return TaskLoss(wrong, "wrong_value", gold=batch.gold, **DECLARATIONS.get(self.kind, {}))
 
     def ceiling(self, seed: int) -> float:
         """The true trees."""
@@ -216,13 +186,6 @@ class Spans(nn.Module):
         inside = sums[..., :-1, :].unsqueeze(-3) - sums[..., :-1, :].unsqueeze(-2)
         wide = (*inside.shape[:-3], n, n, -1)
         return self.score(torch.cat([left.expand(wide), right.expand(wide), inside], -1)).squeeze(-1)  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _inside(leaves: int) -> Tensor:
-    """Whether an operator is inside a span: ``[n, n, n − 1]``."""
-    place, operator = torch.arange(leaves), torch.arange(leaves - 1)
-    return (operator >= place.reshape(-1, 1, 1)) & (operator < place.unsqueeze(-1))
 
 
 def compose(z: Tensor, values: Tensor, products: Tensor) -> Tensor:

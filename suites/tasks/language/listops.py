@@ -3,7 +3,7 @@
 import functools
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,9 +14,8 @@ from torch.nn.functional import pad
 from ....oracles import Constituency, Oracle, ShiftReduce
 from ....oracles.options import Count
 from ...trust import text_of
-from ..references import remembered
-from ..task import Batch, LatentModel, Rates, Split, Steps, Task, seeded
-from ..training import fit_decoder, judged
+from ..generated.base import DecodedTask, variant
+from ..task import Batch, LatentModel, Split, Steps
 from .compositions import ChartDecoder, StackDecoder, derivations_of, spans_of
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM", "[FIRST", "[LAST")
@@ -35,12 +34,14 @@ PATIENCE = 100_000  # lines that are drawn in a row without a new one
 
 
 @dataclass(frozen=True)
-class LineTask(Task):
+class ListOps(DecodedTask):
     """Lines of ListOps with at least two operators; labels are their values, structures are binary trees over the tokens.
 
-    Trees are scored span by span and composed along a chart. True trees are left-branching within each list.
+    Trees are scored span by span and composed along a chart. True trees are left-branching within each list. An encoder and a decoder
+    that are trained jointly, from the values alone, agree early on other trees than the true ones. So predictions are better than trees.
 
     Args:
+        decoding: ``frozen`` trains the decoder before, on the true trees, for ``pretraining`` steps, the same one for all seeds.
         shortest, longest: tokens of a line.
         train, heldout: largest number of training lines, and of validation and test lines each.
         generated: whether lines are drawn by the authors' grammar; else they are read.
@@ -57,9 +58,13 @@ class LineTask(Task):
     generated: bool = False
     dimension: Count = 32
     hidden: Count = 64
-    steps: Count = 250
-    rates: Rates = (0.003, 0.01, 0.03)
+    pretraining: Steps = 600
+    steps: Count = 400
     batch_size: Count = 32
+
+    name: ClassVar[str] = "listops"
+    summary: ClassVar[str] = "values of nested lists, with trees and composition trained jointly"
+    decoder_rate: ClassVar[float] = 0.003
 
     files: ClassVar[tuple[str, ...]] = ("listops/train_4000.tsv", "listops/heldout_short.tsv")
     references: ClassVar[tuple[str, ...]] = ("nangia2018listops",)
@@ -81,9 +86,8 @@ class LineTask(Task):
             return generate(split, self.shortest, self.longest, self.train, self.heldout)
         return read(self.paths()[split == "test"], split, self.shortest, self.longest, self.train if split == "train" else self.heldout)
 
-    def model(self, seed: int) -> LatentModel:
-        with seeded(seed):
-            return LatentModel(SpanScorer(PADDING + 1, 16, 32), ChartDecoder(PADDING + 1, self.dimension, self.hidden, VALUES))
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        return SpanScorer(PADDING + 1, 16, 32), ChartDecoder(PADDING + 1, self.dimension, self.hidden, VALUES)
 
     def batch(self, split: Split, items: Tensor) -> Batch:
         lines = super().batch(split, items)
@@ -114,10 +118,6 @@ class LineTask(Task):
         parts = ((model.encoder, rate), (model.decoder, 0.3 * rate))
         return [{"params": [part for part in module.parameters() if part.requires_grad], "lr": lr} for module, lr in parts]
 
-    def ceiling(self, seed: int) -> float:
-        """The decoder trained and tested on the true trees."""
-        return fit_decoder(self, self.model(seed), Batch.true, rate=0.003, seed=seed)["accuracy"]
-
 
 def bracket_recall(found: Tensor, true: Tensor, lengths: Tensor) -> Tensor:
     """The share ``[b]`` of the true spans ``[b, n, n]`` that are found, without tokens and whole lines; 1 if none is left."""
@@ -128,56 +128,13 @@ def bracket_recall(found: Tensor, true: Tensor, lengths: Tensor) -> Tensor:
     return torch.where(total > 0, (counted * found).sum((-2, -1)) / total.clamp(min=1), 1)
 
 
-@dataclass(frozen=True)
-class ListOps(LineTask):
-    """Values of lines, with encoder and decoder of trees trained jointly from the values alone.
-
-    Encoder and decoder agree early on other trees than the true ones. So predictions are better than trees.
-    """
-
-    steps: Count = 400
-
-    name: ClassVar[str] = "listops"
-    summary: ClassVar[str] = "values of nested lists, with trees and composition trained jointly"
+_FROZEN = "values of {}nested lists, for a decoder that was trained on the true trees"
+ListopsFrozen = variant(ListOps, "listops_frozen", _FROZEN.format(""), steps=250, decoding="frozen")
+ListopsGenerated = variant(ListopsFrozen, "listops_generated", _FROZEN.format("generated "), generated=True)
 
 
 @dataclass(frozen=True)
-class ListOpsFrozen(LineTask):
-    """Values of lines, with trees for a frozen decoder that was trained on the true trees.
-
-    Args:
-        pretraining: steps of the decoder, the same one for all seeds.
-    """
-
-    pretraining: Steps = 600
-
-    name: ClassVar[str] = "listops_frozen"
-    summary: ClassVar[str] = "values of nested lists, for a decoder that was trained on the true trees"
-    decoding = "frozen"
-
-    def model(self, seed: int) -> LatentModel:
-        model = super().model(seed)
-        model.decoder.load_state_dict(_pretrained(replace(self, steps=1, rates=())))
-        model.decoder.requires_grad_(False)
-        return model
-
-    def ceiling(self, seed: int) -> float:
-        """The true trees."""
-        return judged(self, self.model(seed), Batch.true)["accuracy"]
-
-
-@dataclass(frozen=True)
-class ListOpsGenerated(ListOpsFrozen):
-    """`ListOpsFrozen` on generated lines, for machines without the data set."""
-
-    generated: bool = True
-
-    name: ClassVar[str] = "listops_generated"
-    summary: ClassVar[str] = "values of generated nested lists, for a decoder that was trained on the true trees"
-
-
-@dataclass(frozen=True)
-class ListOpsParser(LineTask):
+class ListOpsParser(ListOps):
     """A shift-reduce parser and the composition along its actions, trained jointly from the values of lines.
 
     Every state has its own policy. The scores of its actions depend on the tokens before and behind the last shift, the sum of those
@@ -186,8 +143,6 @@ class ListOpsParser(LineTask):
     References:
         Havrylov, Kruszewski & Joulin 2019, "Cooperative learning of disjoint syntax and semantics".
     """
-
-    steps: Count = 400
 
     name: ClassVar[str] = "listops_parser"
     summary: ClassVar[str] = "values of nested lists, by a shift-reduce parser and composition trained jointly"
@@ -201,22 +156,8 @@ class ListOpsParser(LineTask):
     def spans(self, structures: Tensor) -> Tensor:
         return spans_of(structures).to(structures.dtype)
 
-    def model(self, seed: int) -> LatentModel:
-        with seeded(seed):
-            scorer = StateScorer(PADDING + 1, self.longest, 16, 32)
-            return LatentModel(scorer, StackDecoder(PADDING + 1, self.dimension, self.hidden, VALUES))
-
-
-@functools.lru_cache(maxsize=4)
-def _pretrained(task: ListOpsFrozen) -> dict[str, Tensor]:
-
-    def train() -> dict[str, Tensor]:
-        model = LineTask.model(task, 0)
-        if task.pretraining:
-            fit_decoder(replace(task, steps=task.pretraining), model, Batch.true, rate=0.003, seed=0)
-        return model.decoder.state_dict()
-
-    return remembered(task, ("decoder",), train)
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        return StateScorer(PADDING + 1, self.longest, 16, 32), StackDecoder(PADDING + 1, self.dimension, self.hidden, VALUES)
 
 
 @functools.lru_cache(maxsize=12)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ....oracles import LinearChain
 from ....oracles.options import Count
 from ...trust import text_of
-from ..task import Batch, LatentModel, Rates, Split, Task, TaskLoss, seeded
+from ..task import Batch, LatentModel, Rates, Split, Task, TaskLoss
 from .treebank import bucket, sentence_rows
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
@@ -62,9 +62,8 @@ class NamedEntities(Task):
         """Sentences by split, as words and as tensors."""
         return _read(*self.paths(), self.shortest, self.longest)
 
-    def model(self, seed: int) -> LatentModel:
-        with seeded(seed):
-            return LatentModel(Tagger(self.hidden), nn.Identity())
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        return Tagger(self.hidden), nn.Identity()
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
         return structure

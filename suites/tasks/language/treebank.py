@@ -74,9 +74,8 @@ class Parsing(TreebankTask):
     best: ClassVar[str] = "crf"
     kind, decoding = "linear", "none"
 
-    def model(self, seed: int) -> LatentModel:
-        with seeded(seed):
-            return LatentModel(ArcScorer(self.hidden, self.longest), nn.Identity())
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        return ArcScorer(self.hidden, self.longest), nn.Identity()
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
         return structure

@@ -12,9 +12,8 @@ from structgrad.suites.tasks.language import listops
 from structgrad.suites.tasks.language.listops import (
     PADDING,
     TOKENS,
-    LineTask,
     ListOps,
-    ListOpsGenerated,
+    ListopsGenerated,
     ListOpsParser,
     encoded,
     generate,
@@ -24,7 +23,7 @@ from structgrad.suites.tasks.training import train
 from structgrad.suites.trust import task_file
 
 SIZES: dict[str, Any] = {"shortest": 7, "longest": 7, "train": 300, "heldout": 60, "dimension": 12, "hidden": 16}
-TINY = ListOpsGenerated(**SIZES, pretraining=150, steps=40)
+TINY = ListopsGenerated(**SIZES, pretraining=150, steps=40)
 JOINT = ListOps(**SIZES, generated=True, steps=100)
 PARSER = ListOpsParser(longest=8, train=60, heldout=20, generated=True, dimension=8, hidden=8, steps=2, batch_size=8)
 
@@ -74,10 +73,10 @@ def test_more_lines_than_exist_are_refused(monkeypatch):
         generate("train", 7, 7, 200_000, 100)
 
 
-@pytest.mark.skipif(task_file(LineTask.files[0]) is None, reason="the real lines are not here")
+@pytest.mark.skipif(task_file(ListOps.files[0]) is None, reason="the real lines are not here")
 def test_values_and_trees_of_real_lines() -> None:
     """The file has them; trees are binary, and left-branching within each list."""
-    path = task_file(LineTask.files[0])
+    path = task_file(ListOps.files[0])
     assert path is not None
     for line in path.read_text().splitlines()[:200]:
         value, _, bracketing = line.partition("\t")

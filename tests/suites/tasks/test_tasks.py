@@ -9,6 +9,7 @@ import signal
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,57 +18,58 @@ from structgrad.estimators import make_estimator
 from structgrad.suites.tasks import TASKS, Task, make_task
 from structgrad.suites.tasks.check import check_task
 from structgrad.suites.tasks.clusters import Clusters
-from structgrad.suites.tasks.generated.decisions import Budget, BudgetCoverage, BudgetSum, Paths, Ranking, RankingGain, RankingPairs
-from structgrad.suites.tasks.generated.gates import Gates, GatesFrozen
-from structgrad.suites.tasks.generated.sequences import Segments, SegmentsPretrained, Tags, TagsElbo, TagsFrozen, Transcripts, Warping
-from structgrad.suites.tasks.generated.trees import Algebra, AlgebraSoft, Heads, Influence, InfluenceSquared
-from structgrad.suites.tasks.l2x_switch import L2XSwitch
-from structgrad.suites.tasks.language.listops import ListOps, ListOpsGenerated, ListOpsParser
-from structgrad.suites.tasks.language.matching import Matching
-from structgrad.suites.tasks.language.ner import NamedEntities
-from structgrad.suites.tasks.language.treebank import Parsing, Pipeline
-from structgrad.suites.tasks.speech import AutoEncoder, SpokenDigits
 from structgrad.suites.tasks.training import BatchOrder, Job, Training, train, train_all
 from structgrad.suites.trust import TASK_FOLDERS
 
 LINES = {"shortest": 7, "longest": 8, "train": 300, "heldout": 60, "dimension": 12, "hidden": 16}
 SMALLER = {"train": 300, "heldout": 100, "steps": 60}
 
+
+def tiny(name: str, **options: Any) -> Task:
+    return replace(make_task(name), **options)  # type: ignore[type-var]
+
+
 TINY: dict[str, Task] = {
-    "clusters": Clusters(clusters=3, features=6, train=400, heldout=200, labelled=50, steps=60),
-    "l2x_switch": L2XSwitch(hidden=16, train=1000, heldout=400, steps=150),
-    "fsdd": SpokenDigits(segments=5, chosen=1, hidden=8, tested=2, validated=1, steps=60, batch_size=20),
-    "matching": Matching(longest=5, hidden=8, steps=60, batch_size=20),
-    "listops": ListOps(**LINES, generated=True, steps=100),
-    "listops_generated": ListOpsGenerated(**LINES, pretraining=150, steps=40),
-    "listops_parser": ListOpsParser(**LINES, generated=True, steps=60),
-    "ner": NamedEntities(longest=6, hidden=8, steps=40, batch_size=10),
-    "parsing": Parsing(shortest=4, longest=5, hidden=8, steps=40, batch_size=10),
-    "pipeline": Pipeline(shortest=4, longest=5, parsed=14, parser_steps=20, hidden=8, steps=100, batch_size=10),
-    "vae": AutoEncoder(categories=2, parts=3, hidden=16, generated=True, drawn=200, steps=150),
-    "paths": Paths(side=3, **SMALLER),
-    "ranking": Ranking(ranked=3, **SMALLER),
-    "ranking_gain": RankingGain(ranked=3, **SMALLER),
-    "ranking_pairs": RankingPairs(ranked=3, **SMALLER),
-    "budget": Budget(offered=6, **SMALLER),
-    "budget_sum": BudgetSum(offered=6, **SMALLER),
-    "budget_coverage": BudgetCoverage(offered=6, **SMALLER),
-    "tags": Tags(points=3, **SMALLER),
-    "tags_frozen": TagsFrozen(points=3, **SMALLER),
-    "tags_elbo": TagsElbo(points=3, **SMALLER),
-    "segments": Segments(points=5, longest=3, **SMALLER),
-    "segments_pretrained": SegmentsPretrained(points=5, longest=3, **SMALLER),
-    "transcripts": Transcripts(frames=5, **SMALLER),
-    "heads": Heads(words=3, **SMALLER),
-    "influence": Influence(members=3, **SMALLER),
-    "influence_squared": InfluenceSquared(members=3, **SMALLER),
-    "algebra": Algebra(leaves=4, **SMALLER),
-    "algebra_soft": AlgebraSoft(leaves=4, **SMALLER),
-    "gates": Gates(gates=3, **{**SMALLER, "steps": 200}),
-    "gates_frozen": GatesFrozen(gates=3, **SMALLER),
-    "warping": Warping(train=500, heldout=200, steps=200),
+    task.name: task
+    for task in (
+        tiny("clusters", clusters=3, features=6, train=400, heldout=200, labelled=50, steps=60),
+        tiny("l2x_switch", hidden=16, train=1000, heldout=400, steps=150),
+        tiny("fsdd", segments=5, chosen=1, hidden=8, tested=2, validated=1, steps=60, batch_size=20),
+        tiny("matching", longest=5, hidden=8, steps=60, batch_size=20),
+        tiny("listops", **LINES, generated=True, steps=100),
+        tiny("listops_generated", **LINES, pretraining=150, steps=40),
+        tiny("listops_parser", **LINES, generated=True, steps=60),
+        tiny("ner", longest=6, hidden=8, steps=40, batch_size=10),
+        tiny("parsing", shortest=4, longest=5, hidden=8, steps=40, batch_size=10),
+        tiny("pipeline", shortest=4, longest=5, parsed=14, parser_steps=20, hidden=8, steps=100, batch_size=10),
+        tiny("vae", categories=2, parts=3, hidden=16, generated=True, drawn=200, steps=150),
+        tiny("paths", side=3, **SMALLER),
+        tiny("paths_squared", side=3, **SMALLER),
+        tiny("ranking", ranked=3, **SMALLER),
+        tiny("ranking_gain", ranked=3, **SMALLER),
+        tiny("ranking_pairs", ranked=3, **SMALLER),
+        tiny("budget", offered=6, **SMALLER),
+        tiny("budget_sum", offered=6, **SMALLER),
+        tiny("budget_coverage", offered=6, **SMALLER),
+        tiny("tags", points=3, **SMALLER),
+        tiny("tags_frozen", points=3, **SMALLER),
+        tiny("tags_elbo", points=3, **SMALLER),
+        tiny("segments", points=5, longest=3, **SMALLER),
+        tiny("segments_pretrained", points=5, longest=3, **SMALLER),
+        tiny("transcripts", frames=5, **SMALLER),
+        tiny("heads", words=3, **SMALLER),
+        tiny("influence", members=3, **SMALLER),
+        tiny("influence_squared", members=3, **SMALLER),
+        tiny("algebra", leaves=4, **SMALLER),
+        tiny("algebra_soft", leaves=4, **SMALLER),
+        tiny("gates", gates=3, **{**SMALLER, "steps": 200}),
+        tiny("gates_frozen", gates=3, **SMALLER),
+        tiny("vae_bits", categories=3, hidden=16, drawn=200, steps=150),
+        tiny("clusters_pretrained", clusters=3, features=6, train=400, heldout=200, steps=60),
+        tiny("warping", train=500, heldout=200, steps=200),
+    )
 }
-"""Every task in small; `ListOpsFrozen` differs from `ListOpsGenerated` by its lines alone."""
+"""Every task in small; `listops_frozen` differs from `listops_generated` by its lines alone."""
 
 READING = ("fsdd", "matching", "ner", "parsing", "pipeline")
 
