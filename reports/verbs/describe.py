@@ -92,7 +92,7 @@ def _facts(kind: str, name: str, entry: Any) -> Record:
         made = make_task(name)
         absent = made.unavailable()
         items = {split: made.size(split) for split in get_args(Split)} if absent is None else absent
-        found |= {"structure": str(made.oracle), "accuracy": made.scored, "items": items}
+        found |= {"structure": str(made.oracle), "accuracy": made.scored, "items": items, "references": list(made.references)}
         entry = type(made)
     options = _options(entry)
     given = parse(name)[1] if kind in ("estimators", "oracles") else {}

@@ -21,6 +21,8 @@ from ..problems.sized import size_names, sized_structure
 from ..truth.laws import derivations_of
 from .result import Check, DisagreementError, Judged, check_limits, checked, settled
 
+__all__ = ["OracleAudit", "audit_oracle"]
+
 MAX_STRUCTURES = 400  # structures of one event shape; brute force over them is quick
 MAX_PARTS = 150  # most entries of an event if no size is given
 

@@ -23,8 +23,6 @@ STEPS, SECONDS, STEP_TIME = "steps_to_target", "seconds_to_target", "step_time"
 """Seconds are steps × the time of a step. Steps of all estimators are timed in turn, not during training."""
 
 _SEED = re.compile(r"seed[-=](\d+)")
-
-
 OWN = "own"  # prefix of the idea of a user's own estimator; its name follows
 
 

@@ -151,9 +151,7 @@ def _over_seeds(values: Array) -> Array:
     return np.asarray(np.where(known.any(-1), np.where(known, values, 0.0).sum(-1) / np.maximum(known.sum(-1), 1), np.nan))
 
 
-def _pooled(
-    predictor: Array, outcome: Array, tasks: Sequence[str] | Array, estimators: Sequence[str] | Array
-) -> tuple[float, float, float]:
+def _pooled(predictor: Array, outcome: Array, tasks: Array, estimators: Sequence[str]) -> tuple[float, float, float]:
     """Fisher's z of the mean correlation of numbers ``[T, E]``, its variance, and Satterthwaite's degrees of freedom.
 
     The variance is the sum of those of two jackknives, which leave out a family of tasks, and one of estimators. Both hold the noise of

@@ -10,44 +10,26 @@ from .task import Batch, LatentModel, Split, Task, TaskLoss
 __all__ = ["TASKS", "Batch", "LatentModel", "ModuleTask", "Split", "Task", "TaskLoss", "make_task"]
 
 TASKS: dict[str, str] = {
-    "clusters": "clusters:Clusters",
-    "l2x_switch": "l2x_switch:L2XSwitch",
-    "fsdd": "speech:SpokenDigits",
-    "matching": "language.matching:Matching",
-    "listops": "language.listops:ListOps",
-    "listops_frozen": "language.listops:ListopsFrozen",
-    "listops_generated": "language.listops:ListopsGenerated",
-    "listops_parser": "language.listops:ListOpsParser",
-    "ner": "language.ner:NamedEntities",
-    "parsing": "language.treebank:Parsing",
-    "pipeline": "language.treebank:Pipeline",
-    "vae": "speech:AutoEncoder",
-    "paths": "generated.decisions:Paths",
-    "paths_squared": "generated.decisions:PathsSquared",
-    "ranking": "generated.decisions:Ranking",
-    "ranking_gain": "generated.decisions:RankingGain",
-    "ranking_pairs": "generated.decisions:RankingPairs",
-    "budget": "generated.decisions:Budget",
-    "budget_sum": "generated.decisions:BudgetSum",
-    "budget_coverage": "generated.decisions:BudgetCoverage",
-    "tags": "generated.sequences:Tags",
-    "tags_frozen": "generated.sequences:TagsFrozen",
-    "tags_elbo": "generated.sequences:TagsElbo",
-    "segments": "generated.sequences:Segments",
-    "segments_pretrained": "generated.sequences:SegmentsPretrained",
-    "transcripts": "generated.sequences:Transcripts",
-    "warping": "generated.sequences:Warping",
-    "vae_bits": "speech:VaeBits",
-    "clusters_pretrained": "clusters:ClustersPretrained",
-    "heads": "generated.trees:Heads",
-    "influence": "generated.trees:Influence",
-    "influence_squared": "generated.trees:InfluenceSquared",
-    "algebra": "generated.trees:Algebra",
-    "algebra_soft": "generated.trees:AlgebraSoft",
-    "gates": "generated.sequences:Gates",
-    "gates_frozen": "generated.sequences:GatesFrozen",
+    name: module
+    for module, names in (
+        ("clusters", "clusters"),
+        ("l2x_switch", "l2x_switch"),
+        ("speech", "fsdd"),
+        ("language.matching", "matching"),
+        ("language.listops", "listops listops_frozen listops_generated listops_parser"),
+        ("language.ner", "ner"),
+        ("language.treebank", "parsing pipeline"),
+        ("speech", "vae"),
+        ("generated.decisions", "paths paths_squared ranking ranking_gain ranking_pairs budget budget_sum budget_coverage"),
+        ("generated.sequences", "tags tags_frozen tags_elbo segments segments_pretrained transcripts warping"),
+        ("speech", "vae_bits"),
+        ("clusters", "clusters_pretrained"),
+        ("generated.trees", "heads influence influence_squared algebra algebra_soft"),
+        ("generated.sequences", "gates gates_frozen"),
+    )
+    for name in names.split()
 }
-"""Module and class of every task, by name. Modules are imported on first use."""
+"""The module of every task, by name. Modules are imported on first use."""
 
 
 def make_task(name: str) -> Task:
@@ -69,8 +51,8 @@ def make_task(name: str) -> Task:
             f"got {name!r}, an oracle; expected a task, which has data and an encoder too: `structgrad init --task` writes one, whose "
             f"`oracle` may be {found.__name__}"
         )
-    module, _, attribute = TASKS.get(head, "").partition(":")
-    known = {head: getattr(import_module(f".{module}", __name__), attribute)} if module else dict.fromkeys(TASKS)
+    kinds = vars(import_module(f".{TASKS[head]}", __name__)).values() if head in TASKS else ()
+    known = {head: next(kind for kind in kinds if getattr(kind, "name", "") == head)} if kinds else dict.fromkeys(TASKS)
     rest = ",".join(f"{key}={value}" for key, value in given.items())
     task = registry.build(f"{head}[{rest}]" if loss else name, known, "task")
     if not isinstance(task, Task):

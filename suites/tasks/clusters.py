@@ -26,7 +26,7 @@ class Clusters(Task):
     point. Structures are categories; their quality is the V-measure of the clustering by the encoder's best category.
 
     Two ways to train through a discrete choice are options here, for any estimator. With ``start=pretrained`` and the estimator ``frozen``
-    the task is a pipeline. ``auxiliary`` trains the encoder jointly on points with a known cluster.
+    the task is a pipeline. ``auxiliary`` trains the encoder jointly on points with a known cluster. See Mihaylova et al. 2020, section 5.1.
 
     Args:
         clusters: K. ``features``: d.
@@ -34,10 +34,6 @@ class Clusters(Task):
         start: ``pretrained`` trains the encoder on the labelled points first.
         auxiliary: weight of the mean cross-entropy of labelled points.
         labelled: number of training points with a known cluster, which only the two options above use.
-
-    References:
-        Mihaylova, Niculae & Martins 2020, "Understanding the mechanics of SPIGOT: surrogate gradients for latent structure learning",
-        section 5.1.
     """
 
     clusters: Count = 10

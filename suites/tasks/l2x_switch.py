@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ...oracles import Subset
 from ...oracles.options import Count
+from .generated.base import perceptron
 from .task import Batch, LatentModel, Rates, Split, Task
 from .training import fit_decoder
 
@@ -26,15 +27,12 @@ class L2XSwitch(Task):
     additive"). Labels are drawn, so that no model predicts all of them. The quality of structures is the precision: the share of the picked
     features that determine the label, including the switch.
 
-    The decoder gets the features scaled by their parts, and the parts, also between structures.
+    The decoder gets the features scaled by their parts, and the parts, also between structures. After Chen, Song, Wainwright & Jordan
+    2018, section 4.1. Their code copies features 1 to 4 over 5 to 8 instead of exchanging them; here features are independent.
 
     Args:
         hidden: units of both layers of encoder and decoder.
         train, heldout: training items, and items of validation and test each.
-
-    References:
-        Chen, Song, Wainwright & Jordan 2018, "Learning to explain: an information-theoretic perspective on model interpretation", section
-        4.1. The published code copies features 1 to 4 over 5 to 8 instead of exchanging them; here features are independent.
     """
 
     hidden: Count = 64
@@ -57,7 +55,8 @@ class L2XSwitch(Task):
         return _drawn(self.train if split == "train" else self.heldout, split)
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
-        return _perceptron(FEATURES, self.hidden, FEATURES), _perceptron(2 * FEATURES, self.hidden, 1)
+        hidden = (self.hidden, self.hidden)
+        return perceptron(FEATURES, *hidden, FEATURES, activation=nn.ReLU), perceptron(2 * FEATURES, *hidden, 1, activation=nn.ReLU)
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
         """A label from the features that the structure picks."""
@@ -74,10 +73,6 @@ class L2XSwitch(Task):
             return self.oracle.argmax(torch.rand(batch.inputs[0].shape, generator=generator))
 
         return fit_decoder(self, self.model(seed), drawn, rate=0.003, seed=seed)["accuracy"]
-
-
-def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
 
 @functools.lru_cache(maxsize=12)

@@ -138,17 +138,14 @@ class AutoEncoder(Task):
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         size, code = self.data("train").labels.shape[-1], self.categories * self.parts
-        encoder = nn.Sequential(nn.Linear(size, self.hidden), nn.ReLU(), nn.Linear(self.hidden, code))
-        return encoder, nn.Sequential(nn.Linear(code, self.hidden), nn.ReLU(), nn.Linear(self.hidden, size))
+        return perceptron(size, self.hidden, code, activation=nn.ReLU), perceptron(code, self.hidden, size, activation=nn.ReLU)
 
     def scores(self, model: LatentModel, batch: Batch) -> Tensor:
         return super().scores(model, batch).unflatten(-1, (self.categories, self.parts))  # type: ignore[no-any-return]
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        def call(z: Tensor) -> Tensor:
-            return (self.predict(model, batch, z) - batch.labels).square().sum(-1) / (2 * self.noise)
-
-        return TaskLoss(call, "negative_log_likelihood")
+        scale = 2 * self.noise
+        return TaskLoss(lambda z: (self.predict(model, batch, z) - batch.labels).square().sum(-1) / scale, "negative_log_likelihood")
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
         return model.decoder(structure.flatten(-2))  # type: ignore[no-any-return]

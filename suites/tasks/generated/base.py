@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, make_dataclass, replace
 from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
@@ -30,7 +31,11 @@ T = TypeVar("T", bound=Task)
 
 @dataclass(frozen=True)
 class GeneratedTask(Task):
-    """A task on generated items whose true structures are known. A family defines ``oracle``, ``drawn``, ``modules`` and ``predict``."""
+    """A task on generated items whose true structures are known. A family defines ``oracle``, ``drawn``, ``modules`` and ``predict``.
+
+    Args:
+        train, heldout: training items, and items of validation and test each.
+    """
 
     train: Count = 2000
     heldout: Count = 1000
@@ -87,8 +92,6 @@ class LatentTask(DecodedTask, GeneratedTask):
     """A generated task whose labels are predicted from a latent structure.
 
     Args:
-        train, heldout: training items, and items of validation and test each.
-        decoding, pretraining: see `DecodedTask`.
         labelled: training items with known structures, on which the encoder is pretrained; 0 for none.
     """
 
@@ -130,12 +133,7 @@ class LatentTask(DecodedTask, GeneratedTask):
 
 @dataclass(frozen=True)
 class DecisionTask(GeneratedTask):
-    """A generated task without a decoder: features of parts predict a decision, whose cost is known in training.
-
-    Args:
-        train, heldout: training items, and items of validation and test each.
-        kind: kind of the loss.
-    """
+    """A generated task without a decoder: features of parts predict a decision, whose cost is known in training."""
 
     decoding = "none"
     best: ClassVar[str] = "crf"
@@ -173,9 +171,10 @@ def variant(base: type[T], name: str, summary: str, **defaults: Any) -> type[T]:
     return made
 
 
-def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
-    """One hidden layer."""
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
+def perceptron(*sizes: int, activation: type[nn.Module] = nn.Tanh) -> nn.Module:
+    """Linear layers between these sizes, with an activation after each except the last."""
+    layers = [layer for size, following in itertools.pairwise(sizes) for layer in (nn.Linear(size, following), activation())]
+    return nn.Sequential(*layers[:-1])
 
 
 class PairScorer(nn.Module):

@@ -106,8 +106,7 @@ class Budget(DecisionTask):
     """Selections of a few items that cover many topics, which are predicted from noisy features of the items; training knows them.
 
     The black box is the share of the best coverage that is lost. The differentiable loss has the same values, and between selections those
-    of independent items (the multilinear extension). The linear loss counts a topic once for every item: it is modular. After Wilder,
-    Dilkina & Tambe 2019.
+    of independent items (the multilinear extension). The linear loss is modular: it counts a topic for every item. See Wilder et al. 2019.
 
     Args:
         offered, chosen: items, and the number of them that the budget allows.

@@ -22,10 +22,9 @@ GATE_FEATURES, OUTPUTS = 8, 3
 
 @dataclass(frozen=True)
 class Gates(LatentTask):
-    """Regression by a sum of linear functions, each with a latent gate that a hyperplane opens.
+    """Regression by a sum of linear functions, each with a latent gate that a hyperplane opens (Bengio, Léonard & Courville 2013).
 
-    A decoder that is trained jointly may exchange gates, so that the quality of structures says little there. After Bengio, Léonard &
-    Courville 2013.
+    A decoder that is trained jointly may exchange gates, so that the quality of structures says little there.
 
     Args:
         gates: number of bits.
@@ -144,10 +143,9 @@ class Segments(LatentTask):
     oracle = SemiMarkov()
 
     def drawn(self, items: int, world: torch.Generator, draws: torch.Generator) -> Batch:
-        shape = (items, self.points, self.longest, 1, 1)
-        z = self.oracle.sample(torch.zeros(shape), 1, generator=draws)[0]
-        means, begins = _means(self.points, self.longest)
-        together, starts = (z.flatten(1) @ means.flatten(1)).unflatten(-1, (self.points, -1)), z.flatten(1) @ begins
+        z = self.oracle.sample(torch.zeros(items, self.points, self.longest, 1, 1), 1, generator=draws)[0]
+        weights, begins = _means(self.points, self.longest)
+        together, starts = (z.flatten(1) @ weights.flatten(1)).unflatten(-1, (self.points, -1)), z.flatten(1) @ begins
         # A sign for every first point, spread over its segment.
         signs = torch.where(torch.rand(items, self.points, generator=draws) < 0.5, -1.0, 1.0)
         sign = ((together > 0) * (starts * signs).unsqueeze(-2)).sum(-1)

@@ -61,8 +61,7 @@ class Influence(LatentTask):
     """The next state of every member of a system, which depends on its own state and on that of its head in a latent tree.
 
     Encoder and decoder get series of states. The loss is the squared error of all next states, as minus log-likelihood, and for ``elbo``
-    the divergence from uniform trees. After Kipf, Fetaya, Wang, Welling & Zemel 2018, and with spanning trees Paulus, Choi, Tarlow, Krause
-    & Maddison 2020.
+    the divergence from uniform trees. After Kipf et al. 2018, and with spanning trees Paulus et al. 2020.
 
     Args:
         members: members of the system, besides the root.
@@ -102,8 +101,7 @@ class Pairs(nn.Module):
 
     def __init__(self, size: int, hidden: int) -> None:
         super().__init__()
-        self.head, self.next = nn.Linear(size, hidden), nn.Linear(2 * size, hidden)
-        self.score = nn.Linear(hidden, 1)
+        self.head, self.next, self.score = nn.Linear(size, hidden), nn.Linear(2 * size, hidden), nn.Linear(hidden, 1)
 
     def forward(self, series: Tensor) -> Tensor:
         """``[b, n + 1, t + 1, d] -> [b, n + 1, n + 1]``."""

@@ -21,7 +21,6 @@ from .compositions import ChartDecoder, StackDecoder, derivations_of, spans_of
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM", "[FIRST", "[LAST")
 TOKENS = (*OPERATORS, *map(str, range(10)), "]")
 PADDING = len(TOKENS)  # the number of the token beyond the end of a line
-
 VALUES = 10
 
 SHORTEST = 7  # tokens of ``[MAX [MIN 1 2 ] 3 ]``, the shortest line with two operators
@@ -35,7 +34,7 @@ PATIENCE = 100_000  # lines that are drawn in a row without a new one
 
 @dataclass(frozen=True)
 class ListOps(DecodedTask):
-    """Lines of ListOps with at least two operators; labels are their values, structures are binary trees over the tokens.
+    """Lines of ListOps (Nangia & Bowman 2018) with two operators or more; labels are their values, structures binary trees of the tokens.
 
     Trees are scored span by span and composed along a chart. True trees are left-branching within each list. An encoder and a decoder
     that are trained jointly, from the values alone, agree early on other trees than the true ones. So predictions are better than trees.
@@ -46,9 +45,6 @@ class ListOps(DecodedTask):
         train, heldout: largest number of training lines, and of validation and test lines each.
         generated: whether lines are drawn by the authors' grammar; else they are read.
         dimension, hidden: size of the representations of subtrees, and units of their composition.
-
-    References:
-        Nangia & Bowman 2018, "ListOps: a diagnostic dataset for latent tree learning".
     """
 
     shortest: Count = 7
@@ -138,10 +134,7 @@ class ListOpsParser(ListOps):
     """A shift-reduce parser and the composition along its actions, trained jointly from the values of lines.
 
     Every state has its own policy. The scores of its actions depend on the tokens before and behind the last shift, the sum of those
-    before, and the depth of the stack.
-
-    References:
-        Havrylov, Kruszewski & Joulin 2019, "Cooperative learning of disjoint syntax and semantics".
+    before, and the depth of the stack. After Havrylov, Kruszewski & Joulin 2019.
     """
 
     name: ClassVar[str] = "listops_parser"

@@ -29,13 +29,11 @@ class NamedEntities(Task):
     """A tagger of persons, places and organisations in short English sentences, trained on their tags.
 
     Its loss is the share of words with a wrong tag, so that estimators minimise risk; supervised estimators have losses of their own.
-    Accuracy is the F1 of the spans of a whole split, structure quality the share of words with the right tag.
+    Accuracy is the F1 of the spans of a whole split, structure quality the share of words with the right tag. After Mensch & Blondel 2018,
+    section 5.1, on CoNLL-2003.
 
     Args:
         shortest, longest: words of a sentence. ``hidden``: size of the embeddings.
-
-    References:
-        Mensch & Blondel 2018, "Differentiable dynamic programming for structured prediction and attention", section 5.1, on CoNLL-2003.
     """
 
     shortest: Count = 2

@@ -107,14 +107,11 @@ class Pipeline(TreebankTask):
 
     The parser is pretrained on the trees of some sentences; the others are used without their trees. The estimator ``frozen`` keeps the
     parser; every other estimator continues its training through the relations. Structure quality is the unlabelled attachment score: its
-    change shows whether the latent trees remain those of the grammar.
+    change shows whether the latent trees remain those of the grammar. After Peng, Thomson & Smith 2018, sections 4 and 5.
 
     Args:
         shortest, longest: words of a sentence. ``parsed``: sentences that the parser is trained on alone, for ``parser_steps``.
         hidden: size of embeddings and hidden layers.
-
-    References:
-        Peng, Thomson & Smith 2018, "Backpropagating through structured argmax using a SPIGOT", sections 4 and 5.
     """
 
     parsed: Count = 200
