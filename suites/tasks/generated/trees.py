@@ -11,7 +11,8 @@ from torch.nn.functional import one_hot, pad
 
 from ....oracles import Constituency, ProjectiveTree, SpanningTree
 from ....oracles.options import Count
-from ..task import Batch, Decoding, LatentModel, TaskLoss
+from ..task import Batch, Decoding, LatentModel, TaskLoss, right
+from ..training import judged
 from .base import DECLARATIONS, GeneratedTask, LatentTask, PairScorer, perceptron, variant
 
 FEATURES = 6
@@ -163,6 +164,16 @@ class Algebra(GeneratedTask):
             return chance.round() if self.kind == "black_box" else chance
 
         return TaskLoss(wrong, "wrong_value", gold=batch.gold, **DECLARATIONS.get(self.kind, {}))
+
+    def floor(self, seed: int) -> float:
+        """The constant tree that is right most often in training."""
+        train, model = self.data("train"), self.model(seed)
+
+        def share(tree: Tensor) -> float:
+            return float(right(self.predict(model, train, tree.expand_as(train.true())), train.labels).mean())
+
+        best = max(self.oracle.enumerate((self.leaves, self.leaves)), key=share)
+        return judged(self, model, lambda batch: best.expand_as(batch.true()))["accuracy"]
 
     def ceiling(self, seed: int) -> float:
         """The true trees."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ from structgrad.estimators import make_estimator
 from structgrad.suites.tasks import TASKS, Task, make_task
 from structgrad.suites.tasks.check import check_task
 from structgrad.suites.tasks.clusters import Clusters
+from structgrad.suites.tasks.generated.base import GeneratedTask
 from structgrad.suites.tasks.training import BatchOrder, Job, Training, train, train_all
 from structgrad.suites.trust import TASK_FOLDERS
 
@@ -114,6 +116,22 @@ def test_the_ceiling_is_above_the_floor(task: Task) -> None:
     floor = task.floor(0)
     assert task.ceiling(0) > floor + GAIN.get(task.name, 0.0)
     assert floor == task.floor(0)
+
+
+def test_only_tasks_of_one_family_share_generated_data() -> None:
+    tasks = {name: task for name, task in TINY.items() if isinstance(task, GeneratedTask)}
+    first = {name: task.data("train").inputs[0].flatten()[:8] for name, task in tasks.items()}
+    shared = [(a, b) for a, b in itertools.combinations(tasks, 2) if torch.equal(first[a], first[b])]
+    assert all((TINY[a].family or a) == (TINY[b].family or b) for a, b in shared)
+    assert ("algebra", "algebra_soft") in shared
+
+
+@pytest.mark.parametrize("name", ["algebra", "algebra_soft"])
+def test_the_floor_of_the_algebra_is_its_best_constant_tree(name: str) -> None:
+    """It is above the most frequent value."""
+    task = TINY[name]
+    values = task.data("train").labels.bincount()
+    assert task.floor(0) > float((task.data("test").labels == values.argmax()).float().mean()) + 0.05
 
 
 @pytest.mark.parametrize("name", TASKS)
