@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import secrets
 import zipfile
 import zlib
 from pathlib import Path
@@ -141,9 +142,9 @@ def write_whole(path: Path, content: bytes) -> None:
         return
     path = path.resolve()  # never in place of a link, such as /dev/stdout
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # with the mode of a usual file, unlike those of `tempfile`
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -89,6 +90,12 @@ def test_a_failing_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(OSError, match="disk full"):
         results.write_whole(path, b"new")
     assert path.read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_threads_may_write_the_same_file(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: results.write_whole(tmp_path / "file", b"%d" % number), range(120)))
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
