@@ -25,7 +25,7 @@ import scipy
 from ..metrics import METRICS
 from ..statistics.interval import LEVEL, Interval
 from ..statistics.selection import holm
-from .arrays import STAGES, Learner, Study
+from .arrays import STAGES, Learner, Study, declared
 
 Array = np.ndarray
 
@@ -41,7 +41,7 @@ DECLARED = (  # the predictors that are tested, with their stages
 )
 TESTED = OUTCOMES[:2]  # outcomes of the tests: final accuracy, and speed as the mean of the learning curve
 FIRST_STUDY = ("clusters", "l2x_switch", "fsdd", "listops_frozen", "listops", "listops_parser", "vae", "pipeline", "matching")
-"""Tasks of the first study; what other tasks do not show too is not confirmed."""
+"""Tasks of the first study; what tasks of other families do not show too is not confirmed."""
 
 WORTHWHILE = 0.4  # a predictor whose interval ends below this correlation is refuted
 
@@ -82,7 +82,7 @@ class Verdict:
     predictor: str
     stage: str
     whole: Association
-    fresh: Association | None  # over the tasks that the first study lacks; None without both kinds of tasks
+    fresh: Association | None  # over the families of tasks that the first study lacks; None without both kinds of tasks
     adjusted: float  # p-value after Holm's correction over the declared predictors
 
     @property
@@ -105,11 +105,12 @@ def association(study: Study, predictor: str, stage: str, outcome: str) -> Assoc
 
 def verdicts(study: Study, outcome: str) -> list[Verdict]:
     """The results of the declared predictors that were measured."""
-    old = [task in FIRST_STUDY for task in study.tasks]
-    fresh = study.of(tasks=lambda task: task not in FIRST_STUDY) if any(old) and not all(old) else None
+    first = {declared(task).family for task in FIRST_STUDY}
+    old = [family in first for family in study.families]
+    fresh = study.of(tasks=lambda task: declared(task).family not in first) if any(old) and not all(old) else None
     pairs = [pair for pair in measured(study) if pair in DECLARED]
     whole = {pair: association(study, *pair, outcome) for pair in pairs}
-    adjusted = holm({pair: one.p_value for pair, one in whole.items()})
+    adjusted = holm({pair: whole[pair].p_value if pair in whole else 1.0 for pair in DECLARED})
     return [Verdict(*pair, whole[pair], None if fresh is None else association(fresh, *pair, outcome), adjusted[pair]) for pair in pairs]
 
 

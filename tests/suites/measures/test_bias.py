@@ -101,6 +101,12 @@ def test_false_alarms_are_as_rare_as_the_level_says(tests, most):
     assert 1 <= hits < most
 
 
+def test_batches_do_not_depend_on_launches():
+    """Fewer replicates than a block at first, and all batches in every launch."""
+    sampling = Sampling(replicates=64)
+    assert sampling.batches(0, 512) == [batch for first in range(0, 512, 128) for batch in sampling.batches(first, first + 128)]
+
+
 @pytest.mark.parametrize(
     ("refused", "message"),
     [
