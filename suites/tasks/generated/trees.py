@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot, pad
 
 from ....oracles import Constituency, ProjectiveTree, SpanningTree
 from ....oracles.options import Count
-from ..task import Batch, Decoding, LatentModel, TaskLoss, right
+from ..task import Batch, Decoding, LatentModel, TaskLoss
 from ..training import judged
 from .base import DECLARATIONS, GeneratedTask, LatentTask, PairScorer, perceptron, variant
 
@@ -168,11 +168,8 @@ class Algebra(GeneratedTask):
     def floor(self, seed: int) -> float:
         """The constant tree that is right most often in training."""
         train, model = self.data("train"), self.model(seed)
-
-        def share(tree: Tensor) -> float:
-            return float(right(self.predict(model, train, tree.expand_as(train.true())), train.labels).mean())
-
-        best = max(self.oracle.enumerate((self.leaves, self.leaves)), key=share)
+        trees = self.oracle.enumerate((self.leaves, self.leaves))
+        best = max(trees, key=lambda tree: float(self.judge(model, train, tree.expand_as(train.true()))["accuracy"].mean()))
         return judged(self, model, lambda batch: best.expand_as(batch.true()))["accuracy"]
 
     def ceiling(self, seed: int) -> float:
