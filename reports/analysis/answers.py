@@ -289,18 +289,18 @@ def places(frame: pd.DataFrame) -> list[AnsweredStage]:
 @functools.cache
 def needs_values_only(estimator: str) -> bool:
     """Whether an estimator needs values of the loss on structures only; False if it is not known."""
-    found = _estimator(estimator)
+    found = known_estimator(estimator)
     return found is not None and found.evaluations().loss_gradients == 0 and not found.inside_hull
 
 
 @functools.cache
 def oracle_calls(estimator: str) -> float:
     """Calls of the oracle behind one estimate; NaN if the estimator is not known."""
-    found = _estimator(estimator)
+    found = known_estimator(estimator)
     return np.nan if found is None else float(sum(getattr(found.evaluations(), name) for name in _ORACLE_CALLS))
 
 
-def _estimator(name: str) -> Any:
+def known_estimator(name: str) -> Any:
     """An estimator of a module that is loaded already, or None: names are those of any table."""
     from ...estimators import make_estimator
     from ...estimators.base import Estimator

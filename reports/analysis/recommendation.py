@@ -18,7 +18,7 @@ from ...suites.running.remote import reading
 from ...suites.statistics.interval import RARE, Interval
 from ...suites.text import exponential, first_sentence, number, significant
 from .. import published, results
-from .answers import Answer, AnsweredStage, Outcome, Question, places
+from .answers import Answer, AnsweredStage, Outcome, Question, known_estimator, needs_values_only, places
 
 STATES = ("init", "early", "final")  # states of a model before, early in and after training
 RUNS = Path("structgrad-results")  # the folder of runs without `--out`
@@ -199,7 +199,22 @@ class _Search:
         if not found:
             raise ValueError(f"{self.source} holds no eligible estimator for {wish.oracle}: {' '.join(missing)}")
         notes = list(dict.fromkeys([*notes, *missing]))
-        return Recommendation(wish, tuple(found), tuple(notes), self.source, self.about, published.predictors())
+        return Recommendation(wish, tuple(found), tuple(notes), self.source, self.about, self._of_training(found))
+
+    def _of_training(self, answers: list[Recommended]) -> dict[str, Any]:
+        """The facts of training, with the five best of the estimators that the wish allows; with gradients, on losses that have them."""
+        wish, facts = self.wish, published.predictors()
+        biased = {name for one in answers for name, why in one.left_out.items() if why.endswith("found biased")}
+
+        def allowed(name: str) -> bool:
+            made = known_estimator(name)
+            unbiased = made is not None and made.unbiased and made.objective == "expected" and name not in biased
+            return (unbiased or not wish.unbiased) and (wish.loss_gradients or needs_values_only(name))
+
+        for one in facts["trained"].values():
+            fits = not wish.loss_gradients or one["kind"] != "black_box"
+            one["best"] = [pair for pair in one["best"] if fits and allowed(pair[0])][:5]
+        return facts
 
     def _of_structure(self, notes: list[str]) -> pd.DataFrame:
         """The rows of the measured scores nearest to the given structure, with all losses; and a note if it is another one."""

@@ -6,13 +6,13 @@ Usage: ``python -m structgrad.reports.page.learning_page RUN [RUN ...] --to docs
 import argparse
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from ...suites.learning.arrays import Learner, Study, declared
+from ...suites.learning.arrays import Study, declared
 from ...suites.learning.finding import DECLARED, TESTED, association, measured, verdicts
 from ...suites.metrics import signed_label
 from ...suites.statistics.selection import student_mean
@@ -41,10 +41,11 @@ def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Pa
     frame = read[0][0] if len(read) == 1 else pd.concat([found for found, _ in read], ignore_index=True)
     section = learning_of(frame)
     study = section.study
+    if package is not None:
+        publish(study, package)  # before the pages, so that nothing is written of a study that is refused
     paths = {task: f"learning/{re.sub(r'[^a-z0-9_]+', '-', task.lower()).strip('-')}.md" for task in study.tasks}
     known = {task: make_task(task) for task in study.tasks if task.partition("[")[0] in TASKS}
-    answers = section.sentences[-len(paths) :]  # of each task; the first sentence is about all
-    for (task, path), answer in zip(paths.items(), answers, strict=True):
+    for (task, path), answer in zip(paths.items(), section.sentences[-len(paths) :], strict=True):  # the first sentence is about all
         content = document("learning_task.md.j2", task=task, made=known.get(task), table=task_table(study, task), answer=answer)
         results.write_whole(folder / path, content)
     counts = zip((len(study.tasks), len(study.names), len(study.seeds)), WANTED, ("tasks", "estimators", "seeds"), strict=True)
@@ -75,8 +76,6 @@ def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Pa
         command_of=published.command_of,
     )
     results.write_whole(folder / "learning.md", content)
-    if package is not None:
-        publish(study, package)
     return folder / "learning.md"
 
 
@@ -131,20 +130,17 @@ def _decisions(study: Study) -> list[dict[str, str]]:
 
 def _beliefs(study: Study) -> list[dict[str, str]]:
     """Popular beliefs, each with a difference of normalised accuracy that it predicts to be positive, and whether that holds."""
-    tests: tuple[tuple[str, str, Study, Callable[[Learner], bool], Callable[[Learner], bool]], ...] = (
-        ("unbiased is better", "declared unbiased − others", study, lambda one: one.unbiased, lambda one: not one.unbiased),
-        ("low variance is better", "deterministic − stochastic", study, lambda one: one.deterministic, lambda one: not one.deterministic),
-        (
-            *("STE is fine on subsets", "ste − rloo[num_samples=4]", _of(study, "structure", "subset")),
-            *(lambda one: one.name == "ste", lambda one: one.name == "rloo[num_samples=4]"),
-        ),
+    tests = (
+        ("unbiased is better", "declared unbiased − others", study, "unbiased", (True, False)),
+        ("low variance is better", "deterministic − stochastic", study, "deterministic", (True, False)),
+        ("STE is fine on subsets", "ste − rloo[num_samples=4]", _of(study, "structure", "subset"), "name", ("ste", "rloo[num_samples=4]")),
     )
     rows = []
-    for belief, test, part, first, second in tests:
-        kept = ([one.competes and among(one) for one in part.contenders] for among in (first, second))
+    for belief, test, part, trait, values in tests:
+        kept = ([one.competes and getattr(one, trait) == value for one in part.contenders] for value in values)
         scores = [part.outcome(SCORE)[:, columns] for columns in kept]
         means = [np.array([task[np.isfinite(task)].mean() if np.isfinite(task).any() else np.nan for task in side]) for side in scores]
-        found = student_mean(means[0] - means[1])
+        found = student_mean(pd.Series(means[0] - means[1], list(part.families), dtype=float).groupby(level=0).mean().to_numpy())
         verdict = "not shown" if found.low is None or found.low <= 0 <= (found.high or 0) else "holds" if found.low > 0 else "fails"
         rows.append({"belief": belief, "difference": test, "normalised accuracy": change(found, "difference"), "verdict": verdict})
     return rows
@@ -154,30 +150,24 @@ def publish(study: Study, folder: Path = published.FOLDER) -> None:
     """Write the facts for `recommend`, and all numbers of the study, into the package."""
     found = verdicts(study, "accuracy")
     facts = [
-        {
-            "predictor": signed_label(one.predictor),
-            "stage": one.stage,
-            "verdict": one.verdict,
-            "correlation": [pooled.value, pooled.low, pooled.high],
-        }
+        {"predictor": signed_label(one.predictor), "stage": one.stage, "verdict": one.verdict, "correlation": [on.value, on.low, on.high]}
         for one in found
-        for pooled in [one.whole.pooled]
+        for on in [one.whole.pooled]
     ]
-    used = next(fact for fact, one in zip(facts, found, strict=True) if (one.predictor, one.stage) == RECOMMENDING)
-    trained = {}
-    for at, task in enumerate(study.tasks):
-        means = {
-            one.name: student_mean(study.outcome("accuracy")[at, place]).value for place, one in enumerate(study.contenders) if one.competes
-        }
-        best = sorted(((name, value) for name, value in means.items() if value is not None), key=lambda pair: -pair[1])[:5]
-        trained[task] = {"structure": declared(task).structure, "kind": declared(task).kind, "best": best}
+    used = next((fact for fact, one in zip(facts, found, strict=True) if (one.predictor, one.stage) == RECOMMENDING), None)
+    if used is None:
+        raise ValueError(f"the runs hold no {' at '.join(RECOMMENDING)}, which `recommend` needs; `structgrad learn --study` measures it")
+    trained, competing = {}, study.of(contenders=lambda one: one.competes)
+    for task, accuracies in zip(study.tasks, competing.outcome("accuracy"), strict=True):
+        means = pd.DataFrame(accuracies, list(competing.names)).mean(axis=1).dropna().sort_values(ascending=False, kind="stable")
+        trained[task] = {"structure": declared(task).structure, "kind": declared(task).kind, "best": list(means.items())}
     known = {"page": "docs/results/learning.md", "outcome": signed_label("accuracy"), "tasks": len(study.tasks), "used": used}
     known |= {"confirmed": [fact for fact in facts if fact["verdict"] == "confirmed"], "trained": trained}
     results.write_whole(folder / published.PREDICTORS, (json.dumps(known, indent=1, ensure_ascii=False) + "\n").encode())
     named = {**study.outcomes, **{f"{name}@{stage}": values for (name, stage), values in study.predictors.items()}}
     index = pd.MultiIndex.from_product([study.tasks, study.names, study.seeds], names=["task", "estimator", "seed"])
     table = pd.DataFrame({name: values.ravel() for name, values in named.items()}, index).dropna(how="all").astype("float32")
-    table.reset_index().to_parquet(folder / "learning.parquet", compression="zstd")
+    results.write_whole(folder / "learning.parquet", table.reset_index().to_parquet(compression="zstd"))
 
 
 def main() -> None:

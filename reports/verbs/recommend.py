@@ -155,7 +155,7 @@ def _of_training(known: dict[str, Any], oracle: str) -> Iterator[str]:
         f"{others} ({known['page']})."
     )
     for task, one in known["trained"].items():
-        if one["structure"] == oracle.partition("[")[0]:
+        if one["best"] and one["structure"] == oracle.partition("[")[0]:
             best = ", ".join(f"{name} ({number(accuracy)})" for name, accuracy in one["best"])
             yield f"Trained best on the task {task}, of the same structure, by accuracy: {best}."
 

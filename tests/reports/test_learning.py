@@ -142,6 +142,29 @@ def test_a_published_study_is_what_recommend_reads(tmp_path):
     known = published.predictors(tmp_path)
     assert set(known) == set(published.predictors())
     assert (known["tasks"], known["used"]["stage"], known["trained"]["fsdd"]["structure"]) == (2, "early", "subset")
+    assert len(known["trained"]["fsdd"]["best"]) == len(SOME) - 1
     numbers = pd.read_parquet(tmp_path / "learning.parquet")
     assert len(numbers) == 2 * len(SOME) * 2
     assert {"accuracy", "rho_16@early"} < set(numbers)
+
+
+def test_a_study_without_the_predictor_of_recommend_is_refused_before_anything_is_written(tmp_path):
+    results.write(planted(("clusters", "fsdd"), SOME, 2), tmp_path / "run", {})
+    with pytest.raises(
+        ValueError, match=r"^the runs hold no rho_16 at early, which `recommend` needs; `structgrad learn --study` measures it$"
+    ):
+        learning_page.write([tmp_path / "run"], tmp_path / "docs", tmp_path / "package")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_beliefs_are_means_over_families():
+    """Three tasks of one family count as one: (.2 + .7) / 2."""
+    worths = {"ner": 0.1, "parsing": 0.2, "pipeline": 0.3, "paths": 0.7}
+    rows = [
+        one
+        for task, more in worths.items()
+        for name, worth in (("rloo", 0.1 + more), ("ste", 0.1))
+        for one in trained(task, name, 0, worth)
+    ]
+    found = {one["belief"]: one for one in learning_page._beliefs(study(rows))}
+    assert found["unbiased is better"]["normalised accuracy"].startswith("+0.45 [")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -131,6 +132,23 @@ def test_what_a_recommendation_rests_on_is_on_the_page_of_learning() -> None:
         page = (PAGE.parent / f"learning/{task}.md").read_text().replace("\\", "")
         assert all(f"| {name} |" in page for name, _ in one["best"])
     assert ", by which reports rank estimators, goes with final accuracy: Spearman +.43 [+.29, +.56]" in text
+
+
+def test_estimators_that_trained_best_are_those_that_the_wish_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five of all, for any wish; and no task without gradients of the loss for a loss that has them."""
+    order = ["ste", "sparsemap", "spigot", "imle", "structured_attention", "exact_sampling", "rloo", "reinforce", "reinforce_ppo", "simple"]
+    trained = {kind: {"structure": "subset", "kind": kind, "best": [[name, 0.5] for name in order]} for kind in ("elbo", "black_box")}
+    facts = published.predictors()
+    monkeypatch.setattr(published, "predictors", lambda: json.loads(json.dumps(facts | {"trained": trained})))
+
+    def best(**options: bool) -> list[list[str]]:
+        known = recommend("subset", stage="h=0.95", **options).predictors["trained"]
+        return [[name for name, _ in one["best"]] for one in known.values()]
+
+    assert best() == [order[:5], []]
+    assert best(unbiased=True) == [["rloo", "reinforce"], []]
+    assert set(best(loss_gradients=False)[0]) >= {"rloo", "reinforce"}
+    assert not set(best(loss_gradients=False)[1]) & {"ste", "sparsemap", "structured_attention"}
 
 
 def test_the_how_to_shows_what_is_printed() -> None:
