@@ -127,8 +127,7 @@ class AntitheticChoices(CoupledCategories):
     """``ĝ_k = ½ (L(z) − L(z̃)) w_k`` for the logit of every choice k, pulled back to the scores; z̃ has 1 − u where z has u.
 
     Where both samples pass a choice, ``w_k`` is that of DisARM, ``(b_k − b̃_k) σ(|φ_k|)``; where one does, it is its score, ``b_k − σ_k`` or
-    ``σ_k − b̃_k``: the uniform of that choice is nothing to the other sample, whose loss is a baseline. The estimate is the mean over P
-    independent pairs.
+    ``σ_k − b̃_k``: the uniform of that choice is nothing to the other sample, whose loss is a baseline.
     """
 
     num_pairs: Count = 1
@@ -171,6 +170,9 @@ class ARM(AntitheticBits, name="arm", references=("yin2019arm",)):
 
     ``b = 1[u > 1 − σ(φ)]`` and ``b̃ = 1[u < σ(φ)]`` share one vector of uniforms. The scores of a bit get ``(−ĝ_i, ĝ_i)``.
 
+    Args:
+        num_pairs: independent pairs that are averaged, at least 1.
+
     References:
         Yin & Zhou 2019, "ARM: augment-REINFORCE-merge gradient for stochastic binary networks", theorem 1.
     """
@@ -185,6 +187,9 @@ class DisARM(AntitheticBits, name="disarm", references=("dong2020disarm", "yin20
 
     What is left of the uniforms once the bits are known is integrated out, so that the variance is never above that of ARM. A single bit
     of logit 0 has no variance at all.
+
+    Args:
+        num_pairs: independent pairs that are averaged, at least 1.
 
     References:
         Dong, Mnih & Tucker 2020, "DisARM: an antithetic gradient estimator for binary latent variables", equation 5; Yin et al. 2020 (U2G).
@@ -202,6 +207,9 @@ class DisARMStickBreaking(AntitheticChoices, name="disarm_sb", references=("dong
 
     Parts are taken from the least likely to the most likely. With two it is DisARM.
 
+    Args:
+        num_pairs: independent pairs that are averaged, at least 1.
+
     References:
         Dong, Mnih & Tucker 2021, "Coupled gradient estimators for discrete latent variables"; the formula is that of the authors' code
         (``get_layer_grad_estimation``, ``disarm`` with ``stick_breaking``).
@@ -213,6 +221,9 @@ class DisARMTree(AntitheticChoices, name="disarm_tree", references=("dong2021cou
     """DisARM-Tree: DisARM for every bit of a balanced tree over the parts of categories. Unbiased.
 
     A sample passes ``log₂ C`` choices in place of up to C − 1, so that its pair parts at the root as a rule. With two parts it is DisARM.
+
+    Args:
+        num_pairs: independent pairs that are averaged, at least 1.
 
     References:
         Dong, Mnih & Tucker 2021; the formula is that of the authors' code (``disarm`` with ``tree_structure``), which takes powers of two.

@@ -124,7 +124,7 @@ class StructuredLayer(nn.Module):
         self.learnt = nn.ModuleDict({name: value for name, value in _options(self.estimator).items() if isinstance(value, nn.Module)})
         if self.estimator is not chosen and torch.get_default_device().type != "meta":
             self.learnt.to(torch.get_default_device())  # as other modules are made
-        self._made = _plain_options(self.estimator)
+        self._kind, self._made = type(self.estimator), _plain_options(self.estimator)
         self._seen: list[Seen] = []
         self._evaluating: torch.Generator | None = None
         self._rank = 0
@@ -270,11 +270,11 @@ class StructuredLayer(nn.Module):
     def get_extra_state(self) -> Tensor:
         """The estimator's state after all that it has seen, and that of the generator: bytes, which every format of checkpoints takes."""
         self._observe()
-        written = io.BytesIO()
+        written, made = io.BytesIO(), self._made if type(self.estimator) is self._kind else {}
         state = {
             "estimator": self.estimator.name,
             "state": {name: getattr(self.estimator, name) for name in self.estimator.state},
-            "options": {name: value for name, value in _plain_options(self.estimator).items() if self._made.get(name) != value},
+            "options": {name: value for name, value in _plain_options(self.estimator).items() if made.get(name) != value},
             "generator": self.generator.get_state(),
             "device": str(self.generator.device),
             "rank": self._rank,
@@ -292,8 +292,9 @@ class StructuredLayer(nn.Module):
                 "make the layer with the estimator that was saved"
             )
         self._seen.clear()
-        made = {name: value for name, value in self._made.items() if name in _options(self.estimator)}
-        if saved := made | state.get("options", {}) | state["state"]:
+        # Options that the state does not hold are those that the layer was made with; earlier states hold none.
+        known = "options" in state and type(self.estimator) is self._kind
+        if saved := (self._made if known else {}) | state.get("options", {}) | state["state"]:
             options: Any = self.estimator
             self.estimator = dataclasses.replace(options, **saved)
         self.generator, self._rank, self._evaluating = _restored(state["generator"].cpu(), state["device"]), state.get("rank", 0), None

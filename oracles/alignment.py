@@ -171,9 +171,11 @@ def soft_dtw_divergence(  # noqa: PLR0913 - two series, and options by name
             f"`soft_dtw_divergence` got x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}; expected [*batch, n, d] and "
             "[*batch, m, d]"
         )
-    if not gamma > 0 or kind not in {"soft", "sharp", "mean"}:
+    if not (x.is_floating_point() and y.is_floating_point()):
+        raise ValueError(f"`soft_dtw_divergence` got x of {x.dtype} and y of {y.dtype}; expected floating-point series: take x.float()")
+    if not 0 < gamma < math.inf or kind not in {"soft", "sharp", "mean"}:
         raise ValueError(
-            f"`soft_dtw_divergence` got gamma={gamma} and kind={kind!r}; expected a number above 0, and 'soft', 'sharp' or 'mean'"
+            f"`soft_dtw_divergence` got gamma={gamma} and kind={kind!r}; expected a finite number above 0, and 'soft', 'sharp' or 'mean'"
         )
     oracle, batch = Alignment(), torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     series = list[Tensor]()
@@ -189,6 +191,7 @@ def soft_dtw_divergence(  # noqa: PLR0913 - two series, and options by name
         if kind == "soft":
             return -gamma * oracle.log_partition(scores, lengths=of)
         marginals = oracle.marginals(scores, lengths=of)
-        return (marginals * torch.where(marginals > 0, costs, 0)).sum((-2, -1))
+        mean = (marginals * torch.where(marginals > 0, costs, 0)).sum((-2, -1))
+        return torch.where(oracle.feasible(scores, lengths=of), mean, math.inf)
 
     return (value(0, 1) - (value(0, 0) + value(1, 1)) / 2).to(x.dtype)

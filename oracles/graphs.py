@@ -9,6 +9,7 @@ Source: PyTorch, "The custom operators manual".
 import functools
 import importlib
 import json
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -33,8 +34,10 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {}
 """By the place of the function in the code."""
 
-OBJECTS: list[Any] = []
+OBJECTS: dict[str, Any] = {}
 """Of this process, those that nodes name by number: estimators, and oracles that no name makes."""
+
+PROCESS = secrets.token_hex(4)  # so that a graph of another process finds none of them
 
 
 def node(key: str, names: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> Tensor | None:
@@ -62,26 +65,23 @@ def written(key: str, given: tuple[str, ...], names: tuple[str, ...], *values: A
 written._dynamo_marked_constant = True  # type: ignore[attr-defined]  # `torch.compiler.assume_constant_result` would import the compiler
 
 
-def _name(value: Any) -> dict[str, str | int]:
+def _name(value: Any) -> dict[str, str]:
     try:
         if make_oracle(oracle_name(value)) == value:
             return {"$oracle": oracle_name(value)}
     except (ValueError, AttributeError):
         pass
-    numbers = {id(known): number for number, known in enumerate(OBJECTS)}
-    if id(value) not in numbers:
-        OBJECTS.append(value)
-    return {"$object": numbers.get(id(value), len(OBJECTS) - 1)}
+    number = f"{PROCESS}{id(value)}"
+    OBJECTS[number] = value
+    return {"$object": number}
 
 
 def _object(found: dict[str, Any]) -> Any:
     if "$oracle" in found:
         return make_oracle(found["$oracle"])
-    if "$object" not in found:
-        return found
-    if found["$object"] >= len(OBJECTS):
+    if "$object" in found and found["$object"] not in OBJECTS:
         raise ValueError("a graph got an oracle or estimator of the process that wrote it; expected one with a name, such as subset[k=3]")
-    return OBJECTS[found["$object"]]
+    return OBJECTS.get(found.get("$object", ""), found)
 
 
 @dataclass(frozen=True)

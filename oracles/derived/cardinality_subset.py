@@ -78,6 +78,8 @@ class CardinalitySubset(DerivedOracle):
             least: integers [*batch?], or one for all.
             most: likewise; None for exactly ``least`` parts.
         """
+        if not parts.is_floating_point():
+            raise ValueError(f"`from_sizes` got parts of {parts.dtype}; expected floating-point scores: take parts.float()")
         low, high = (torch.as_tensor(bound, device=parts.device).unsqueeze(-1) for bound in (least, least if most is None else most))
         size = torch.arange(parts.shape[-1] + 1, device=parts.device)
         return cls.from_potentials(parts, torch.where((low <= size) & (size <= high), 0.0, -math.inf))

@@ -138,7 +138,7 @@ def test_a_decoder_is_exported_for_batches_and_lengths_of_any_size(strict: bool,
 def test_a_graph_that_names_an_object_of_another_process_says_so() -> None:
     text = graphs.written("structgrad.oracles.capabilities.base:Oracle.argmax", ("scores",), ("self",), object())
     with pytest.raises(ValueError, match="expected one with a name, such as subset"):
-        graphs.operation([numbers(4, 2, 2)], [], text.replace('"$object": ', '"$object": 9'))
+        graphs.operation([numbers(4, 2, 2)], [], text.replace('"$object": "', '"$object": "of another'))
 
 
 @pytest.mark.filterwarnings("ignore")
