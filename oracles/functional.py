@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 Function = Callable[..., tuple[Tensor, ...]]
-"""Of plain tensors that begin with the batch."""
+"""A function of plain tensors that begin with the batch."""
 
 
 def transformed(method: Callable[..., Any], given: Mapping[str, Any], leads: bool, event_ndims: Mapping[str, int]) -> Any:
@@ -34,7 +34,7 @@ def transformed(method: Callable[..., Any], given: Mapping[str, Any], leads: boo
 
 
 def batch_ndims(tensors: Mapping[str, Tensor], fixed: Mapping[str, Any], oracle: Any, event_ndims: Mapping[str, int]) -> dict[str, int]:
-    """How many dimensions of each tensor are the batch; what does not fit is left to the checks of the method."""
+    """The number of batch dimensions of each tensor; the method checks whether they fit."""
     ranks = {name: event_ndims.get(name, getattr(oracle, "event_ndim", 0)) for name in tensors}
     if fixed.get("as_indices") and "z" in ranks:  # of structures that are given, not of those that come out
         ranks["z"] = oracle.index_ndim
@@ -53,9 +53,15 @@ def _aligned(tensors: Mapping[str, Tensor], ndims: Mapping[str, int]) -> dict[st
     return aligned
 
 
+def mapped_first(tensors: Sequence[Tensor], dims: Sequence[int | None], size: int) -> list[Tensor]:
+    """Tensors that begin with the mapped dimension of `torch.func.vmap`, of this size; those that are not mapped repeat along it."""
+    pairs = zip(tensors, dims, strict=True)
+    return [value.unsqueeze(0).expand(size, *value.shape) if dim is None else value.movedim(dim, 0) for value, dim in pairs]
+
+
 @dataclass(frozen=True)
 class Operation:
-    """What `_Whole` computes.
+    """The function that `_Whole` computes.
 
     Attributes:
         name: for messages.
@@ -147,11 +153,7 @@ class _Whole(torch.autograd.Function):
                 f'`{operation.name}` got randomness="{info.randomness}" from torch.func.vmap; expected "different", '
                 "with which every mapped row draws numbers of its own, as the rows of a batch do"
             )
-        front = (
-            value.unsqueeze(0).expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
-            for value, dim in zip(tensors, dims, strict=True)
-        )
-        results = apply(operation, *front)
+        results = apply(operation, *mapped_first(tensors, dims, size))
         return results, (operation.leading,) * len(results)
 
 

@@ -17,8 +17,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet, _dispatch_tls_local_exclude_set, _dispatch_tls_local_include_set, _ForceDispatchKeyGuard
+from torch._C._functorch import maybe_current_level
+from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_all_functorch_interpreters
+from torch.autograd import forward_ad
 
-from .functional import Operation, batch_ndims, derivative_of
+from .functional import Operation, batch_ndims, derivative_of, mapped_first
 from .registry import make_oracle, oracle_name
 from .tensor_kinds import explain, with_plain_default
 
@@ -32,10 +35,10 @@ class Kind(NamedTuple):
 
 
 KINDS: dict[str, Kind] = {}
-"""By the place of the function in the code."""
+"""All operations, by module and name of their function."""
 
 OBJECTS: dict[str, Any] = {}
-"""Of this process, those that nodes name by number: estimators, and oracles that no name makes."""
+"""Estimators of this process, and oracles that no name makes, which nodes name by number."""
 
 PROCESS = secrets.token_hex(4)  # so that a graph of another process finds none of them
 
@@ -53,12 +56,20 @@ def node(key: str, names: Sequence[str], args: Sequence[Any], named: Mapping[str
     numbers = {name: value for name, value in fixed.items() if isinstance(value, float)}  # which the compiler may have made variable
     others = {name: value for name, value in fixed.items() if name not in numbers}
     call = written(key, (*tensors, *numbers), tuple(others), *others.values())
+    if call is None:
+        return None
     result: Tensor = operation([*tensors.values()], [*numbers.values()], call)
     return result
 
 
-def written(key: str, given: tuple[str, ...], names: tuple[str, ...], *values: Any) -> str:
-    """An operation as text: its place in the code, the names of its tensors and numbers, and its other arguments."""
+def written(key: str, given: tuple[str, ...], names: tuple[str, ...], *values: Any) -> str | None:
+    """An operation as text: its place in the code, the names of its tensors and numbers, and its other arguments.
+
+    None under transforms other than vmap, for which the operator has no rule. To ask here leaves no trace in a graph.
+    """
+    transforms = retrieve_all_functorch_interpreters() if maybe_current_level() is not None else []
+    if forward_ad._current_level >= 0 or not all(isinstance(one, VmapInterpreter) for one in transforms):
+        return None
     return json.dumps([key, given, dict(zip(names, values, strict=True))], default=_name)
 
 
@@ -86,7 +97,7 @@ def _object(found: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class _Call:
-    """What a node computes."""
+    """The call that a node stands for."""
 
     kind: Kind
     names: tuple[str, ...]
@@ -126,6 +137,8 @@ def _with_autograd() -> Any:
 @torch.library.custom_op("structgrad::operation", mutates_args=(), schema="(Tensor[] tensors, float[] numbers, str call) -> Tensor")
 def operation(tensors: Sequence[Tensor], numbers: Sequence[float], call: str) -> Tensor:
     """The result of an operation on plain tensors."""
+    if forward_ad._current_level >= 0:  # whether these tensors have tangents cannot be seen here, which would be lost
+        raise ValueError("a graph got called under torch.func.jvp, jacfwd or forward_ad; expected a plain call: transform what is traced")
     with _with_autograd():
         result = _read(call).run(*(value.detach() for value in tensors), *numbers).contiguous()
     shared = any(result.untyped_storage().data_ptr() == value.untyped_storage().data_ptr() for value in tensors)
@@ -168,11 +181,7 @@ def _shapes(tensors: Sequence[Tensor], numbers: Sequence[float], gradient: Tenso
 def _mapped(info: Any, in_dims: tuple[Any, ...], tensors: Sequence[Tensor], numbers: Sequence[float], call: str) -> tuple[Tensor, int]:
     """One more dimension of the batch, behind which all batches get as many dimensions."""
     one, size = _read(call), info.batch_size
-    front = [
-        value.unsqueeze(0).expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
-        for value, dim in zip(tensors, in_dims[0], strict=True)
-    ]
-    given = dict(zip(one.names, front, strict=False))
+    given = dict(zip(one.names, mapped_first(tensors, in_dims[0], size), strict=False))
     ndims = batch_ndims(given, one.fixed, one.oracle, one.kind.event_ndims)
     most = max(ndims.values())
     given = {name: value.reshape((size, *[1] * (most - ndims[name]), *value.shape[1:])) for name, value in given.items()}

@@ -7,6 +7,7 @@ by `torch.compile`: one break per operation. Where nothing of this is active not
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -24,6 +25,20 @@ from .tensor_kinds import OPERATIONS, explain, with_plain_default
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def untraced(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep the compiler out of a function and all that it calls, which it enters where a frame around it fell back to plain Python."""
+    apart: Callable[P, R] = _disable_dynamo(function)  # which imports the compiler when it is called
+
+    @functools.wraps(function)
+    def called(*args: P.args, **named: P.kwargs) -> R:
+        return (apart if "torch._dynamo" in sys.modules else function)(*args, **named)
+
+    return called
+
+
+_transformed = untraced(transformed)
 
 
 def transforming() -> bool:
@@ -89,7 +104,7 @@ def operation(
                 except Exception as error:
                     explain(method.__name__, method, args, named, error)
             given = signature.bind(*args, **named).arguments
-            result: R = transformed(method, given, given.get(leading or "") is not None, event_ndims)
+            result: R = _transformed(method, given, given.get(leading or "") is not None, event_ndims)
             return result
 
         # `torch.compiler.disable` would import the compiler here and now.

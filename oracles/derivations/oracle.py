@@ -13,7 +13,7 @@ from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, K
 from ..capabilities.marginals import ExactLaw
 from ..capabilities.relaxation import Maximum
 from ..numerics import in_double, made_once
-from ..transforms import operation, uncompiled
+from ..transforms import operation, uncompiled, untraced
 from . import algorithms, executor
 from .examples import Examples
 from .hypergraph import Derivations
@@ -238,6 +238,7 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
 
 
 @lru_cache(maxsize=64)
+@untraced
 def _packed(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> Packed:
     """What an oracle states for an event shape, once it is sure that it can be used."""
     found = oracle.derivations(event_shape)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, func
 
 from structgrad.estimators import StructuredLayer, csoftmax, entmax, make_estimator
 from structgrad.estimators.supervised import SUPERVISED_LOSSES
-from structgrad.oracles import LinearChain, Subset, graphs
+from structgrad.oracles import Alignment, LinearChain, Subset, graphs
 from structgrad.oracles.capabilities.ragged import of_lengths
 from tests.covering import sampled
 from tests.estimator_cases import numbers
@@ -49,8 +49,8 @@ CALLS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "parts": (lambda rows: CHAIN.log_prob(CHAIN.argmax(rows, as_indices=True), 2 * rows, as_indices=True).sin(), 0),
     "loss": (lambda rows: SUPERVISED_LOSSES["crf_loss"]("linear_chain", 2 * rows, torch.zeros_like(rows)).sin(), 0),
     "attention": (lambda rows: entmax(csoftmax(2 * rows, 0.9).sin(), 1.3).sin(), 0),
-    "mapped": (lambda rows: torch.func.vmap(CHAIN.log_prob, in_dims=(None, 0))(CHAIN.argmax(rows[0]), 2 * rows).sin(), 0),
-    "mapped lengths": (lambda rows: torch.func.vmap(_marginals_within, in_dims=(0, None))(2 * rows, torch.tensor(2)), 0),
+    "mapped": (lambda rows: func.vmap(CHAIN.log_prob, in_dims=(None, 0))(CHAIN.argmax(rows[0]), 2 * rows).sin(), 0),
+    "mapped lengths": (lambda rows: func.vmap(_marginals_within, in_dims=(0, None))(2 * rows, torch.tensor(2)), 0),
     "layer": (lambda rows: LAYER(2 * rows).sin(), 0),
     "projection": (lambda rows: CHAIN.project(2 * rows).mean.sin(), 1),
     "sample": (lambda rows: CHAIN.sample(2 * rows, generator=seeded()).sin(), 1),
@@ -146,6 +146,22 @@ def test_what_is_wrong_is_said_when_the_graph_runs() -> None:
     compiled = torch.compile(SUBSET.argmax, backend="eager", fullgraph=True)
     with pytest.raises(ValueError, match="`argmax` got n=2 parts for k=3; expected n >= k"):
         compiled(numbers(4, 2))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("transform", [func.grad, func.jacrev, func.jacfwd])
+def test_derivatives_of_transforms_are_compiled(transform: Callable[..., Callable[[Tensor], Tensor]]) -> None:
+    """With a structure whose tables are not made yet."""
+    differentiated, rows = transform(lambda rows: Alignment().log_partition(rows).sin().sum()), numbers(2, 4, 5)
+    torch.testing.assert_close(torch.compile(differentiated, backend="aot_eager")(rows), differentiated(rows))
+
+
+def test_a_graph_has_no_directional_derivative() -> None:
+    """Which torch would take for 0."""
+    rows = numbers(3, 4, 2, 2)
+    module = torch.export.export(_Model(CHAIN.log_partition), (rows,), strict=False).module()
+    with pytest.raises(ValueError, match="a graph got called under"):
+        func.jvp(module, (rows,), (rows,))
 
 
 @pytest.mark.filterwarnings("ignore")
