@@ -45,7 +45,7 @@ class Row:
         listed: its structures as arrays of 0/1 and counts, by independent code, in the order of `enumerate`.
         events: shapes for all laws of oracles. Expensive laws use the last one, of 4 to 50 structures.
         paired: a shape for laws about pairs with estimators, of 4 to 50 structures; None if other options of the oracle have one.
-        ragged: a shape with room for items of ``lengths``; None likewise.
+        ragged: a shape with room for items of ``lengths``; None for no such test.
         item: the first sizes of the event of an item of a length.
         tail: number of lines of the first axis behind the padding, by event shape; they belong to every item.
         lengths: lengths of six items.

@@ -76,7 +76,7 @@ class CardinalitySubset(DerivedOracle):
         Args:
             parts: [*batch?, n].
             least: integers [*batch?], or one for all.
-            most: likewise; None for exactly ``least`` parts.
+            most: integers [*batch?], or one for all; None for exactly ``least`` parts.
         """
         if not parts.is_floating_point():
             raise ValueError(f"`from_sizes` got parts of {parts.dtype}; expected floating-point scores: take parts.float()")

@@ -68,7 +68,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "'l2' or 'entropy'": (one_of("l2", "entropy"), "omega"),
     "'midpoint' or 'gauss' or 'simpson'": (one_of("midpoint", "gauss", "simpson"), "rule"),
 }
-"""What values fit, and the options: of one name they take the same everywhere, but for those of single entries. Written out once more, so
+"""Values that fit, and the options: those of one name take the same everywhere, except in single entries. Written out once more, so
 that a range does not change unseen."""
 
 TEXTS: dict[str, tuple[Any, ...]] = {

@@ -189,7 +189,7 @@ def drawn(size: tuple[int, int, int], scale: float = 1.0, batch: int = 3) -> dic
 
 
 def score_of(segments: list[tuple[int, int, int]], item: int, factors: dict[str, Tensor]) -> Tensor:
-    """By the definition."""
+    """The score by its definition."""
     total = factors["start"][item, segments[0][2]] + factors["end"][segments[-1][2]]
     for first, last, label in segments:
         total = total + factors["unary"][item, first : last + 1, label].sum() + factors["length"][last - first, label]
@@ -231,13 +231,18 @@ def test_it_is_the_chain_of_segments_by_pairs_of_labels(size: tuple[int, int, in
     torch.testing.assert_close(SEGMENTED.entropy(scores), edges.entropy(pairs), rtol=1e-12, atol=1e-12)
 
 
-def learnt(*shape: int) -> Tensor:
+def parameters(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)), dtype=torch.float64).requires_grad_()
 
 
 @pytest.mark.parametrize("lengths", [None, torch.tensor([[2, 3], [1, 2]])], ids=["whole", "lengths"])
 def test_edits_have_the_scores_and_gradients_of_their_symbols(lengths: Tensor | None) -> None:
-    substitution, deletion, insertion, opening = learnt(3, 4), learnt(3), learnt(4), torch.tensor(-0.7).double().requires_grad_()
+    substitution, deletion, insertion, opening = (
+        parameters(3, 4),
+        parameters(3),
+        parameters(4),
+        torch.tensor(-0.7).double().requires_grad_(),
+    )
     factors = (substitution, deletion, insertion, opening)
     first, second = torch.tensor([[0, 2], [1, 1]]), torch.tensor([[3, 3, 0], [1, 2, 3]])
     oracle, scores = EditAlignment(), EditAlignment.from_symbols((first, second), *factors)
@@ -262,7 +267,7 @@ def test_edits_have_the_scores_and_gradients_of_their_symbols(lengths: Tensor | 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 3, 3, 2)], ids=str)
 def test_labelled_spans_have_the_scores_and_gradients_of_both(shape: tuple[int, ...]) -> None:
-    spans, labels = learnt(2, 3, 3), learnt(*shape)
+    spans, labels = parameters(2, 3, 3), parameters(*shape)
     oracle, event = LabelledConstituency(), (3, 3, 2)
     found = oracle.log_partition(LabelledConstituency.from_potentials(spans, labels))
     each = labels.expand(2, *event)
@@ -277,7 +282,7 @@ def test_labelled_spans_have_the_scores_and_gradients_of_both(shape: tuple[int, 
 def test_sentences_have_the_probability_of_their_grammar() -> None:
     """The inside algorithm of Baker (1979) gives the same, for items of several lengths."""
     lengths = torch.tensor([5, 3, 1])
-    lexical, rules, root = learnt(3, 5, 3), learnt(3, 3, 3), learnt(3)
+    lexical, rules, root = parameters(3, 5, 3), parameters(3, 3, 3), parameters(3)
     inside = {}
     for j in range(5):
         inside[j, j] = lexical[:, j].exp()
@@ -296,7 +301,7 @@ def test_sentences_have_the_probability_of_their_grammar() -> None:
 
 @pytest.mark.parametrize("most", [None, 3])
 def test_every_row_has_its_own_number_of_parts(most: int | None) -> None:
-    oracle, parts, sizes = CardinalitySubset(most), learnt(4, 6), torch.arange(4)
+    oracle, parts, sizes = CardinalitySubset(most), parameters(4, 6), torch.arange(4)
     scores, generator = CardinalitySubset.from_sizes(parts, sizes), torch.Generator().manual_seed(0)
     values, marginals, means = oracle.log_partition(scores), oracle.marginals(scores), oracle.project(scores).mean
     assert values[0] == 0
@@ -313,7 +318,7 @@ def test_every_row_has_its_own_number_of_parts(most: int | None) -> None:
         torch.testing.assert_close(
             oracle.log_partition(CardinalitySubset.from_sizes(parts[0], least, greatest)), weights[least : greatest + 1].logsumexp(0)
         )
-    potentials, shared = learnt(4), CardinalitySubset.from_sizes(parts[0], sizes)
+    potentials, shared = parameters(4), CardinalitySubset.from_sizes(parts[0], sizes)
     torch.testing.assert_close(oracle.log_partition(shared), weights)
     found, expected = oracle.log_partition(CardinalitySubset.from_potentials(parts[0], potentials)), (weights + potentials).logsumexp(0)
     for factor in (parts, potentials):

@@ -79,7 +79,7 @@ print(json.dumps([
 
 
 def test_one_file_is_a_problem_and_a_benchmark(tmp_path: Path) -> None:
-    """Of a process of its own, with one file that declares sizes and one whose sizes follow from its axes."""
+    """In a process of its own, with one file that declares sizes and one whose sizes follow from its axes."""
     for name, declared in (("toy_tiles", DECLARED), ("toy_plain", "")):
         (tmp_path / f"{name}.py").write_text(FILE.replace("EXAMPLES", declared).replace("NAME", name))
     told = subprocess.run([sys.executable, "-c", SEEN, str(tmp_path)], capture_output=True, text=True, check=False)

@@ -65,7 +65,7 @@ class Influence(LatentTask):
     the divergence from uniform trees. After Kipf et al. 2018, and with spanning trees Paulus et al. 2020.
 
     Args:
-        members: members of the system, besides the root.
+        members: members of the system without the root.
     """
 
     members: Count = 4

@@ -182,7 +182,7 @@ def test_null_directions_change_no_probability_and_the_others_do(name, scale):
 
 @pytest.mark.parametrize("name", list(LAWS))
 def test_value_and_moments_are_those_of_listed_estimates(name):
-    """Of the score function with the mean loss as baseline, by part and along the gradient."""
+    """Moments of the score function with the mean loss as baseline, by part and along the gradient."""
     scores = normal_scores(LAWS[name][1])
     weights = normal_scores(LAWS[name][1]).flip(0)
     loss = squared_loss(weights)
