@@ -1,7 +1,5 @@
 """Compiled and exported code may call every operation: graphs hold those whose results the shapes tell, and break once at the others."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys
@@ -29,6 +27,8 @@ LAYER, SUBSET, GENERATOR, SHORT = (
     of_lengths(CHAIN, torch.tensor([4, 2, 3])),
 )
 
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the compiler
 
 NODES = {key.rpartition(".")[2] for key, kind in graphs.KINDS.items() if kind.gives}
 
@@ -69,7 +69,6 @@ def _forgotten() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("call", CALLS)
 def test_graphs_break_where_no_node_can_be(call: str) -> None:
     """With the numbers and gradients of plain code."""
@@ -85,7 +84,6 @@ def test_graphs_break_where_no_node_can_be(call: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=1e-15)
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_operation_is_compiled(operation: str) -> None:
     offered, node = [case for case in GENERIC_CASES if operation in operations_of(case.oracle)], operation in NODES
@@ -141,14 +139,12 @@ def test_a_graph_that_names_an_object_of_another_process_says_so() -> None:
         graphs.operation([numbers(4, 2, 2)], [], text.replace('"$object": "', '"$object": "of another'))
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_what_is_wrong_is_said_when_the_graph_runs() -> None:
     compiled = torch.compile(SUBSET.argmax, backend="eager", fullgraph=True)
     with pytest.raises(ValueError, match="`argmax` got n=2 parts for k=3; expected n >= k"):
         compiled(numbers(4, 2))
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("transform", [func.grad, func.jacrev, func.jacfwd])
 def test_derivatives_of_transforms_are_compiled(transform: Callable[..., Callable[[Tensor], Tensor]]) -> None:
     """With a structure whose tables are not made yet."""
@@ -164,7 +160,6 @@ def test_a_graph_has_no_directional_derivative() -> None:
         func.jvp(module, (rows,), (rows,))
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_number_may_change() -> None:
     """The compiler makes it a variable then."""
     compiled, rows = torch.compile(entmax, backend="eager", fullgraph=True), numbers(3, 4)
@@ -179,7 +174,6 @@ TRACERS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Callable[[Tens
 }
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("tracer", TRACERS)
 def test_a_tracer_keeps_nodes_and_is_refused_what_is_none(tracer: str) -> None:
     """A random structure would be a constant."""

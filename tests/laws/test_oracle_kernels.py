@@ -1,7 +1,5 @@
 """Compiled kernels compute what plain torch does, at sizes that people have and at any scale, and they are what runs on the CPU."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Derivatives of every order are right, and under `torch.func` every operation is what it is without: mapped rows are a batch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

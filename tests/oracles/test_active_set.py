@@ -1,7 +1,5 @@
 """SparseMAP by the active set: its two loops against each other and closed forms, and where rounding bites."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Structures from labels and back, and scores from the factors of models: by the definition, with gradients that reach every factor."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any
@@ -231,18 +229,13 @@ def test_it_is_the_chain_of_segments_by_pairs_of_labels(size: tuple[int, int, in
     torch.testing.assert_close(SEGMENTED.entropy(scores), edges.entropy(pairs), rtol=1e-12, atol=1e-12)
 
 
-def parameters(*shape: int) -> Tensor:
+def leaf(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)), dtype=torch.float64).requires_grad_()
 
 
 @pytest.mark.parametrize("lengths", [None, torch.tensor([[2, 3], [1, 2]])], ids=["whole", "lengths"])
 def test_edits_have_the_scores_and_gradients_of_their_symbols(lengths: Tensor | None) -> None:
-    substitution, deletion, insertion, opening = (
-        parameters(3, 4),
-        parameters(3),
-        parameters(4),
-        torch.tensor(-0.7).double().requires_grad_(),
-    )
+    substitution, deletion, insertion, opening = leaf(3, 4), leaf(3), leaf(4), torch.tensor(-0.7).double().requires_grad_()
     factors = (substitution, deletion, insertion, opening)
     first, second = torch.tensor([[0, 2], [1, 1]]), torch.tensor([[3, 3, 0], [1, 2, 3]])
     oracle, scores = EditAlignment(), EditAlignment.from_symbols((first, second), *factors)
@@ -267,7 +260,7 @@ def test_edits_have_the_scores_and_gradients_of_their_symbols(lengths: Tensor | 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 3, 3, 2)], ids=str)
 def test_labelled_spans_have_the_scores_and_gradients_of_both(shape: tuple[int, ...]) -> None:
-    spans, labels = parameters(2, 3, 3), parameters(*shape)
+    spans, labels = leaf(2, 3, 3), leaf(*shape)
     oracle, event = LabelledConstituency(), (3, 3, 2)
     found = oracle.log_partition(LabelledConstituency.from_potentials(spans, labels))
     each = labels.expand(2, *event)
@@ -282,7 +275,7 @@ def test_labelled_spans_have_the_scores_and_gradients_of_both(shape: tuple[int, 
 def test_sentences_have_the_probability_of_their_grammar() -> None:
     """The inside algorithm of Baker (1979) gives the same, for items of several lengths."""
     lengths = torch.tensor([5, 3, 1])
-    lexical, rules, root = parameters(3, 5, 3), parameters(3, 3, 3), parameters(3)
+    lexical, rules, root = leaf(3, 5, 3), leaf(3, 3, 3), leaf(3)
     inside = {}
     for j in range(5):
         inside[j, j] = lexical[:, j].exp()
@@ -301,7 +294,7 @@ def test_sentences_have_the_probability_of_their_grammar() -> None:
 
 @pytest.mark.parametrize("most", [None, 3])
 def test_every_row_has_its_own_number_of_parts(most: int | None) -> None:
-    oracle, parts, sizes = CardinalitySubset(most), parameters(4, 6), torch.arange(4)
+    oracle, parts, sizes = CardinalitySubset(most), leaf(4, 6), torch.arange(4)
     scores, generator = CardinalitySubset.from_sizes(parts, sizes), torch.Generator().manual_seed(0)
     values, marginals, means = oracle.log_partition(scores), oracle.marginals(scores), oracle.project(scores).mean
     assert values[0] == 0
@@ -318,7 +311,7 @@ def test_every_row_has_its_own_number_of_parts(most: int | None) -> None:
         torch.testing.assert_close(
             oracle.log_partition(CardinalitySubset.from_sizes(parts[0], least, greatest)), weights[least : greatest + 1].logsumexp(0)
         )
-    potentials, shared = parameters(4), CardinalitySubset.from_sizes(parts[0], sizes)
+    potentials, shared = leaf(4), CardinalitySubset.from_sizes(parts[0], sizes)
     torch.testing.assert_close(oracle.log_partition(shared), weights)
     found, expected = oracle.log_partition(CardinalitySubset.from_potentials(parts[0], potentials)), (weights + potentials).logsumexp(0)
     for factor in (parts, potentials):

@@ -1,7 +1,5 @@
 """A structure that states its derivations is one file: problems and benchmarks find it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Scores that were made to mislead an algorithm, and closed forms and published numbers of single structures."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from contextlib import nullcontext
