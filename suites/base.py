@@ -31,7 +31,6 @@ Large: TypeAlias = Annotated[int, Interval(ge=-(2**63), lt=2**63)]
 
 REFERENCE = "reinforce"  # times are relative to the total time of this estimator, and budgets are so many of its estimates
 
-
 TASK, LEARNT = "task:", "learnt:"  # prefixes of the names of tasks, and of the scores and losses along a training run
 
 
@@ -189,16 +188,12 @@ def table(columns: Sequence[str], records: Iterable[Mapping[str, Any]]) -> pd.Da
 
     listed = list(records)
     defaults = {field.name: None if field.default is MISSING else field.default for field in fields(Row)}
-    made: dict[str, Any] = {}
-    for name in columns:
-        values = [record.get(name, defaults[name]) for record in listed]
-        if COLUMNS[name] == "category":  # faster than the conversion of a column of text
-            names = sorted({value for value in values if value is not None})
-            codes = {None: -1, **{value: code for code, value in enumerate(names)}}
-            made[name] = pd.Categorical.from_codes([codes[value] for value in values], pd.Index(names, dtype="str"))
-        else:
-            made[name] = pd.Series(values, dtype=COLUMNS[name])
-    return pd.DataFrame(made)
+
+    def column(name: str) -> pd.Series:
+        dtype: Any = "str" if COLUMNS[name] == "category" else COLUMNS[name]
+        return pd.Series([record.get(name, defaults[name]) for record in listed], dtype=dtype).astype(COLUMNS[name])
+
+    return pd.DataFrame({name: column(name) for name in columns})
 
 
 class NonFiniteError(ValueError):

@@ -36,15 +36,12 @@ class Subject:
         return known | {"deterministic": estimator.deterministic, "inside_hull": estimator.inside_hull, "needs": needs, "evaluations": cost}
 
 
-def subject_of(
-    given: Any, *, objective: str | None = None, unbiased: bool | None = None, scale: float | None = None, name: str | None = None
-) -> Subject:
-    """The subject of whatever `make_estimator` takes, with a name, and the declarations of a function or layer."""
-    given_ones = {"objective": objective, "unbiased": unbiased, "scale": scale, "name": name}
-    declared = {key: value for key, value in given_ones.items() if value is not None}
-    known = [each for each in get_args(Objective) if each != "supervised"]
-    if objective is not None and objective not in known:
-        raise ValueError(f"`audit` {unknown(objective, known, 'objective')}")
+def subject_of(given: Any, **options: Any) -> Subject:
+    """The subject of an argument of `make_estimator`, with its options that are not None: a name, and the declarations of a function."""
+    declared = {key: value for key, value in options.items() if value is not None}
+    name, known = declared.get("name"), [each for each in get_args(Objective) if each != "supervised"]
+    if declared.get("objective", known[0]) not in known:
+        raise ValueError(f"`audit` {unknown(declared['objective'], known, 'objective')}")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # as for ``python -m``
     found = make_estimator(given, **declared)

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 from ..base import Row
+from ..statistics.selection import holm_values
 from .pairs import KEY, matched, prepared
 from .settings import Reaction, Settings
-from .verdicts import MEANING, VERDICTS, Machine, adjust, holm_with, uncorrected
+from .verdicts import MEANING, VERDICTS, Machine, adjust, uncorrected
 
 Outcome = Literal["passed", "failed", "undecided", "nothing to compare"]
 
@@ -97,7 +98,7 @@ def claims_of(rows: pd.DataFrame, settings: Settings, others: Sequence[float]) -
     effect = np.fmax(np.where(nonfinite, np.inf, found["value"].fillna(np.inf)), np.abs(gain - 1))
     least = np.where(found["dtype"].eq("float64"), 0.0, settings.minimum_bias)
     p_value = np.where(exact, np.nan, found["p_value"])
-    p_adjusted = holm_with(p_value, others)
+    p_adjusted = holm_values(p_value, others)
     rejects = (p_adjusted < settings.alpha) & (effect > settings.minimum_bias)
     evidence = [
         reason

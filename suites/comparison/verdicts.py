@@ -266,7 +266,7 @@ def adjust(out: pd.DataFrame, at_gain: pd.DataFrame, alpha: float, others: Seque
 
     def corrected(frame: pd.DataFrame) -> pd.DataFrame:
         stable = (frame["role"] == "stable").to_numpy()
-        worse, better = holm_with(frame["worse"].to_numpy(), others), holm_with(frame["better"].to_numpy())
+        worse, better = holm_values(frame["worse"].to_numpy(float), others), holm_values(frame["better"].to_numpy(float))
         verdict = frame["verdict"].to_numpy(object).copy()
         with np.errstate(invalid="ignore"):
             verdict[(better < alpha) & ~stable] = "improved"
@@ -287,10 +287,3 @@ def adjust(out: pd.DataFrame, at_gain: pd.DataFrame, alpha: float, others: Seque
     cost &= pd.MultiIndex.from_frame(first[cell]).isin(pd.MultiIndex.from_frame(wrong))
     first.loc[cost, ["verdict", "reason"]] = "inconclusive", NO_SAVING
     return first.rename(columns={"worse": "p_value"}).drop(columns=["better", "role"]).astype({"verdict": VERDICTS}).reset_index(drop=True)
-
-
-def holm_with(p_values: np.ndarray, others: Sequence[float] = ()) -> np.ndarray:
-    """Holm's adjusted p-values, over other tests too; NaN is no test."""
-    found, where = p_values.astype(float).copy(), ~np.isnan(p_values)
-    found[where] = holm_values(np.concatenate([found[where], others]))[: where.sum()]
-    return found

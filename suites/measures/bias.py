@@ -22,7 +22,7 @@ from ..problems.own_losses import own_loss
 from ..problems.sized import size_text
 from ..statistics.adaptive import looks, sample_until
 from ..statistics.interval import Interval
-from ..statistics.intervals import UNRESOLVED, bias_interval
+from ..statistics.intervals import UNRESOLVED, Errors, profile
 from ..statistics.metrics import (
     UNDIRECTED,
     Geometry,
@@ -213,10 +213,10 @@ class _Task:
             verdict = "biased" if again is not None and again < ALPHA else "unresolved"
         elif rare:
             verdict = "unresolved: rare events"
-        elif not estimator.unbiased and bias_interval(moments, level=1 - ALPHA)[0] > rounding_floor(norm, truth, dtype) ** 2:
+        elif not estimator.unbiased and profile(Errors.of(moments), level=1 - ALPHA)[0] > rounding_floor(norm, truth, dtype) ** 2:
             # Without a claim, the interval of the bias decides if no direction passes the filter of the test.
             verdict = "biased"
-        elif math.sqrt(bias_interval(moments)[1]) <= (EQUIVALENCE if self.effort is None else self.effort.equivalence) * norm:
+        elif math.sqrt(profile(Errors.of(moments))[1]) <= (EQUIVALENCE if self.effort is None else self.effort.equivalence) * norm:
             verdict = "equivalent"
         return verdict, p_value
 

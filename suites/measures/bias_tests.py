@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..statistics.adaptive import looks
 from ..statistics.interval import EVENTS
-from ..statistics.intervals import COMMON, bias_interval, has_spread, is_resolved
+from ..statistics.intervals import COMMON, Errors, has_spread, is_resolved, profile
 from ..statistics.metrics import summarise
 from ..statistics.moments import Moments
 
@@ -187,7 +187,7 @@ def bias_bound(moments: Moments, *, error: float = ERROR) -> float | None:
     Reference: Schuirmann 1987, "A comparison of the two one-sided tests procedure and the power approach".
     """
     norm = float(moments.gradient.norm())
-    return math.sqrt(bias_interval(moments, level=1 - 2 * error)[1]) / norm if norm > 0 else None
+    return math.sqrt(profile(Errors.of(moments), level=1 - 2 * error)[1]) / norm if norm > 0 else None
 
 
 def sequential_test(

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -30,8 +30,9 @@ def peak_memory(call: Callable[[], object], *, device: torch.device | str = "cpu
         >>> peak_memory(lambda: torch.zeros(1000, dtype=torch.float64))
         8000
     """
-    place = torch.device(device)
-    with _no_collections():
+    place, collects = torch.device(device), gc.isenabled()
+    gc.disable()  # it would release older memory during the call, sooner in one run and later in another
+    try:
         if place.type == "cuda":
             torch.cuda.synchronize(place)
             torch.cuda.reset_peak_memory_stats(place)
@@ -41,6 +42,9 @@ def peak_memory(call: Callable[[], object], *, device: torch.device | str = "cpu
             return torch.cuda.max_memory_allocated(place) - before
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded, kernels.shown_to_torch():
             call()
+    finally:
+        if collects:
+            gc.enable()
     results = None if recorded.profiler is None else recorded.profiler.kineto_results
     if results is None:
         raise RuntimeError("`peak_memory` got no record from torch's profiler; expected a build of torch with the profiler (Kineto)")
@@ -54,18 +58,6 @@ def load_kernels(call: Callable[[], object]) -> None:
         call()
 
 
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Turn garbage collection off: it would release older memory during the call, sooner in one run and later in another."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def training_memory(estimator: Estimator[Any] | str, oracle: Any, loss: Loss, scores: Tensor) -> int:
     """Peak bytes of the second of two equal training steps on scores ``[*batch, *event]``: memory that is kept does not count."""
     made, loss, oracle, scores = check_call("training_memory", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
@@ -75,9 +67,8 @@ def training_memory(estimator: Estimator[Any] | str, oracle: Any, loss: Loss, sc
         value = forward_pass(made, oracle, loss, leaf, torch.Generator(scores.device).manual_seed(0)).sum()
         torch.autograd.grad(value, leaf, allow_unused=True)
 
-    with _no_collections():
-        load_kernels(step)
-        return peak_memory(step, device=scores.device)
+    load_kernels(step)
+    return peak_memory(step, device=scores.device)
 
 
 class Memory(Suite):

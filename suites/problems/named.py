@@ -65,7 +65,8 @@ def available(data: str | None) -> tuple[str, ...]:
 def stages_of(name: str) -> tuple[str, ...]:
     """The stages that a run measures by default; `load` takes other ``h=<number>`` in (0, 1), or ``gamma=<number>`` above 0, too."""
     if comes_from_task(name):
-        return stages_of_task(name)
+        _task(name)  # ValueError if it is unknown, or unavailable here
+        return ("training",) if is_task(name) else tuple(LEARNT_STAGES)
     name, _ = split_loss(name)
     if name in REGIMES or is_sized(name):
         return (*STAGES, *ENTROPY_STAGES)
@@ -189,12 +190,6 @@ def task_names(pattern: str) -> list[str]:
     return [name for name in matched if make_task(name.partition(":")[2]).unavailable() is None]
 
 
-def stages_of_task(name: str) -> tuple[str, ...]:
-    """The stages of a task; ValueError if it is unknown, or unavailable here."""
-    _task(name)
-    return ("training",) if is_task(name) else tuple(LEARNT_STAGES)
-
-
 def load_task(  # noqa: PLR0913 - a problem, and the run that it comes from
     name: str, stage: str, *, instances: int, offset: float = 0.0, seed: int = 0, trained: bool = True
 ) -> TaskProblem:
@@ -205,8 +200,8 @@ def load_task(  # noqa: PLR0913 - a problem, and the run that it comes from
     model, which have the same shapes and losses.
     """
     task = _task(name)
-    if stage not in stages_of_task(name):
-        raise ValueError(f"{name} {unknown(stage, stages_of_task(name), 'stage')}")
+    if stage not in (known := stages_of(name)):
+        raise ValueError(f"{name} {unknown(stage, known, 'stage')}")
     if offset != 0:
         raise ValueError(f"{name} got offset={offset:g}; a task has a loss of its own, leave --offset out")
     first = seed * SEEDS

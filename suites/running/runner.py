@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -266,24 +267,22 @@ def derive(rows: Iterable[Row]) -> list[Row]:
 
 def adjusted(rows: list[Row]) -> list[Row]:
     """Apply Holm's correction over all tests of each suite; a test behind several rows of an estimator on an instance counts once."""
+    test = attrgetter("suite", "cell", "estimator", "instance", "setting", "reference")
     families: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
     for row in rows:
         if row.p_value is not None:
-            families[row.suite][_test(row)] = row.p_value
-    corrected = {test: value for family in families.values() for test, value in holm(family).items()}
-    return [row if row.p_value is None else replace(row, p_adjusted=corrected[_test(row)]) for row in rows]
-
-
-def _test(row: Row) -> tuple[str, ...]:
-    return row.suite, row.cell, row.estimator, row.instance, row.setting, row.reference
+            families[row.suite][test(row)] = row.p_value
+    corrected = {name: value for family in families.values() for name, value in holm(family).items()}
+    return [row if row.p_value is None else replace(row, p_adjusted=corrected[test(row)]) for row in rows]
 
 
 def work_rows(rows: list[Row]) -> Iterator[Row]:
     """Evaluations of the loss by one estimate of every estimator on every instance."""
-    supports = {(*_place(row), row.estimator): row.value for row in rows if row.metric == "support" and row.value is not None}
+    pair = attrgetter("problem", "stage", "instance", "loss", "estimator")
+    supports = {pair(row): row.value for row in rows if row.metric == "support" and row.value is not None}
     for row in rows:
         if row.suite == "bias" and row.metric == "gain" and row.reference in ("", "expected") and not row.setting and row.status == "ok":
-            support, found = supports.get((*_place(row), row.estimator)), Interval(None)
+            support, found = supports.get(pair(row)), Interval(None)
             sizes = {} if support is None else {"support_losses": round(support)}
             if row.log_count is not None and row.log_count < 40:
                 sizes["enumerations"] = round(math.exp(row.log_count))
@@ -307,7 +306,3 @@ def _derived(row: Row, metric: str, found: Interval) -> Row:
     values = {"value": found.value, "low": found.low, "high": found.high, "interval": found.method}
     blank = {"cell": "", "suite_version": 1, "seconds": None, "p_value": None, "verdict": "", "batches": ()}
     return replace(row, **blank, **values, suite=WORK, metric=metric, unit=unit_of(metric))  # type: ignore[arg-type]
-
-
-def _place(row: Row) -> tuple[str, str, str, str]:
-    return row.problem, row.stage, row.instance, row.loss

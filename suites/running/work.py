@@ -46,14 +46,9 @@ class Cell:
         return self.problem, self.stage
 
     @property
-    def exclusive(self) -> bool:
-        """Whether no other cell may run at the same time."""
-        return self.kind.exclusive
-
-    @property
     def phase(self) -> tuple[bool, int]:
         """Cells of a smaller phase are measured before others; exclusive ones come last."""
-        return self.exclusive, self.kind.order
+        return self.kind.exclusive, self.kind.order
 
 
 @dataclass(frozen=True)

@@ -142,11 +142,6 @@ def profile(errors: Errors, *, level: float = LEVEL, noise: float = 0.0) -> tupl
     return max(estimate + half - root, 0.0), max(estimate + half + root, 0.0)
 
 
-def bias_interval(moments: Moments, *, level: float = LEVEL) -> tuple[float, float]:
-    """Interval of ``‖b‖²`` of replicates by `profile`."""
-    return profile(Errors.of(moments), level=level)
-
-
 def jackknives(values: Mapping[str, float], without: Mapping[str, Tensor]) -> dict[str, Interval]:
     """Intervals of statistics by name, from their values with one batch left out, [batches]; without bounds if one is not defined."""
     table = torch.stack([without[name] for name in values])

@@ -5,7 +5,7 @@ All quantities of a worth are relative to the exact gradient g. For the mean m o
 not be whole, since a batch of training may hold any number of rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -97,12 +97,14 @@ def holm(p_values: Mapping[K, float]) -> dict[K, float]:
     return dict(zip(p_values, holm_values(np.array(list(p_values.values()), dtype=float)).tolist(), strict=True))
 
 
-def holm_values(p_values: Array) -> Array:
-    """`holm` of an array ``[tests]``."""
-    order = np.argsort(p_values, kind="stable")
+def holm_values(p_values: Array, others: Sequence[float] = ()) -> Array:
+    """`holm` of an array ``[tests]``, over ``others`` too; NaN is no test."""
+    tests = np.concatenate([p_values, others])
+    order = np.argsort(tests, kind="stable")  # NaN come last
+    left = np.count_nonzero(~np.isnan(tests)) - np.arange(len(order))
     adjusted = np.empty(len(order))
-    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, np.arange(len(order), 0, -1) * p_values[order]))
-    return adjusted
+    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, left * tests[order]))
+    return adjusted[: len(p_values)]
 
 
 @dataclass(frozen=True, eq=False)

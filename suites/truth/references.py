@@ -7,7 +7,6 @@ The gradient of ``L(argmax θ)`` is 0 almost everywhere, and no reference.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
@@ -29,15 +28,6 @@ MIN_BLOCKS = 8  # the fewest blocks whose spread gives an error
 STEP = 1e-4  # step of differences: a fourth of the digits for the derivative's curvature, the others against rounding
 
 
-@dataclass(frozen=True, eq=False)
-class Reference(NoisyGradient):
-    """A gradient that estimates are compared with, float64 ``[*event]``."""
-
-    value: float
-    replicates: int | None  # draws of noise behind it; None without noise
-    method: str  # ``gumbel-max``, ``score-function``, ``derivative`` or ``differences``
-
-
 def own_reference(estimator: Estimator[Any]) -> Kind | None:
     """The objective whose gradient an estimator estimates, with or without bias; None if it is none of the four.
 
@@ -48,7 +38,7 @@ def own_reference(estimator: Estimator[Any]) -> Kind | None:
     return cast("Kind", estimator.objective)
 
 
-def relaxed_gradient(oracle: Any, loss: Loss, scores: Tensor, point: Callable[[Tensor], Tensor] | None = None) -> Reference:
+def relaxed_gradient(oracle: Any, loss: Loss, scores: Tensor, point: Callable[[Tensor], Tensor] | None = None) -> NoisyGradient:
     """The gradient of the loss at the marginals, or at another ``point`` of the scores, [*event], in float64.
 
     The derivative of another point is taken by central differences with two steps, extrapolated, so that an estimator's own backward pass
@@ -58,12 +48,10 @@ def relaxed_gradient(oracle: Any, loss: Loss, scores: Tensor, point: Callable[[T
     if point is not None:
         directions = STEP * torch.eye(theta.numel(), dtype=theta.dtype, device=theta.device).reshape(-1, *theta.shape)
         with torch.no_grad():
-            places = torch.cat([theta + length * directions for length in (1, -1, 2, -2)] + [theta.unsqueeze(0)])
-            values = evaluate(loss, point(places), theta.ndim).double()
-        ahead, behind, far_ahead, far_behind = values[:-1].chunk(4)
+            places = torch.cat([theta + length * directions for length in (1, -1, 2, -2)])
+            ahead, behind, far_ahead, far_behind = evaluate(loss, point(places), theta.ndim).double().chunk(4)
         near, far = (ahead - behind) / (2 * STEP), (far_ahead - far_behind) / (4 * STEP)
-        noise = float((near - far).square().sum())
-        return Reference(((4 * near - far) / 3).reshape(theta.shape), noise, float(values[-1]), None, "differences")
+        return NoisyGradient(((4 * near - far) / 3).reshape(theta.shape), float((near - far).square().sum()))
     if not isinstance(oracle, MarginalOracle):
         raise ValueError(f"`relaxed_gradient` got the oracle {oracle.name} without marginals; expected another, or point=")
     with torch.enable_grad():
@@ -72,24 +60,23 @@ def relaxed_gradient(oracle: Any, loss: Loss, scores: Tensor, point: Callable[[T
         if not value.requires_grad:
             raise ValueError("`relaxed_gradient` got a loss without a gradient in the structure; expected a differentiable one")
         (gradient,) = torch.autograd.grad(value, leaf)
-    return Reference(gradient, 0.0, float(value.detach()), None, "derivative")
+    return NoisyGradient(gradient, 0.0)
 
 
 def perturbed_reference(  # noqa: PLR0913 - as `perturbed_gradient`
     oracle: Any, loss: Loss, scores: Tensor, law: SmoothNoise, *, key: tuple[str, ...], replicates: int
-) -> Reference:
+) -> NoisyGradient:
     """The gradient of the loss at the best structure under noise: exact for Gumbel noise on small categories, else `perturbed_gradient`."""
     theta, listed = scores.detach().double(), isinstance(oracle, FactorisedOracle) and isinstance(oracle, EnumerableOracle)
     if isinstance(law, Gumbel) and listed and oracle.count(tuple(theta.shape)) <= CAP:
         # The best parts of ``θ + sG`` are an exact sample of the law at ``θ/s``, whose truth is the reference.
-        there = exact_truth(loss, oracle, theta / law.scale)
-        return Reference(there.gradient.double() / law.scale, 0.0, there.value, None, "gumbel-max")
+        return NoisyGradient(exact_truth(loss, oracle, theta / law.scale).gradient / law.scale, 0.0)
     return perturbed_gradient(oracle, loss, theta, law, key=key, replicates=replicates)
 
 
 def perturbed_gradient(  # noqa: PLR0913 - an instance, a law, and two numbers of its sampling
     oracle: Oracle, loss: Loss, theta: Tensor, law: SmoothNoise, *, key: tuple[str, ...], replicates: int
-) -> Reference:
+) -> NoisyGradient:
     """``E (L − b) ν(ε)`` with ``ν = −(log f)'`` of the density of the noise, for every loss and every oracle with an argmax.
 
     A block of n draws gives ``Σ (L_i − L̄) ν(ε_i) / (n − 1)``: the score function with the mean of the other losses as the baseline of each
@@ -98,19 +85,18 @@ def perturbed_gradient(  # noqa: PLR0913 - an instance, a law, and two numbers o
     blocks = max(-(-replicates // BLOCK), MIN_BLOCKS)
     seeds = seed_sequence(0, *key, "perturbed", repr(law))
 
-    def launch(first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Estimates ``[count, *event]`` and mean losses ``[count]`` of blocks."""
+    def launch(first: int, count: int) -> Tensor:
+        """Estimates ``[count, *event]`` of blocks."""
         streams = seed_blocks(seeds, first * BLOCK, count * BLOCK, theta.device)
         with torch.no_grad():
             noise = law.draw(oracle, theta.expand(count * BLOCK, *theta.shape), generator=streams)
             losses = evaluate(loss, oracle.argmax(theta + noise), oracle.event_ndim).double().reshape(count, BLOCK)
         centred = losses - losses.mean(-1, keepdim=True)
         scores = law.score(noise).reshape(count, BLOCK, *theta.shape)
-        return torch.einsum("cb,cb...->c...", centred, scores) / (BLOCK - 1), losses.mean(-1)
+        return torch.einsum("cb,cb...->c...", centred, scores) / (BLOCK - 1)
 
     name = f"`perturbed_gradient` with {BLOCK} draws a row and scores of shape {tuple(theta.shape)}"
-    parts = [part for _, part in Launches(name, BLOCKS_PER_LAUNCH, theta.device).over(0, blocks, launch)]
-    estimates, values = (torch.cat(column) for column in zip(*parts, strict=True))
+    estimates = torch.cat([part for _, part in Launches(name, BLOCKS_PER_LAUNCH, theta.device).over(0, blocks, launch)])
     moving, gradient = oracle.free_parts(theta), estimates.mean(0)
     noise = float((estimates - gradient).square().sum(0)[moving].sum()) / (blocks - 1) / blocks
-    return Reference(torch.where(moving, gradient, 0), noise, float(values.mean()), blocks * BLOCK, "score-function")
+    return NoisyGradient(torch.where(moving, gradient, 0), noise)

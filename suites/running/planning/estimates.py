@@ -115,7 +115,7 @@ class CostModel:
         scores = set[tuple[str, str]]()
         for cell in cells:
             seconds = self.seconds(cell)
-            if cell.exclusive:
+            if cell.kind.exclusive:
                 alone += seconds
             else:
                 shared, longest = shared + seconds, max(longest, seconds)

@@ -159,21 +159,15 @@ def skip_rows(
         yield Row(cell="", suite=suite, **pair, status="skipped", reason=reason, log_count=count)
 
 
-_NONE = '"estimators": []'
-
-
-def _cells(plan: Plan, suite: str, content: Mapping[str, Any], identities: Mapping[str, str]) -> Iterator[Cell]:
-    if not identities:
-        return
+def _cells(plan: Plan, suite: str, content: Mapping[str, Any], identities: Mapping[str, list[Any]]) -> Iterator[Cell]:
     where: tuple[str, str] = content["problem"]
     most = plan.portion(suite).instances
     instances = plan.instances if most is None else min(plan.instances, most)
     if plan.file is not None:
         instances = len(sample(plan, *where).instances)
     own = {"suite": [suite, SUITES[suite].version], "instances": instances}
-    before, _, after = json.dumps({**content, **own}, sort_keys=True).partition(_NONE)
-    for chosen in [tuple(identities)] if SUITES[suite].together else [(name,) for name in identities]:
-        text = f'{before}"estimators": [{", ".join(identities[name] for name in chosen)}]{after}'
+    for chosen in filter(None, [tuple(identities)] if SUITES[suite].together else [(name,) for name in identities]):
+        text = json.dumps({**content, **own, "estimators": [identities[name] for name in chosen]}, sort_keys=True)
         yield Cell(suite, *where, chosen, instances, hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
 
 
@@ -188,7 +182,6 @@ def _content(plan: Plan, where: tuple[str, str]) -> dict[str, Any]:
         "oracle": [oracle_name(problem.oracle), problem.oracle.version, *digest_of(source_of(problem.oracle))],
         "loss": [problem.instances[0].loss.name, plan.offset, *code],
         "scores": _fingerprint(problem, _source(plan, problem)),
-        "estimators": [],
         "effort": asdict(plan.effort),
         "sampling": [plan.seed, plan.tier, plan.dtype, plan.device_kind],
         # Along a run, estimators are measured with the options that validation chooses.
@@ -196,8 +189,8 @@ def _content(plan: Plan, where: tuple[str, str]) -> dict[str, Any]:
     }
 
 
-def _identity(name: str, estimator: Estimator[Any]) -> str:
-    return json.dumps([name, estimator.version, *digest_of(source_of(getattr(estimator, "origin", estimator)))])
+def _identity(name: str, estimator: Estimator[Any]) -> list[Any]:
+    return [name, estimator.version, *digest_of(source_of(getattr(estimator, "origin", estimator)))]
 
 
 def stages_by_problem(plan: Plan) -> dict[str, list[str]]:

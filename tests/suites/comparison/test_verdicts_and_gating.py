@@ -13,7 +13,7 @@ from scipy import stats
 
 from structgrad.suites.base import Row, to_frame
 from structgrad.suites.comparison import compare, gate, read_settings
-from structgrad.suites.comparison.verdicts import holm_with
+from structgrad.suites.statistics.selection import holm_values
 from tests.suites.comparison.rows import batch_means, compared, exact, failed, sampled
 
 NONFINITE = exact(None, status="nonfinite", reason="the value is nan")
@@ -79,7 +79,7 @@ def test_200_gates_on_unchanged_code_fail_no_more_often_than_stated() -> None:
                     rows.append(sampled(squares.mean(1), **{**about, "value": float(samples.var()), "batches": variances}))
         sides.append(to_frame(rows))
     found = compare(*sides)
-    alarms = sum((holm_with(part["p_value"].to_numpy(float)) < 0.01).any() for _, part in found.groupby("problem", observed=True))
+    alarms = sum((holm_values(part["p_value"].to_numpy(float)) < 0.01).any() for _, part in found.groupby("problem", observed=True))
     assert alarms <= stats.binom.ppf(0.99, gates, 0.01)  # what a true rate of 0.01 gives in 99 of 100 such experiments
 
 

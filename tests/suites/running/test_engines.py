@@ -94,7 +94,7 @@ def test_cells_that_are_lost_are_the_next_ones_and_workers_take_cells_of_differe
 def test_exclusive_cells_come_last_on_one_worker() -> None:
     cells = grid(dataclasses.replace(PLAN, suites=("wall_clock", "bias"))).cells
     engine = ScriptedEngine([], [])
-    assert [cell.exclusive for cell in order(engine, cells=cells)] == sorted(cell.exclusive for cell in cells)
+    assert [cell.kind.exclusive for cell in order(engine, cells=cells)] == sorted(cell.kind.exclusive for cell in cells)
     first, second = engine.started
     assert second.closed
     assert {cell.suite for cells in first.given for cell in cells} >= {"wall_clock"}

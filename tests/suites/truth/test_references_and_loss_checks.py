@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from structgrad.estimators import Gumbel, Normal, SmoothNoise, make_estimator
 from structgrad.oracles import Categorical, Subset
 from structgrad.suites.measures.bias import measure
+from structgrad.suites.statistics.metrics import NoisyGradient
 from structgrad.suites.truth import exact_truth
 from structgrad.suites.truth.closed_form import known_truth
 from structgrad.suites.truth.loss_checks import examine_loss
-from structgrad.suites.truth.references import Reference, own_reference, perturbed_gradient, perturbed_reference, relaxed_gradient
+from structgrad.suites.truth.references import own_reference, perturbed_gradient, perturbed_reference, relaxed_gradient
 from tests.suites.cases import ORACLES, quadratic, scores_of
 
 VALUES = torch.tensor([1.0, -0.5, 2.0, 0.3], dtype=torch.float64)
@@ -27,39 +28,36 @@ def table(z: Tensor) -> Tensor:
     return z @ VALUES
 
 
-def assert_near(found: Reference, gradient: Tensor, value: float) -> None:
+def assert_near(found: NoisyGradient, gradient: Tensor) -> None:
     """Within the error that it states, which is small enough to tell a factor of 1.1."""
     assert float((found.gradient - gradient).square().sum()) < 6 * found.noise
     assert math.sqrt(found.noise) < 0.02 * float(gradient.norm())
-    assert found.value == pytest.approx(value, abs=0.03)
 
 
-def by_normal_quadrature(scores: Tensor, scale: float) -> tuple[Tensor, float]:
+def by_normal_quadrature(scores: Tensor, scale: float) -> Tensor:
     """``P(argmax = j) = ∫ φ(x) Π_k Φ(x + (θ_j − θ_k)/s) dx``, differentiated."""
     leaf = scores.clone().requires_grad_()
     x = torch.linspace(-9, 9, 2001, dtype=torch.float64)
     weights = torch.exp(-x.square() / 2) / math.sqrt(2 * math.pi) * (x[1] - x[0])
     gaps = (leaf.unsqueeze(1) - leaf) / scale
     below = torch.special.ndtr(x[:, None, None] + gaps).masked_fill(torch.eye(len(scores), dtype=torch.bool), 1)
-    value = (weights @ below.prod(-1)) @ VALUES
-    return torch.autograd.grad(value, leaf)[0], float(value.detach())
+    return torch.autograd.grad((weights @ below.prod(-1)) @ VALUES, leaf)[0]
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.5])
 def test_gumbel_noise_on_a_category_is_the_expected_loss_at_the_scaled_scores(scale: float) -> None:
     exact = perturbed_reference(Categorical(), table, LOGITS, Gumbel(scale), key=(), replicates=65_536)
-    assert (exact.method, exact.noise, exact.replicates) == ("gumbel-max", 0.0, None)
+    assert exact.noise == 0
     leaf = LOGITS.clone().requires_grad_()
     (gradient,) = torch.autograd.grad((leaf / scale).softmax(-1) @ VALUES, leaf)
     torch.testing.assert_close(exact.gradient, gradient, rtol=1e-12, atol=1e-14)
-    assert_near(perturbed_gradient(Categorical(), table, LOGITS, Gumbel(scale), key=("",), replicates=65_536), gradient, exact.value)
+    assert_near(perturbed_gradient(Categorical(), table, LOGITS, Gumbel(scale), key=("",), replicates=65_536), gradient)
 
 
 @pytest.mark.parametrize("scale", [0.7, 2.0])
 def test_normal_noise_on_a_category_by_quadrature(scale: float) -> None:
     found = perturbed_reference(Categorical(), table, LOGITS, Normal(scale), key=("a",), replicates=65_536)
-    assert (found.method, found.replicates) == ("score-function", 65_536)
-    assert_near(found, *by_normal_quadrature(LOGITS, scale))
+    assert_near(found, by_normal_quadrature(LOGITS, scale))
 
 
 @pytest.mark.parametrize("name", ["subset", "linear_chain"])
@@ -77,14 +75,13 @@ def test_the_relaxed_gradient_is_a_covariance(name: str) -> None:
     """``∇ L(μ(θ)) = Cov(z) ∇L(μ)``: the expected gradient of a linear loss."""
     oracle, loss, scores = ORACLES[name][0], quadratic(name), scores_of(name)
     marginals = oracle.marginals(scores).requires_grad_()
-    value = loss(marginals)
-    (slope,) = torch.autograd.grad(value, marginals)
+    (slope,) = torch.autograd.grad(loss(marginals), marginals)
     expected = exact_truth(lambda z: (z * slope).flatten(z.ndim - scores.ndim).sum(-1), oracle, scores).gradient
     found = relaxed_gradient(oracle, loss, scores.float())
     torch.testing.assert_close(found.gradient, expected, rtol=1e-5, atol=1e-5)
     found = relaxed_gradient(oracle, loss, scores)
     torch.testing.assert_close(found.gradient, expected, rtol=1e-11, atol=1e-12)
-    assert (found.value, found.noise, found.method) == (pytest.approx(float(value.detach())), 0.0, "derivative")
+    assert found.noise == 0
     other = relaxed_gradient(oracle, loss, scores, oracle.marginals)
     torch.testing.assert_close(other.gradient, expected, rtol=1e-7, atol=1e-8)
     assert other.noise < 1e-10 * float(expected.square().sum())
