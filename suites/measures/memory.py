@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
-
 from itertools import accumulate
 from typing import Any, ClassVar
 
