@@ -189,7 +189,7 @@ def table(columns: Sequence[str], records: Iterable[Mapping[str, Any]]) -> pd.Da
     listed = list(records)
     defaults = {field.name: None if field.default is MISSING else field.default for field in fields(Row)}
 
-    def column(name: str) -> pd.Series:
+    def column(name: str) -> Any:
         dtype: Any = "str" if COLUMNS[name] == "category" else COLUMNS[name]
         return pd.Series([record.get(name, defaults[name]) for record in listed], dtype=dtype).astype(COLUMNS[name])
 
