@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..oracles import registry
 from .base import Estimator, Evaluations, Objective, PathwiseEstimator
 from .noise import Noise, make_noise
-from .surrogates import Loss, with_gradient
+from .surrogates import Loss, learns_besides, with_gradient
 
 FORMS: Final = "a class of estimators, a function of loss, oracle, scores and generator, or a layer from scores to structures"
 
@@ -21,7 +21,8 @@ FORMS: Final = "a class of estimators, a function of loss, oracle, scores and ge
 class FunctionEstimator(Estimator[Any], name="function"):
     """A function ``f(loss, oracle, scores, generator)`` of estimates ``[*batch, *event]``, or of a surrogate ``[*batch]`` of them.
 
-    The scores that it gets are a leaf that requires a gradient.
+    The scores that it gets are a leaf that requires a gradient. The value of estimates is the mean of all losses that were evaluated, so
+    parameters of the loss learn from that mean.
     """
 
     function: Callable[[Loss, Any, Tensor, torch.Generator], Tensor]
@@ -30,6 +31,7 @@ class FunctionEstimator(Estimator[Any], name="function"):
     unbiased: bool = True  # type: ignore[misc]
     scale: float = 1.0
 
+    version: ClassVar[int] = 2
     inside_hull: ClassVar[bool] = True
     origin = property(lambda self: _origin(self.function), doc="What the user wrote.")
 
@@ -37,11 +39,11 @@ class FunctionEstimator(Estimator[Any], name="function"):
         return Evaluations()
 
     def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        leaf = scores.detach().requires_grad_()
-        result, shape = self.function(loss, oracle, leaf, generator), tuple(scores.shape)
+        leaf, shape, recorded = scores.detach().requires_grad_(), tuple(scores.shape), _RecordedLoss(loss)
+        result = self.function(recorded, oracle, leaf, generator)
         got, batch = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__, shape[: -oracle.event_ndim]
         if got == shape:
-            return with_gradient(scores.new_zeros(batch), scores, result.detach())
+            return with_gradient(recorded.mean(scores, batch), scores, result.detach())
         if got != batch:
             hint = "; take no mean over the batch: the rows of a batch are estimates of their own" if got == () else ""
             raise ValueError(
@@ -53,6 +55,29 @@ class FunctionEstimator(Estimator[Any], name="function"):
             raise ValueError("the function gave a surrogate without a gradient; expected one that depends on its scores")
         (estimate,) = torch.autograd.grad(result.sum(), leaf, retain_graph=True, allow_unused=True, materialize_grads=True)
         return result + with_gradient(scores.new_zeros(batch), scores, estimate)  # the first has the gradient in the loss's own parameters
+
+
+class _RecordedLoss:
+    """A loss that keeps its values, and the structures if it has parameters of its own."""
+
+    def __init__(self, loss: Any) -> None:
+        self.loss, self.calls = loss, list[tuple[Tensor, Tensor | None]]()
+
+    def __call__(self, structures: Tensor) -> Any:
+        losses = self.loss(structures)
+        if isinstance(losses, Tensor):
+            learns = losses.requires_grad and learns_besides(losses, structures)
+            self.calls.append((losses.detach(), structures.detach() if learns else None))
+        return losses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loss, name)
+
+    def mean(self, scores: Tensor, batch: tuple[int, ...]) -> Tensor:
+        """The mean of all values. Losses with parameters are evaluated again, because the function may have used up their graph."""
+        values = [losses if structures is None else self.loss(structures) for losses, structures in self.calls]
+        rows = [one.reshape(-1, *batch).to(scores.dtype) for one in values if tuple(one.shape)[max(0, one.ndim - len(batch)) :] == batch]
+        return torch.cat(rows).mean(0) if rows else scores.new_zeros(batch)
 
 
 @dataclass(frozen=True)
@@ -107,7 +132,8 @@ def own_estimator(given: Any, options: Mapping[str, str] | None = None, **declar
         >>> from structgrad.suites import measure
         >>> def reinforce(loss, oracle, scores, generator):
         ...     z = oracle.sample(scores, generator=generator)
-        ...     return loss(z).detach() * oracle.log_prob(z, scores)
+        ...     losses, log_prob = loss(z), oracle.log_prob(z, scores)
+        ...     return losses + losses.detach() * (log_prob - log_prob.detach())
         >>> def straight_through(scores):
         ...     soft = scores.softmax(-1)
         ...     return torch.zeros_like(soft).scatter(-1, soft.argmax(-1, keepdim=True), 1.0) + soft - soft.detach()

@@ -193,7 +193,7 @@ def depends(losses: Tensor, point: Tensor) -> bool:
 
 def learns_besides(losses: Tensor, point: Tensor) -> bool:
     """Whether anything but a point may get a gradient from losses; what a function of yours holds back counts as such."""
-    waiting, known = [losses.grad_fn], set[Node | None]((None,))
+    waiting, known = [losses.grad_fn], {None, point.grad_fn}
     while waiting:
         node = waiting.pop()
         if isinstance(node, BackwardCFunction) or getattr(node, "variable", point) is not point:

@@ -224,7 +224,7 @@ def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, eve
 
 def estimator_name(estimator: Any) -> str:
     """The name with the options that are not the defaults, as the command line takes it if options are numbers."""
-    options = fields(estimator) if is_dataclass(estimator) else ()
+    options = fields(estimator) if is_dataclass(estimator) and not hasattr(estimator, "origin") else ()
     defaults = {one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in options}
     chosen = {name.rstrip("_"): value for name, default in defaults.items() if (value := getattr(estimator, name)) != default}
     text = ",".join(f"{key}={getattr(value, 'name', value)}" for key, value in chosen.items())

@@ -63,12 +63,12 @@ def facts(name: str) -> list[Record]:
     from ...oracles.registry import imported, parse
     from ...suites.tasks import Task
 
-    head = parse(name)[0] if "[" in name else name
+    head = parse(name)[0] if "[" in name or name.endswith(".py") else name
     if ":" in head and not head.startswith(("task:", "learnt:")):
         given = imported(head, "class")
         base = given if isinstance(given, type) else type(given)
         kind = "oracles" if issubclass(base, Oracle) and base is given else "tasks" if issubclass(base, Task) else "estimators"
-        return [_facts(kind, name, given if kind != "estimators" or is_estimator(given) else make_estimator(name))]
+        return [_facts(kind, name, given if kind != "estimators" or is_estimator(given) else make_estimator(name), given)]
     known = {kind: registry for kind, registry in registries().items() if kind in EXAMPLES}
     found = [_facts(kind, name, registry[head]) for kind, registry in known.items() if head in registry]
     if not found:
@@ -78,8 +78,8 @@ def facts(name: str) -> list[Record]:
     return found
 
 
-def _facts(kind: str, name: str, entry: Any) -> Record:
-    """The record of one kind: the documentation last, and a command to try at the very end."""
+def _facts(kind: str, name: str, entry: Any, own: Any = None) -> Record:
+    """The record of one kind: the documentation last, and a command to try at the very end; ``own`` is a function or class of yours."""
     from ...estimators import make_estimator
     from ...oracles import make_oracle
     from ...oracles.registry import parse
@@ -94,7 +94,7 @@ def _facts(kind: str, name: str, entry: Any) -> Record:
         items = {split: made.size(split) for split in get_args(Split)} if absent is None else absent
         found |= {"structure": str(made.oracle), "accuracy": made.scored, "items": items, "references": list(made.references)}
         entry = type(made)
-    options = _options(entry)
+    options = _options(entry if own is None else own)
     given = parse(name)[1] if kind in ("estimators", "oracles") else {}
     if kind == "estimators" and not any(REQUIRED in text and option not in given for option, text in options.items()):
         calls = make_estimator(name).evaluations()  # refuses wrong options
@@ -102,10 +102,11 @@ def _facts(kind: str, name: str, entry: Any) -> Record:
         fitting = (pair for pair in PAIRED if make_estimator(name).incompatibility(make_oracle(pair[0]), pair[1]) is None)
         for oracle, event in itertools.islice(fitting, 1):
             loss = f"lambda z: z[..., {', '.join('0' for _ in event)}]"
-            call = f'make_estimator("{name}").gradient({loss}, "{oracle}", torch.randn{event}'
+            call = f'make_estimator("{name}").gradient({loss}, "{oracle}", torch.randn{str(event).replace(",)", ")")}'
             found["in_python"] = f"{call}, generator=torch.Generator())"
-    if isinstance(entry, type) and kind not in ("suites", "losses"):
-        found |= {"class": f"{entry.__module__}.{entry.__qualname__}", "options": [*options.values()]}
+    if (options or isinstance(entry, type)) and kind not in ("suites", "losses"):
+        code = {"class": f"{entry.__module__}.{entry.__qualname__}"} if isinstance(entry, type) else {}
+        found |= {**code, "options": [*options.values()]}
     if kind == "oracles":
         found |= _counted(name, entry, given, options)
     if kind == "problems":
@@ -121,15 +122,16 @@ def _facts(kind: str, name: str, entry: Any) -> Record:
 
 
 def _options(kind: Any) -> dict[str, str]:
-    """The options of a dataclass as the command line takes them: ``lambda = 1.0 (a finite number > 0)``."""
+    """The options of a class or function as the command line takes them: ``lambda = 1.0 (a finite number > 0)``."""
     from ...oracles.options import declared
 
-    kinds, found = declared(kind) if isinstance(kind, type) and dataclasses.is_dataclass(kind) else {}, {}
-    for field in dataclasses.fields(kind) if kinds else ():
-        if field.init:
-            made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            name, default = field.name.rstrip("_"), REQUIRED if made is dataclasses.MISSING else f"= {made!r}"
-            found[name] = f"{name} {default} ({kinds[field.name]})"
+    made = {field.name: field.default_factory for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}
+    kinds, found = declared(kind) if inspect.isfunction(kind) or inspect.isclass(kind) else {}, {}
+    for option, one in inspect.signature(kind).parameters.items() if kinds else ():
+        factory, name = made.get(option, dataclasses.MISSING), option.rstrip("_")
+        default = one.default if factory is dataclasses.MISSING else factory()
+        if default is not one.empty or not inspect.isfunction(kind):  # a function gets the others by the call
+            found[name] = f"{name} {REQUIRED if default is one.empty else f'= {default!r}'} ({kinds[option]})"
     return found
 
 
@@ -160,7 +162,7 @@ def _lines(found: Record) -> Iterator[str]:
             items = items if isinstance(items, list) else [{True: "yes", False: "no"}[items] if isinstance(items, bool) else items]
             joined = ", ".join(map(str, items)) or "none"
             yield from [f"  {key}: {joined}"] if len(joined) < MAX_LINE else [f"  {key}:", *(f"    {item}" for item in items)]
-    if "documentation" in found:
+    if found.get("documentation"):
         yield from ("", *(f"  {line}".rstrip() for line in found["documentation"].splitlines()), "")
     if found.get("in_python"):
         yield f"  in Python: {found['in_python']}"

@@ -16,7 +16,7 @@ from ...estimators.noise import Gumbel, SmoothNoise
 from ...estimators.own import FunctionEstimator
 from ...estimators.surrogates import evaluate, expand_samples, with_gradient
 from ...oracles.capabilities import Oracle
-from ..measures.bias_tests import averaged_losses, rounding_floor, sequential_test
+from ..measures.bias_tests import averaged_losses, resolved, rounding_floor, sequential_test
 from ..measures.draws import Sampling, deterministic_moments, draw_moments, finite
 from ..statistics.interval import ABSENT, RARE
 from ..statistics.intervals import UNRESOLVED, Interval
@@ -75,7 +75,8 @@ def compare(case: Case) -> FlatComparison:
     sampling = case.effort.sampling(case.structure.name, "comparison")
     summary = exact_mean(case.fresh(), aim, sampling)
     if summary is None:
-        metrics = estimated_metrics(sampler(case.fresh(), aim, sampling)("comparison", REPLICATES))
+        moments = sampler(case.fresh(), aim, sampling)("comparison", REPLICATES)
+        metrics = estimated_metrics(moments, resolved=resolved(moments, aim.truth, torch.float64))
     else:
         metrics = exact_metrics(summary, None)
     return FlatComparison(

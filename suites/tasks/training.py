@@ -196,6 +196,13 @@ class Training:
 
     def _clip(self, *_: object) -> None:
         """Clip the gradient of every job; a job whose gradient is not finite ends."""
+        decoder = [parameter for parameter in self.runs[0].model.decoder.parameters() if parameter.requires_grad]
+        # Later steps on the same samples train the encoder alone.
+        if decoder and type(self.estimator).rounds is Estimator.rounds and all(parameter.grad is None for parameter in decoder):
+            raise ValueError(
+                f"`{self.estimator.name}` gives the decoder no gradient; expected a surrogate that does not detach the losses: "
+                "return `losses.mean(0) + term - term.detach()`, where `term` is your surrogate"
+            )
         lost = [run for run in self.runs if not run.clip(len(self.runs))]
         if lost:
             self._blame()

@@ -13,6 +13,8 @@ from structgrad.oracles import Categorical, plugins
 from structgrad.suites import Plan, measure
 from structgrad.suites.audit import audit
 from structgrad.suites.running.planning.grid import grid
+from structgrad.suites.tasks import make_task
+from structgrad.suites.tasks.training import train
 from tests.reports.calling import call, refused
 
 SCORES = torch.tensor([[0.5, 0.0, -0.5], [0.0, 1.0, 0.2]], dtype=torch.float64)
@@ -138,17 +140,21 @@ def test_a_class_of_modules_takes_options() -> None:
     assert own_estimator(Gate, name="my gate").name == "my gate"
 
 
-def test_a_surrogate_trains_what_the_loss_learns() -> None:
-    weight = torch.ones((), dtype=torch.float64, requires_grad=True)
-    make_estimator(surrogate).surrogate(lambda z: weight * loss(z), Categorical(), SCORES, generator=seeded()).sum().backward()
-    assert weight.grad > 0
+@pytest.mark.parametrize("given", [surrogate, estimates])
+def test_parameters_of_the_loss_learn_from_surrogates_and_from_estimates(given) -> None:
+    weight, own = torch.ones((), dtype=torch.float64, requires_grad=True), make_estimator(given)
+    total = own.surrogate(lambda z: weight * loss(z), Categorical(), SCORES, generator=seeded()).sum()
+    wanted = loss(Categorical().sample(SCORES, 4, generator=seeded())).mean(0).sum()
+    torch.testing.assert_close(torch.autograd.grad(total, weight), (wanted,))
     with torch.no_grad():
-        assert make_estimator(surrogate).surrogate(loss, Categorical(), SCORES, generator=seeded()).shape == (2,)
+        assert torch.equal(make_estimator(surrogate).surrogate(loss, Categorical(), SCORES, generator=seeded()).sum(), wanted)
 
 
 def test_they_are_measured_as_they_are() -> None:
     assert measure(surrogate, "categorical", loss, SCORES[0]).verdict == "unbiased-exact"
-    assert measure(straight_through, "categorical", loss, SCORES[0]).verdict == "biased"
+    found = measure(straight_through, "categorical", loss, SCORES[0])
+    assert (found.verdict, repr(found).partition(":")[0]) == ("biased", "<Measurement of straight_through on categorical")
+    assert audit(straight_through, structures=("categorical[n=4]",), quick=True).comparisons[0].gain[0] is not None
     declared = own_estimator(straight_through, objective="relaxed", scale=2.0, unbiased=True)
     assert (declared.objective, declared.scale, declared.unbiased) == ("relaxed", 2.0, True)
 
@@ -159,6 +165,8 @@ def test_the_textbook_surrogate_is_misdeclared_with_the_line_that_mends_it() -> 
         losses = loss(z)
         return ((losses - (losses.sum(0) - losses) / 3).detach() * oracle.log_prob(z, scores)).mean(0)
 
+    with pytest.raises(ValueError, match="`textbook` gives the decoder no gradient; expected a surrogate that does not detach"):
+        train(make_task("clusters"), textbook, rate=0.01, seed=0, steps=1)
     found = audit(textbook, structures=("categorical[n=4]",), quick=True)
     assert found.verdict == "misdeclared"
     assert found.remedies == (
@@ -178,13 +186,16 @@ def test_the_command_line_measures_and_describes_them(folder: Path) -> None:
     shown = call("describe", "./mine.py:rloo").stdout
     assert "unbiased: yes" in shown
     assert "My leave-one-out." in shown
+    assert "options: num_samples = 3 (" in shown
+    assert "options: tau = 1.0 (a finite number)" in call("describe", "./mine.py:Gate").stdout
     Path("mine.py").write_text(FILE.replace("(num_samples - 1)", "num_samples"))
     plugins.use(())
     assert not set(before) & {cell.identity for cell in grid(plan).cells}
 
 
 def test_a_file_without_a_name_lists_what_it_offers(folder: Path) -> None:
-    assert "expected a class or function of it, one of ./mine.py:rloo, ./mine.py:Gate" in refused("audit", "./mine.py")
+    for verb in ("audit", "describe"):
+        assert "expected a class or function of it, one of ./mine.py:rloo, ./mine.py:Gate" in refused(verb, "./mine.py")
     assert "such as ./mine.py:MyEstimator" in refused("audit", "./absent.py")
 
 

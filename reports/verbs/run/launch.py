@@ -158,7 +158,8 @@ def lines(found: Outline, plan: Plan, machine: Machine, *, skips: bool) -> Itera
     """An outline for people, with the skipped pairs if they are asked for."""
     trained = all(SUITES[name].measures in ("tasks", "references") for name in found["suites"])
     effort = plan.effort
-    replicates = f"{effort.replicates} to {effort.most_replicates} replicates within {text.significant(effort.seconds)} s, "
+    most = f" to {effort.most_replicates}" if effort.most_replicates > effort.replicates else ""
+    replicates = f"{effort.replicates}{most} replicates within {text.significant(effort.seconds)} s, "
     parts = [split_loss(name) for name in found["problems"]]
     scores, losses = dict.fromkeys(name for name, _ in parts), dict.fromkeys(loss or OWN_LOSS for _, loss in parts)
     named = "" if list(losses) == [OWN_LOSS] else f"; losses: {', '.join(losses)}"
@@ -166,15 +167,16 @@ def lines(found: Outline, plan: Plan, machine: Machine, *, skips: bool) -> Itera
     if plan.device_kind != "cpu" and machine.engine == "local":
         workers += " on one device"
     yield f"preset {found['preset']}" + (": a first look, not for conclusions" if found["preset"] == "quick" else "")
-    yield f"{len(scores)} problems: {', '.join(scores)}{named}; entropy levels: {', '.join(found['stages'])}; scores from {found['source']}"
-    yield f"{len(found['estimators'])} estimators: {', '.join(found['estimators'])}"
+    source = "" if trained else f"; scores from {found['source']}"
+    yield f"{text.plural(len(scores), 'problem')}: {', '.join(scores)}{named}; entropy levels: {', '.join(found['stages'])}{source}"
+    yield f"{text.plural(len(found['estimators']), 'estimator')}: {', '.join(found['estimators'])}"
     count = plan.instances if plan.file is None else plan.file.instances or "all"
     yield f"{count} instances each, " + (f"seed {plan.seed}" if trained else f"{replicates}seed {plan.seed}, {plan.dtype} on {plan.device}")
     for name, counts in found["suites"].items():
-        yield f"{name}: {counts['cells']} cells, {counts['instances']} instances"
+        yield f"{name}: {text.plural(counts['cells'], 'cell')}, {text.plural(counts['instances'], 'instance')}"
     yield (
-        f"{found['cells']} cells, {found['skipped']} pairs skipped; about {text.duration(found['seconds'])} with {workers}, "
-        f"about {gibibytes(found['bytes'])} of memory"
+        f"{text.plural(found['cells'], 'cell')}, {text.plural(found['skipped'], 'pair')} skipped; "
+        f"about {text.duration(found['seconds'])} with {workers}, about {gibibytes(found['bytes'])} of memory"
     )
     if found["cells"]:
         yield f"longest cell: about {text.duration(found['longest']['seconds'])}, {found['longest']['cell']}"

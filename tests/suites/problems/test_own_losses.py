@@ -64,7 +64,7 @@ def mean(predictions, labels):
 
 def sampled(loss, oracle, scores, generator):
     z = oracle.sample(scores, generator=generator)
-    return loss(z).detach() * oracle.log_prob(z, scores)
+    return loss(z) + loss(z).detach() * oracle.log_prob(z, scores)
 
 def plain_layer(scores):
     return scores.softmax(-1)
