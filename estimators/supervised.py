@@ -240,6 +240,7 @@ def _margins(oracle: Oracle, target: Tensor, cost: float) -> Tensor:
     return torch.where(binary, hamming(target, cost), 0)
 
 
+@operation(gives="batch")
 @_loss("margin_perceptron")
 def margin_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, cost: float = 1.0, lengths: Tensor | None = None) -> Tensor:
     """The structured hinge loss ``max_z (⟨θ, z⟩ + c‖z − y‖²) − ⟨θ, y⟩``: the structured perceptron at ``θ + ρ``, ρ of `hamming`.
@@ -260,6 +261,7 @@ def margin_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, cost: f
     return structured_perceptron(oracle, scores + _margins(oracle, target.to(scores), cost), target, lengths=lengths)
 
 
+@operation(gives="batch")
 @_loss("margin_sparsemap_loss", ProjectionOracle)
 def margin_sparsemap_loss(
     oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, cost: float = 1.0, lengths: Tensor | None = None
@@ -282,6 +284,7 @@ def margin_sparsemap_loss(
     return sparsemap_loss(oracle, scores + _margins(oracle, target.to(scores), cost), target, lengths=lengths)
 
 
+@operation(gives="batch")
 @_loss("spo_plus_loss", known="rewards")
 def spo_plus_loss(oracle: Oracle, scores: Tensor, rewards: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The SPO+ loss of predicted scores θ against true rewards r: ``[*batch]``, ``max_z ⟨2θ − r, z⟩ − ⟨2θ − r, z*⟩`` with the best z* of r.

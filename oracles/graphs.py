@@ -8,6 +8,7 @@ Source: PyTorch, "The custom operators manual".
 
 import functools
 import importlib
+import inspect
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -50,8 +51,13 @@ def node(key: str, names: Sequence[str], args: Sequence[Any], named: Mapping[str
     fixed = {name: value for name, value in given.items() if name not in tensors}
     if "generator" in fixed and getattr(given.get("self"), "deterministic", False):
         fixed["generator"] = None
-    keeping = [getattr(given.get(name), "_keeps", False) for name in ("self", "oracle")]
-    if fixed.get("generator") is not None or True in keeping:
+    for name in ("self", "oracle"):
+        if getattr(given.get(name), "_keeps", False):
+            kept = vars(given[name])
+            if "_warm" in kept or "_lengths" not in kept or "lengths" in tensors:
+                return None
+            fixed[name], tensors["lengths"] = kept["_plain"], kept["_lengths"]
+    if fixed.get("generator") is not None:
         return None
     numbers = {name: value for name, value in fixed.items() if isinstance(value, float)}  # which the compiler may have made variable
     others = {name: value for name, value in fixed.items() if name not in numbers}
@@ -110,6 +116,8 @@ class _Call:
 
     def run(self, *values: Tensor | float) -> Tensor:
         given = {**self.fixed, **dict(zip(self.names, values, strict=True))}
+        if "lengths" not in inspect.signature(self.kind.function).parameters and (lengths := given.pop("lengths", None)) is not None:
+            given["oracle"] = make_oracle(given["oracle"])._keeping(_lengths=lengths)
         if self.fixed.get("generator", given) is None:  # of a deterministic estimator
             given["generator"] = torch.Generator()
         try:
@@ -164,7 +172,8 @@ def _shape(tensors: Sequence[Tensor], numbers: Sequence[float], call: str) -> Te
     given = dict(zip(one.names, tensors, strict=False))
     batches = batch_ndims(given, one.fixed, one.oracle, one.kind.event_ndims)
     batch = torch.broadcast_shapes(*(value.shape[: batches[name]] for name, value in given.items()))
-    event = given["scores"].shape[batches["scores"] :]
+    padded = one.oracle._complete(given["scores"], given["lengths"]) if one.kind.gives == "padded" else given["scores"]
+    event = padded.shape[batches["scores"] :]
     if one.kind.gives == "batch":
         return given["scores"].new_empty(batch)
     if one.fixed.get("as_indices"):

@@ -67,13 +67,13 @@ def refuse_exports(call: str) -> None:
 
 
 def operation(
-    leading: str | None = None, *, gives: Literal["event", "batch"] | None = None, **event_ndims: int
+    leading: str | None = None, *, gives: Literal["event", "padded", "batch"] | None = None, **event_ndims: int
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function of tensors one operation; of a method of an oracle, or of an estimator, the oracle says how long the event is.
 
     Args:
         leading: the argument that, where it is given, puts a dimension before the batch of the result.
-        gives: what its only result is like, an event or a number for each row of the batch, if graphs are to hold it.
+        gives: what its only result is like, if graphs are to hold it: an event, one that `Oracle.pad` made, or a number for each row.
         event_ndims: how many dimensions of each tensor, by the argument's name, are not the batch.
     """
 

@@ -104,7 +104,7 @@ class Oracle(IndexedStructures):
         return score("score", z, given, kernels.reach(given[0], LARGEST) == 0).to(scores.dtype)
 
     @final
-    @operation()
+    @operation(gives="padded")
     def pad(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Scores whose padding holds one free completion: every structure of an item goes on there in one way only, of score 0.
 

@@ -241,7 +241,7 @@ class Calls(Configured, abc.ABC):
     def _keeping(self, **kept: Any) -> Self:
         """An equal oracle, with what `ragged.of_lengths` or `WarmStart` lets it keep besides."""
         twin = object.__new__(type(self))
-        vars(twin).update(vars(self), **kept, _keeps=True)  # which no graph may leave out
+        vars(twin).update(vars(self), _plain=self, **kept, _keeps=True)  # what a graph must hold besides
         return twin
 
     def _kept_lengths(self, scores: Tensor) -> Tensor | None:

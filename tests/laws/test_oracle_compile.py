@@ -28,6 +28,8 @@ LAYER, SUBSET, GENERATOR, SHORT = (
 )
 
 
+LOSSES = [loss for name, loss in SUPERVISED_LOSSES.items() if name != "perturbed_fenchel_young_loss"]
+
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the compiler
 
 NODES = {key.rpartition(".")[2] for key, kind in graphs.KINDS.items() if kind.gives}
@@ -47,15 +49,17 @@ CALLS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "lengths": (lambda rows: CHAIN.marginals(2 * rows, lengths=torch.tensor([4, 2, 0])).sin(), 0),
     "best": (lambda rows: CHAIN.argmax(2 * rows, as_indices=True) + CHAIN.argmax(rows).sin().sum(), 0),
     "parts": (lambda rows: CHAIN.log_prob(CHAIN.argmax(rows, as_indices=True), 2 * rows, as_indices=True).sin(), 0),
-    "loss": (lambda rows: SUPERVISED_LOSSES["crf_loss"]("linear_chain", 2 * rows, torch.zeros_like(rows)).sin(), 0),
+    "loss": (lambda rows: sum(loss("linear_chain", 2 * rows, torch.zeros_like(rows)) for loss in LOSSES).sin(), 0),
     "attention": (lambda rows: entmax(csoftmax(2 * rows, 0.9).sin(), 1.3).sin(), 0),
     "mapped": (lambda rows: func.vmap(CHAIN.log_prob, in_dims=(None, 0))(CHAIN.argmax(rows[0]), 2 * rows).sin(), 0),
     "mapped lengths": (lambda rows: func.vmap(_marginals_within, in_dims=(0, None))(2 * rows, torch.tensor(2)), 0),
     "layer": (lambda rows: LAYER(2 * rows).sin(), 0),
+    "layer lengths": (lambda rows: LAYER(2 * rows, lengths=torch.tensor([4, 2, 0])).sin(), 0),
+    "pad": (lambda rows: CHAIN.pad(2 * rows, torch.tensor([4, 2, 0])).exp(), 0),
     "projection": (lambda rows: CHAIN.project(2 * rows).mean.sin(), 1),
     "sample": (lambda rows: CHAIN.sample(2 * rows, generator=seeded()).sin(), 1),
     "structure": (lambda rows: IMLE.structure(CHAIN, 2 * rows, generator=seeded()).sin(), 1),
-    "kept lengths": (lambda rows: STE.structure(SHORT, 2 * rows, generator=GENERATOR).sin(), 1),
+    "kept lengths": (lambda rows: STE.structure(SHORT, 2 * rows, generator=GENERATOR).sin(), 0),
     "surrogate": (lambda rows: RLOO.surrogate(_size, CHAIN, 2 * rows, generator=seeded()).sin(), 1),
 }
 """Calls and how often each breaks the graph."""
