@@ -41,12 +41,16 @@ KINDS: dict[str, Kind] = {}
 OBJECTS: dict[str, Any] = {}
 """Estimators of this process, and oracles that no name makes, which nodes name by number."""
 
+OLD = torch.__version__ < (2, 12)  # whose compiler cannot hold an oracle in a call as a constant: operations break its graphs
+
 PROCESS = secrets.token_hex(4)  # so that a graph of another process finds none of them
 
 
 def node(key: str, names: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> Tensor | None:
     """The result of a call as a node of the graph that is traced; None if its random numbers or what its oracle keeps rule that out."""
-    given = {**dict(zip(names, args, strict=False)), **named}
+    if OLD:
+        return None
+    given = {**dict(zip(names[: len(args)], args, strict=True)), **named}
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
     fixed = {name: value for name, value in given.items() if name not in tensors}
     if "generator" in fixed and getattr(given.get("self"), "deterministic", False):

@@ -32,7 +32,7 @@ LOSSES = [loss for name, loss in SUPERVISED_LOSSES.items() if name != "perturbed
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the compiler
 
-NODES = {key.rpartition(".")[2] for key, kind in graphs.KINDS.items() if kind.gives}
+NODES = {key.rpartition(".")[2] for key, kind in graphs.KINDS.items() if kind.gives and not graphs.OLD}
 
 
 def _size(z: Tensor) -> Tensor:
@@ -66,8 +66,10 @@ CALLS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
+def _forgotten(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compiled code is kept for no other test."""
+    if graphs.OLD and request.function is not test_every_operation_is_compiled:
+        pytest.skip("graphs hold operations from torch 2.12 on")
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
