@@ -86,9 +86,7 @@ def with_other_value(estimator: Any, option: str) -> Any:
         return dataclasses.replace(estimator, function=function)
     name, _, rest = option.partition(".")
     known = [field.name for field in dataclasses.fields(estimator) if field.init] if dataclasses.is_dataclass(estimator) else []
-    field = next((one for one in (name, f"{name}_") if one in known), None)
-    if field is None:
-        raise ValueError(f"`with_other_value` got the option {option!r}; expected a field of {type(estimator).__name__}")
+    field = next(one for one in (name, f"{name}_") if one in known)
     value = getattr(estimator, field)
     other = with_other_value(value, rest) if rest else value + 1 if isinstance(value, int) else 0.8 * value
     return dataclasses.replace(estimator, **{field: other})

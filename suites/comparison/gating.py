@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..base import Row
 from ..statistics.selection import holm_values
-from .pairs import KEY, matched, prepared
+from .pairs import KEY, PLACE, matched, prepared
 from .settings import Reaction, Settings
 from .verdicts import MEANING, VERDICTS, Machine, adjust, uncorrected
 
@@ -90,9 +90,8 @@ def claims_of(rows: pd.DataFrame, settings: Settings, others: Sequence[float]) -
     claims &= rows["metric"].eq("relative_bias") & rows["setting"].eq("") & (rows["value"].notna() | rejected)
     found = rows[claims | broken].drop_duplicates([*KEY, "verdict"], keep="last")
     found = found.sort_values("verdict", key=lambda one: one.ne("broken"), kind="stable").reset_index(drop=True)
-    place = [name for name in KEY if name != "metric"]
     gains = rows[rows["metric"].eq("gain") & rows["value"].notna()].drop_duplicates(KEY, keep="last")
-    gain = found[place].merge(gains[[*place, "value"]], on=place, how="left")["value"].to_numpy(float)
+    gain = found[PLACE].merge(gains[[*PLACE, "value"]], on=PLACE, how="left")["value"].to_numpy(float)
     nonfinite, biased = (found["verdict"].eq(name).to_numpy() for name in ("broken", "biased"))
     exact = found["tier"].eq("exact").to_numpy() | nonfinite
     effect = np.fmax(np.where(nonfinite, np.inf, found["value"].fillna(np.inf)), np.abs(gain - 1))

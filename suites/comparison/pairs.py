@@ -23,6 +23,8 @@ from ..statistics.interval import BATCHES, LEVEL
 KEY = ["suite", "problem", "stage", "instance", "loss", "estimator", "metric", "setting", "reference", "dtype", "device"]
 """Columns that identify a number in every run."""
 
+PLACE = [name for name in KEY if name != "metric"]  # equal for all metrics of an estimator on an instance
+
 CELL = ["suite", "problem", "stage", "estimator"]  # columns of a cell, which fails as a whole
 
 VERSIONS = ["schema_version", "suite_version", "oracle_version", "estimator_version"]

@@ -11,7 +11,7 @@ from ..base import Row
 from ..metrics import rule_of, unit_of
 from ..statistics.interval import LEVEL
 from ..statistics.selection import holm_values
-from .pairs import AT_GAIN, KEY, SCORES, VERSIONS, Estimates, Pairs, contrast, is_close, is_exact, matched, p_above, prepared
+from .pairs import AT_GAIN, PLACE, SCORES, VERSIONS, Estimates, Pairs, contrast, is_close, is_exact, matched, p_above, prepared
 from .settings import Settings
 
 MEANING: dict[str, str] = {  # the verdicts, gravest first
@@ -225,12 +225,11 @@ def _at_same_gain(  # noqa: PLR0913, PLR0917 - all of them are columns of the sa
     If both gains are exact, this replaces the comparison in ``out``. Else the errors can only improve at both gains, and the result, with
     the index of ``out``, counts if a test finds that the gain changed.
     """
-    place = [name for name in KEY if name != "metric"]
     metric = pairs.keys["metric"].to_numpy(object)
     shrinks = np.isin(metric, list(AT_GAIN)) & (rules["role"] != "stable").to_numpy()
     gains = np.flatnonzero((metric == "gain") & (pairs.places >= 0).all(1) & comparable)
     shrinking = untested[shrinks[untested]]
-    found = pairs.keys.loc[shrinking, place].assign(row=shrinking).merge(pairs.keys.loc[gains, place].assign(gain=gains), on=place)
+    found = pairs.keys.loc[shrinking, PLACE].assign(row=shrinking).merge(pairs.keys.loc[gains, PLACE].assign(gain=gains), on=PLACE)
     found_at_gain = []
     for number in _chunks(np.arange(len(found))):
         row, gain = found["row"].to_numpy()[number], found["gain"].to_numpy()[number]
@@ -273,10 +272,9 @@ def adjust(out: pd.DataFrame, at_gain: pd.DataFrame, alpha: float, others: Seque
             verdict[worse < alpha] = np.where(stable[worse < alpha], "changed", "regressed")
         return frame.assign(verdict=verdict, p_adjusted=worse)
 
-    place = [name for name in KEY if name != "metric"]
     first = corrected(out)
-    gains = first.loc[first["metric"].eq("gain") & first["verdict"].eq("changed"), place]
-    replaced = at_gain.index[pd.MultiIndex.from_frame(out.loc[at_gain.index, place]).isin(pd.MultiIndex.from_frame(gains))]
+    gains = first.loc[first["metric"].eq("gain") & first["verdict"].eq("changed"), PLACE]
+    replaced = at_gain.index[pd.MultiIndex.from_frame(out.loc[at_gain.index, PLACE]).isin(pd.MultiIndex.from_frame(gains))]
     if len(replaced):
         second = out.copy()
         second.loc[replaced, _TESTED] = at_gain.loc[replaced, _TESTED]

@@ -1,5 +1,6 @@
 """Peak memory of a training step, from torch's allocators and kernels."""
 
+import functools
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
@@ -14,7 +15,7 @@ from ...estimators.base import check_call
 from ...oracles import kernels
 from ..base import Problem
 from ..statistics import seeds
-from .cost.timer import forward_pass, single_thread, timing_batch
+from .cost.timer import single_thread, time_once, timing_batch
 from .suite import Context, Finding, Suite
 
 
@@ -60,12 +61,7 @@ def load_kernels(call: Callable[[], object]) -> None:
 def training_memory(estimator: Estimator[Any] | str, oracle: Any, loss: Loss, scores: Tensor) -> int:
     """Peak bytes of the second of two equal training steps on scores ``[*batch, *event]``: memory that is kept does not count."""
     made, loss, oracle, scores = check_call("training_memory", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
-
-    def step() -> None:
-        leaf = scores.detach().clone().requires_grad_()
-        value = forward_pass(made, oracle, loss, leaf, torch.Generator(scores.device).manual_seed(0)).sum()
-        torch.autograd.grad(value, leaf, allow_unused=True)
-
+    step = functools.partial(time_once, made, oracle, loss, scores)
     load_kernels(step)
     return peak_memory(step, device=scores.device)
 

@@ -85,19 +85,17 @@ class Snapshot:
 Progress = Callable[[Snapshot], None]  # called about once a second, and when a cell is finished
 
 
-def progress_text(snapshot: Snapshot, seconds: float | None = None) -> str:
-    """A text for finished cells and the time left, or the time that the run took.
+def progress_text(snapshot: Snapshot) -> str:
+    """A text for finished cells and the time left.
 
     Example:
-        >>> progress_text(Snapshot(3, 8, left=75.0)), progress_text(Snapshot(8, 8), 12.0)
-        ('3/8 cells, about 1 min 15 s left', '8/8 cells, 12 s')
+        >>> progress_text(Snapshot(3, 8, left=75.0)), progress_text(Snapshot(8, 8))
+        ('3/8 cells, about 1 min 15 s left', '8/8 cells')
     """
-    done = snapshot.finished == snapshot.total
     parts = [
         f"{snapshot.finished}/{snapshot.total} cells",
         *([f"{snapshot.failed} failed"] if snapshot.failed else []),
-        *([f"about {duration(snapshot.left)} left"] if snapshot.left and not done else []),
-        *([duration(seconds)] if seconds is not None and done else []),
+        *([f"about {duration(snapshot.left)} left"] if snapshot.left and snapshot.finished < snapshot.total else []),
         *([COMPILING] if any(busy.compiling for busy in snapshot.busy) else []),
     ]
     return ", ".join(parts)

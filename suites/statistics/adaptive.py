@@ -64,7 +64,7 @@ def sample_until(  # noqa: PLR0913 - two functions, and what they are called wit
     spent = 0.0
     if checkpoint is not None and checkpoint.exists():
         state, spent = torch.load(checkpoint, weights_only=True, map_location=moments.gradient.device)
-        moments = Moments.from_state(state, moments.gradient, moments.information)
+        moments = Moments(**state, information=moments.information)
     started = time.monotonic() - spent
     for look in sizes:
         if look < moments.total:

@@ -52,8 +52,8 @@ def is_resolved(moments: Moments, rounding: float = 0.0) -> bool:
 
 
 def enough_events(squares: Tensor, count: Tensor, share: float = 1.0) -> bool:
-    """Whether a share of the replicates holds enough `events` for an interval."""
-    return share * events(squares, count) >= min(EVENTS, share * float(count.sum()) / COMMON)
+    """Whether a share of the `events` is enough for an interval."""
+    return share * events(squares, count) >= min(EVENTS, float(count.sum()) / COMMON)
 
 
 def resolves_direction(moments: Moments) -> bool:
@@ -62,7 +62,7 @@ def resolves_direction(moments: Moments) -> bool:
     orthogonal = (everything - moments.along).clamp(min=0)
     # A structure too rare to be drawn adds as much as one event of the whole: a share of the spread that is worth fewer is not known.
     share = float(orthogonal.sum()) / max(float(everything.sum()), 1e-300)
-    return share * events(everything, count) >= min(EVENTS, float(count.sum()) / COMMON) and enough_events(orthogonal, count)
+    return enough_events(everything, count, share) and enough_events(orthogonal, count)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,6 @@ _SUMS = ("square", "along", "zero", "nonzero", "signs", "descents", "cosines", "
 
 FULL_COVARIANCE = 256  # up to this many parts the whole covariance is accumulated; above, batch means replace it
 
-
 ROUNDING = 1e-13  # parts of an estimate count as 0 below this share of its largest one: zeros that rounding has moved
 
 
@@ -108,9 +107,7 @@ class Moments:
             self.products.add_(products).addmm_(step.mT, step * cross.unsqueeze(-1))
 
     def merged(self, other: Self) -> Self:
-        """The moments of both sets of replicates."""
-        if not torch.equal(self.gradient, other.gradient):
-            raise ValueError("`merged` got moments of errors against different gradients; expected the same exact gradient")
+        """The moments of both sets of replicates, of errors against the same gradient."""
         both = copy.deepcopy(self)
         both._merge(slice(None), other.count, other.mean, {name: getattr(other, name) for name in _SUMS}, other.products)
         return both
@@ -142,12 +139,5 @@ class Moments:
         return None if self.products is None else self.products + between.mT @ (between * self.count.unsqueeze(-1))
 
     def state(self) -> dict[str, Tensor | None]:
-        """Everything except the Fisher information, for `from_state`."""
+        """All fields except the Fisher information."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "information"}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any], gradient: Tensor, information: Tensor | None = None) -> Self:
-        """The moments of a `state`, to be continued with errors against the same gradient; ValueError for another one."""
-        if not torch.equal(state["gradient"], gradient.flatten().double()):
-            raise ValueError("`from_state` got moments of errors against another gradient; expected the same exact gradient")
-        return cls(**state, information=information)

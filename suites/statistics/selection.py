@@ -39,11 +39,10 @@ def best(scores: Array, common: Array | None = None, *, fewest: int = 2) -> Sele
     Scores are compared in pairs on the same instances: ``d = score of the winner − score of the rival``, with ``mean d ± t s(d) / √n``. The
     rivals share the level (Bonferroni). The truly best contender is missed with a chance of 5 % at most, for any number of rivals.
 
-    Scores are finite, [contenders, instances], the larger the better. ``common``, [contenders], is the standard error that all scores of a
-    contender share, such as that of its cost. With fewer than ``fewest`` instances all rivals are tied, and there is no interval.
+    Scores are finite, [contenders, instances], at least one of each, the larger the better. ``common``, [contenders], is the standard
+    error that all scores of a contender share, such as that of its cost. With fewer than ``fewest`` instances all rivals are tied, and
+    there is no interval.
     """
-    if scores.ndim != 2 or 0 in scores.shape:
-        raise ValueError(f"`best` got scores of shape {scores.shape}; expected [contenders, instances], at least one of each")
     common = np.zeros(len(scores)) if common is None else common
     means = scores.mean(1)
     winner = int(means.argmax())

@@ -118,8 +118,6 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
         (moments over derivations).
     """
     theta = scores.detach().double()
-    if theta.ndim != oracle.event_ndim:
-        raise ValueError(f"`analytic_truth` got scores of shape {tuple(scores.shape)}; expected one instance, [*event]")
     simple = _simplest(getattr(loss, "form", None), oracle, theta)
     if simple is None:
         return None

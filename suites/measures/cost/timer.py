@@ -100,18 +100,14 @@ def timing_batch(scores: Tensor, *, generator: torch.Generator) -> Tensor:
 
 
 def time_once(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> tuple[float, float]:
-    """Seconds of one forward (structure and loss, or surrogate) and of its backward to the scores."""
+    """Seconds of one forward (of a layer and the loss if the estimator is a layer, else of the surrogate) and of its backward."""
     leaf = scores.detach().clone().requires_grad_()
     generator = torch.Generator(scores.device).manual_seed(0)
     start = clock(scores.device)
-    value = forward_pass(estimator, oracle, loss, leaf, generator).sum()
+    if isinstance(estimator, PathwiseEstimator) and estimator.evaluations().losses == 1:
+        value = loss(estimator.structure(oracle, leaf, generator=generator)).sum()
+    else:
+        value = estimator.surrogate(loss, oracle, leaf, generator=generator).sum()
     middle = clock(scores.device)
     torch.autograd.grad(value, leaf, allow_unused=True)
     return middle - start, clock(scores.device) - middle
-
-
-def forward_pass(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor, generator: torch.Generator) -> Tensor:
-    """Run the forward of training: a layer and the loss if the estimator is a layer, else the surrogate."""
-    if isinstance(estimator, PathwiseEstimator) and estimator.evaluations().losses == 1:
-        return loss(estimator.structure(oracle, scores, generator=generator))
-    return estimator.surrogate(loss, oracle, scores, generator=generator)

@@ -73,7 +73,7 @@ def test_merging_in_any_order_is_the_same_as_streaming(size):
 def test_a_state_goes_on_as_if_nothing_had_happened(size):
     gradient, blocks = torch.ones(size, dtype=torch.float64), list(drawn(320, size).split(16))
     whole = streamed(gradient, blocks)
-    restored = Moments.from_state(streamed(gradient, blocks[:7]).state(), gradient)
+    restored = Moments(**streamed(gradient, blocks[:7]).state(), information=None)
     for i, block in enumerate(blocks[7:], start=7):
         restored.add(block, i % BATCHES)
     for field in ARRAYS:

@@ -50,11 +50,6 @@ def test_an_error_that_all_scores_of_a_contender_share_is_not_divided_by_their_n
     assert 0.02 <= distinct / 400 <= 0.08
 
 
-def test_nobody_cannot_be_best() -> None:
-    with pytest.raises(ValueError, match=r"`best` got scores of shape \(0, 4\); expected \[contenders, instances\]"):
-        best(np.zeros((0, 4)))
-
-
 def test_rho_and_error_of_a_budget_are_those_of_averages() -> None:
     random, gradient, mean = np.random.default_rng(0), np.array([1.0, 2.0]), np.array([1.5, 1.0])
     draws = mean + random.standard_normal((40_000, 4, 2)) * np.array([1.0, 2.0])

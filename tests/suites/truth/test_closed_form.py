@@ -117,9 +117,7 @@ def test_without_a_form_or_sums_there_is_no_truth():
     assert analytic_truth(Formed(CountForm(counts, lambda k, j: k / j), 2), Alignment(), torch.zeros(event)) is None
 
 
-def test_infeasible_scores_and_batches_are_refused():
+def test_infeasible_scores_are_refused():
     loss = Formed(LinearForm(torch.ones(4)), 1)
     with pytest.raises(ValueError, match=r"`analytic_truth` got scores that forbid every structure; expected at least one"):
         analytic_truth(loss, Subset(2), torch.full((4,), -math.inf))
-    with pytest.raises(ValueError, match=r"`analytic_truth` got scores of shape \(2, 4\); expected one instance"):
-        analytic_truth(loss, Subset(2), torch.zeros(2, 4))
