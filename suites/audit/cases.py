@@ -13,22 +13,13 @@ from torch import Tensor
 
 from ...estimators import Estimator, Loss
 from ...estimators.own import FunctionEstimator
-from ...oracles import Alignment, Categorical, IndependentCategoricals, LinearChain, ShiftReduce, SpanningTree, Subset
-from ...oracles.capabilities import (
-    EnumerableOracle,
-    KBestOracle,
-    MarginalOracle,
-    Oracle,
-    PolicyOracle,
-    ProjectionOracle,
-    RelaxedOracle,
-    SamplingOracle,
-)
+from ...oracles import Alignment, Categorical, IndependentCategoricals, LinearChain, ShiftReduce, SpanningTree, Subset, capabilities
+from ...oracles.capabilities import EnumerableOracle, Oracle
 from ...oracles.registry import unknown
 from ..base import Instance, ProblemLoss, pairing
 from ..measures.draws import Sampling
 from ..measures.suite import Effort
-from ..problems.own_losses import own_loss
+from ..problems.named import own_loss
 from ..problems.sized import is_sized, refuse_unsized, sized_structure
 from ..statistics.seeds import generator
 from ..tasks.own_losses import imported_loss
@@ -45,17 +36,17 @@ MAX_STRUCTURES = 100  # largest number of structures if a structure is named wit
 
 OPERATIONS: tuple[tuple[type[Oracle], str, str], ...] = (  # capability, operation, and the field of `Evaluations` that counts it
     (Oracle, "argmax", "argmax"),
-    (MarginalOracle, "marginals", "marginals"),
-    (MarginalOracle, "log_partition", "marginals"),
-    (MarginalOracle, "log_prob", "marginals"),
-    (MarginalOracle, "entropy", "marginals"),
-    (PolicyOracle, "step_log_probs", "marginals"),
-    (KBestOracle, "kbest", "kbest"),
-    (RelaxedOracle, "relax", "relaxations"),
-    (RelaxedOracle, "relaxed_sample", "relaxations"),
-    (SamplingOracle, "sample", "samples"),
-    (ProjectionOracle, "project", "projections"),
-    (EnumerableOracle, "enumerate", "enumerated"),
+    (capabilities.MarginalOracle, "marginals", "marginals"),
+    (capabilities.MarginalOracle, "log_partition", "marginals"),
+    (capabilities.MarginalOracle, "log_prob", "marginals"),
+    (capabilities.MarginalOracle, "entropy", "marginals"),
+    (capabilities.PolicyOracle, "step_log_probs", "marginals"),
+    (capabilities.KBestOracle, "kbest", "kbest"),
+    (capabilities.RelaxedOracle, "relax", "relaxations"),
+    (capabilities.RelaxedOracle, "relaxed_sample", "relaxations"),
+    (capabilities.SamplingOracle, "sample", "samples"),
+    (capabilities.ProjectionOracle, "project", "projections"),
+    (capabilities.EnumerableOracle, "enumerate", "enumerated"),
 )
 
 COUNTED: dict[str, str] = {

@@ -18,22 +18,13 @@ from ...oracles import make_oracle
 from ...oracles.capabilities import EnumerableOracle
 from ...oracles.registry import oracle_name
 from ..base import Instance, NonFiniteError, Problem, estimator_name
-from ..problems.own_losses import own_loss
+from ..problems.named import own_loss
 from ..problems.sized import size_text
+from ..statistics import metrics as formulas
 from ..statistics.adaptive import looks, sample_until
 from ..statistics.interval import Interval
 from ..statistics.intervals import UNRESOLVED, Errors, profile
-from ..statistics.metrics import (
-    UNDIRECTED,
-    Geometry,
-    NoisyGradient,
-    Summary,
-    estimated_against,
-    estimated_metrics,
-    exact_against,
-    exact_metrics,
-    without_each_batch,
-)
+from ..statistics.metrics import UNDIRECTED, Geometry, NoisyGradient, Summary
 from ..statistics.moments import Moments
 from ..truth import UNKNOWN, Target, Truth, exact_truth
 from ..truth.enumeration import geometry
@@ -163,14 +154,14 @@ class _Task:
                 why = "which cannot be replayed here; expected tier='auto' or 'mc'"
                 raise ValueError(f"`measure` got tier='exact' for {self.estimator.name}, {why}")
             return replace(self, estimator=sampling.draws(self.target).warmed(self.estimator))._sampled()
-        against = {} if self.reference is None else exact_against(summary, self.reference)
+        against = {} if self.reference is None else formulas.exact_against(summary, self.reference)
         error = float(summary.error.norm())
         size = math.sqrt(float((summary.error + summary.gradient).square().sum()) + float(summary.trace))
         floor = rounding_floor(size, truth, sampling.dtype)
         verdict: Verdict = "unbiased-exact" if error <= floor else "biased"
         if sampling.dtype != torch.float64 and error <= floor > EQUIVALENCE * float(summary.gradient.norm()):
             verdict = "unresolved"  # single precision holds too few digits of so peaked a law
-        return Measurement(exact_metrics(summary, self.geometry, floor=self.floor), "exact", None, verdict, against=against)
+        return Measurement(formulas.exact_metrics(summary, self.geometry, floor=self.floor), "exact", None, verdict, against=against)
 
     def _exact_summary(self) -> Summary | None:
         """The exact moments; None if only replicates are possible."""
@@ -193,11 +184,11 @@ class _Task:
     def _sampled(self) -> Measurement:
         moments, status, metrics = self._moments()
         rare = metrics["gradient_nonzeros"] is UNRESOLVED
-        against = {} if self.reference is None else estimated_against(moments, self.reference)
+        against = {} if self.reference is None else formulas.estimated_against(moments, self.reference)
         if rare:
             against = dict.fromkeys(against, UNRESOLVED)
         verdict, p_value = self._verdict(moments, rare=rare) if self.known else ("unresolved", None)
-        kept = {} if rare or "absolute_bias" in metrics else without_each_batch(moments)
+        kept = {} if rare or "absolute_bias" in metrics else formulas.without_each_batch(moments)
         return Measurement(metrics, "mc", moments.total, verdict, p_value, status, against, kept)
 
     def _verdict(self, moments: Moments, *, rare: bool) -> tuple[Verdict, float | None]:
@@ -228,7 +219,7 @@ class _Task:
 
         def estimated(moments: Moments) -> dict[str, Interval]:
             known = resolved(moments, truth, self.sampling.dtype, deterministic=estimator.deterministic, losses=losses)
-            found[moments.total] = metrics = estimated_metrics(moments, self.geometry, floor=self.floor, resolved=known)
+            found[moments.total] = metrics = formulas.estimated_metrics(moments, self.geometry, floor=self.floor, resolved=known)
             # Without a gradient, the variance must be known relative to itself.
             return metrics if self.known else metrics | {"relative_variance": metrics["absolute_variance"]}
 

@@ -5,10 +5,9 @@ from ..trust import default_data
 from .losses import LOSSES, Offset, make_loss
 
 from .named import (  # isort: skip
-    BUILT_IN_PROBLEMS, LOSS_NAMES, OWN_LOSS, PROBLEMS, REAL_PROBLEMS, TaskProblem, available, comes_from_task, from_file, is_task,
-    kinds_of, learner_of, load, stages_of, task_names, with_loss,
+    BUILT_IN_PROBLEMS, LOSS_NAMES, OWN_LOSS, PROBLEMS, REAL_PROBLEMS, TaskProblem, available, comes_from_task, from_file, is_code,
+    is_task, kinds_of, learner_of, load, stages_of, task_names, with_loss,
 )  # fmt: skip
-from .own_losses import is_code
 from .regimes import ENTROPY_STAGES, STAGES
 from .sized import is_sized, refuse_unsized, sized_name
 

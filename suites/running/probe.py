@@ -18,7 +18,7 @@ from ...estimators.layer import PROBES
 from ...oracles import Oracle
 from ..base import Instance, Problem, Row, estimator_name
 from ..measures.suite import EFFORTS, Effort
-from ..problems.own_losses import OwnLoss
+from ..problems.named import OwnLoss
 from .cells import measured
 from .planning.plan import Plan
 from .planning.presets import FIRST_ESTIMATORS
