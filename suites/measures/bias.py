@@ -29,7 +29,7 @@ from ..statistics.moments import Moments
 from ..truth import UNKNOWN, Target, Truth, exact_truth
 from ..truth.enumeration import geometry
 from ..truth.loss_checks import examine_loss
-from ..truth.references import own_reference, perturbed_reference, relaxed_gradient
+from ..truth.references import own_reference, perturbed_gradient, relaxed_gradient
 from ..truth.replay import draws_of, replay, replay_outside, replay_samples
 from .bias_tests import ALPHA, EQUIVALENCE, Verdict, averaged_losses, bias_test, explained_by_rare_events, resolved, rounding_floor
 from .draws import Sampling, Tier, deterministic_moments, draw_moments, extend_moments, finite
@@ -321,4 +321,4 @@ def _perturbed(  # noqa: PLR0913
     noise: SmoothNoise, oracle: Any, instance: Instance, device: str, replicates: int, *, key: tuple[str, ...]
 ) -> NoisyGradient:
     """The reference of a noise, shared by all its estimators: its stream has the name of the instance alone."""
-    return perturbed_reference(oracle, instance.loss, instance.scores.to(device), noise, key=key, replicates=replicates)
+    return perturbed_gradient(oracle, instance.loss, instance.scores.to(device), noise, key=key, replicates=replicates)

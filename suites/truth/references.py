@@ -15,7 +15,7 @@ from torch import Tensor
 from ...estimators import Estimator, Loss
 from ...estimators.noise import Gumbel, SmoothNoise
 from ...estimators.surrogates import evaluate
-from ...oracles.capabilities import EnumerableOracle, FactorisedOracle, MarginalOracle, Oracle
+from ...oracles.capabilities import EnumerableOracle, FactorisedOracle, MarginalOracle
 from ..device_memory import Launches
 from ..statistics.metrics import NoisyGradient
 from ..statistics.seeds import BLOCK, seed_blocks, seed_sequence
@@ -63,25 +63,19 @@ def relaxed_gradient(oracle: Any, loss: Loss, scores: Tensor, point: Callable[[T
     return NoisyGradient(gradient, 0.0)
 
 
-def perturbed_reference(  # noqa: PLR0913 - as `perturbed_gradient`
+def perturbed_gradient(  # noqa: PLR0913 - an instance, a law, and two numbers of its sampling
     oracle: Any, loss: Loss, scores: Tensor, law: SmoothNoise, *, key: tuple[str, ...], replicates: int
 ) -> NoisyGradient:
-    """The gradient of the loss at the best structure under noise: exact for Gumbel noise on small categories, else `perturbed_gradient`."""
+    """The gradient of the loss at the best structure under noise: ``E (L − b) ν(ε)`` with ``ν = −(log f)'`` of the density of the noise.
+
+    It is exact for Gumbel noise on small categories. Else a block of n draws gives ``Σ (L_i − L̄) ν(ε_i) / (n − 1)``: the score function
+    with the mean of the other losses as the baseline of each draw. It has no bias. Blocks are independent, so their spread gives the
+    error; there are at least `MIN_BLOCKS`.
+    """
     theta, listed = scores.detach().double(), isinstance(oracle, FactorisedOracle) and isinstance(oracle, EnumerableOracle)
     if isinstance(law, Gumbel) and listed and oracle.count(tuple(theta.shape)) <= CAP:
         # The best parts of ``θ + sG`` are an exact sample of the law at ``θ/s``, whose truth is the reference.
         return NoisyGradient(exact_truth(loss, oracle, theta / law.scale).gradient / law.scale, 0.0)
-    return perturbed_gradient(oracle, loss, theta, law, key=key, replicates=replicates)
-
-
-def perturbed_gradient(  # noqa: PLR0913 - an instance, a law, and two numbers of its sampling
-    oracle: Oracle, loss: Loss, theta: Tensor, law: SmoothNoise, *, key: tuple[str, ...], replicates: int
-) -> NoisyGradient:
-    """``E (L − b) ν(ε)`` with ``ν = −(log f)'`` of the density of the noise, for every loss and every oracle with an argmax.
-
-    A block of n draws gives ``Σ (L_i − L̄) ν(ε_i) / (n − 1)``: the score function with the mean of the other losses as the baseline of each
-    draw. It has no bias. Blocks are independent, so their spread gives the error; there are at least `MIN_BLOCKS`.
-    """
     blocks = max(-(-replicates // BLOCK), MIN_BLOCKS)
     seeds = seed_sequence(0, *key, "perturbed", repr(law))
 
@@ -92,8 +86,8 @@ def perturbed_gradient(  # noqa: PLR0913 - an instance, a law, and two numbers o
             noise = law.draw(oracle, theta.expand(count * BLOCK, *theta.shape), generator=streams)
             losses = evaluate(loss, oracle.argmax(theta + noise), oracle.event_ndim).double().reshape(count, BLOCK)
         centred = losses - losses.mean(-1, keepdim=True)
-        scores = law.score(noise).reshape(count, BLOCK, *theta.shape)
-        return torch.einsum("cb,cb...->c...", centred, scores) / (BLOCK - 1)
+        slopes = law.score(noise).reshape(count, BLOCK, *theta.shape)
+        return torch.einsum("cb,cb...->c...", centred, slopes) / (BLOCK - 1)
 
     name = f"`perturbed_gradient` with {BLOCK} draws a row and scores of shape {tuple(theta.shape)}"
     estimates = torch.cat([part for _, part in Launches(name, BLOCKS_PER_LAUNCH, theta.device).over(0, blocks, launch)])
