@@ -154,7 +154,7 @@ class _Task:
                 why = "which cannot be replayed here; expected tier='auto' or 'mc'"
                 raise ValueError(f"`measure` got tier='exact' for {self.estimator.name}, {why}")
             return replace(self, estimator=sampling.draws(self.target).warmed(self.estimator))._sampled()
-        against = {} if self.reference is None else formulas.exact_against(summary, self.reference)
+        against = {} if self.reference is None else formulas.metrics_against(summary, self.reference)
         error = float(summary.error.norm())
         size = math.sqrt(float((summary.error + summary.gradient).square().sum()) + float(summary.trace))
         floor = rounding_floor(size, truth, sampling.dtype)
@@ -184,7 +184,7 @@ class _Task:
     def _sampled(self) -> Measurement:
         moments, status, metrics = self._moments()
         rare = metrics["gradient_nonzeros"] is UNRESOLVED
-        against = {} if self.reference is None else formulas.estimated_against(moments, self.reference)
+        against = {} if self.reference is None else formulas.metrics_against(moments, self.reference)
         if rare:
             against = dict.fromkeys(against, UNRESOLVED)
         verdict, p_value = self._verdict(moments, rare=rare) if self.known else ("unresolved", None)

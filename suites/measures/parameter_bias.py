@@ -15,7 +15,7 @@ from ..problems import TaskProblem
 from ..problems.named import learner_of, within
 from ..statistics.interval import Interval
 from ..statistics.intervals import UNRESOLVED
-from ..statistics.metrics import NoisyGradient, estimated_against, estimated_metrics, exact_against, exact_metrics, single
+from ..statistics.metrics import NoisyGradient, estimated_metrics, exact_metrics, metrics_against, single
 from ..statistics.moments import BATCHES, Moments
 from ..tasks.references import learnt_model, reference_name, remembered
 from ..tasks.task import Task
@@ -110,12 +110,12 @@ class ModelBatch:
         warmed = self.draws.warmed(estimator)
         if estimator.deterministic:
             summary = single(self._pulled(estimates(warmed, self.draws, 1))[0], truth.gradient)
-            found, against = exact_metrics(summary), exact_against(summary, truth)
+            found, against = exact_metrics(summary), metrics_against(summary, truth)
         else:
             moments = Moments.empty(truth.gradient)
             for batch, part in enumerate(estimates(warmed, self.draws, self.replicates).split(self.replicates // BATCHES)):
                 moments.add(self._pulled(part), batch)
-            found, against = estimated_metrics(moments), estimated_against(moments, truth)
+            found, against = estimated_metrics(moments), metrics_against(moments, truth)
         corrected = {name: against[name] for name in ("relative_bias", "gain") if truth.noise > 0 and found[name] is not UNRESOLVED}
         return {name: (found | corrected)[name] for name in METRIC if name in found}
 

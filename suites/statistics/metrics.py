@@ -236,24 +236,18 @@ def without_each_batch(moments: Moments) -> dict[str, tuple[float, ...]]:
     return {name: numbers for name, numbers in kept.items() if all(map(math.isfinite, numbers))}
 
 
-def estimated_against(moments: Moments, reference: NoisyGradient) -> dict[str, Interval]:
-    """Bias of replicates against another reference, such as the gradient of the estimator's own objective, with 95 % intervals."""
-    return _against(intervals.Errors.of(moments), moments.gradient, reference)
+def metrics_against(moments: Moments | Summary, reference: NoisyGradient) -> dict[str, Interval]:
+    """Bias of replicates, or of an exact mean, relative to another reference, such as the gradient of the estimator's own objective.
 
-
-def exact_against(summary: Summary, reference: NoisyGradient) -> dict[str, Interval]:
-    """Bias of an exact mean against another reference; intervals come from the noise of the reference alone."""
-    errors = intervals.Errors(summary.error, math.inf, 0.0, None, summary.gradient.new_zeros(BATCHES, len(summary.gradient)))
-    metrics = _against(errors, summary.gradient, reference)
-    return metrics if reference.noise > 0 else {name: Interval(interval.value) for name, interval in metrics.items()}
-
-
-def _against(errors: intervals.Errors, gradient: Tensor, reference: NoisyGradient) -> dict[str, Interval]:
-    """Metrics relative to the norm of the reference. Its noise adds ``tr S/N`` to squared norms, which is subtracted from them.
-
-    Only the trace of the noise is known, so it counts as if it lay in the worst direction. Intervals ignore the rest of the noise of the
-    norm.
+    The noise of the reference adds ``tr S/N`` to squared norms, which is subtracted from them. Only its trace is known, so it counts as if
+    it lay in the worst direction. Intervals of 95 % ignore the rest of the noise of the norm. An exact mean has none if the reference is
+    exact too.
     """
+    gradient, exact = moments.gradient, isinstance(moments, Summary)
+    if isinstance(moments, Summary):
+        errors = intervals.Errors(moments.error, math.inf, 0.0, None, gradient.new_zeros(BATCHES, len(gradient)))
+    else:
+        errors = intervals.Errors.of(moments)
     other, noise = reference.gradient.flatten().double(), reference.noise
     square = float(other.square().sum()) - noise
     if not square > 0:
@@ -266,7 +260,8 @@ def _against(errors: intervals.Errors, gradient: Tensor, reference: NoisyGradien
     half = intervals.quantile() * math.sqrt(variance)
     found = _bias_metrics(shifted, shifted.without(unit), math.sqrt(square), noise)
     orthogonal = found.pop("orthogonal_bias")
-    return found | {"gain": Interval(gain, gain - half, gain + half, "t"), "orthogonal_bias": orthogonal}
+    found |= {"gain": Interval(gain, gain - half, gain + half, "t"), "orthogonal_bias": orthogonal}
+    return {name: Interval(interval.value) for name, interval in found.items()} if exact and noise == 0 else found
 
 
 def _bias_metrics(errors: intervals.Errors, orthogonal: intervals.Errors, norm: float, noise: float = 0.0) -> dict[str, Interval]:

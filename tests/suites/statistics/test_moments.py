@@ -15,9 +15,9 @@ from structgrad.suites.statistics.metrics import (
     Geometry,
     NoisyGradient,
     Summary,
-    estimated_against,
     estimated_metrics,
     exact_metrics,
+    metrics_against,
     single,
     summarise,
 )
@@ -221,11 +221,11 @@ def test_bias_against_a_noisy_reference_is_covered(bias, runs):
     for seed in range(runs):
         error = scale * torch.randn(size, generator=torch.Generator().manual_seed(10_000 + seed), dtype=torch.float64)
         moments = noisy_moments(size, seed, mean, rows)
-        found = estimated_against(moments, NoisyGradient(objective + error, size * scale**2))
+        found = metrics_against(moments, NoisyGradient(objective + error, size * scale**2))
         for name, value in true.items():
             hits[name] += found[name].low <= value <= found[name].high
         assert max(found["relative_bias_squared"].value, 0) == pytest.approx(found["relative_bias"].value ** 2)
-        deaf = estimated_against(moments, NoisyGradient(objective + error, 0.0))["relative_bias"]
+        deaf = metrics_against(moments, NoisyGradient(objective + error, 0.0))["relative_bias"]
         blind += deaf.low <= true["relative_bias"] <= deaf.high
     assert all(count >= 0.93 * runs for count in hits.values()), hits
     assert blind < 0.93 * runs or bias > 0
@@ -233,7 +233,7 @@ def test_bias_against_a_noisy_reference_is_covered(bias, runs):
 
 def test_a_reference_that_is_all_noise_compares_with_nothing():
     moments = noisy_moments(3, 0, torch.ones(3, dtype=torch.float64))
-    found = estimated_against(moments, NoisyGradient(torch.full((3,), 1e-3, dtype=torch.float64), 1.0))
+    found = metrics_against(moments, NoisyGradient(torch.full((3,), 1e-3, dtype=torch.float64), 1.0))
     assert all(interval.value is None for interval in found.values())
 
 
