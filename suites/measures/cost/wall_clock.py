@@ -6,7 +6,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +22,7 @@ from ...statistics.selection import MAX_RATIO_ERROR
 from ...tasks.training import Job, Training
 from ...text import reason_of
 from ..suite import Context, Finding, Suite
-from .timer import BATCH, PATIENCE, clock, interleave, probe, single_thread, time_once, timed, timing_batch
+from .timer import PATIENCE, clock, interleave, probe, single_thread, time_once, timed, timing_batch
 
 ROUNDS = 30  # timed calls of each estimator, unless its budget ends earlier
 BUDGET = 0.5  # seconds of each contender, after which it makes the fewest rounds and no more
@@ -33,23 +32,14 @@ SLOW_FACTOR = 8  # estimators that take so many times as long as most of the oth
 MAX_RETRIES = 3  # the most retries of an uncertain `time_ratio`, each with as many rounds as at first
 
 
-@dataclass(frozen=True)
-class Times:
-    """Times of one estimator on a batch of `BATCH` rows, with 95 % intervals of the medians; all empty if it failed."""
-
-    forward: Interval = Interval(None)  # seconds of one step
-    backward: Interval = Interval(None)
-    ratio: Interval = Interval(None)  # seconds per estimate relative to the reference, launched with as many rows, paired within rounds
-    # Seconds per row of one launch. On a CPU it is the processor time of the thread: other programs lengthen it little.
-    per_estimate: Interval = Interval(None)
-    rows: int = BATCH  # of that launch
-    failure: str = ""  # the error of an estimator that raised
-
-
 def measure_times(  # noqa: PLR0913
     estimators: Mapping[str, Estimator[Any] | str], oracle: Any, loss: Loss, scores: Tensor, *, rounds: int = ROUNDS, budget: float = BUDGET
-) -> dict[str, Times]:
-    """Interleaved timings by name on scores ``[*batch, *event]``, see `interleave`; ratios are empty without `REFERENCE` among them."""
+) -> tuple[dict[str, dict[str, Interval]], dict[str, int], dict[str, str]]:
+    """Interleaved timings on scores ``[*batch, *event]``, see `interleave`; ratios are empty without `REFERENCE` among the estimators.
+
+    Returns medians with 95 % intervals by name and metric, rows of a launch by name, and the errors of estimators that raised. A ratio is
+    of seconds per estimate, of launches with as many rows, paired within rounds.
+    """
     made = dict[str, Estimator[Any]]()
     for name, given in estimators.items():
         made[name], loss, oracle, scores = check_call("measure_times", estimator=given, loss=loss, oracle=oracle, scores=scores)
@@ -85,18 +75,16 @@ def measure_times(  # noqa: PLR0913
         for name in known:
             if (name, rows[name]) in more and (REFERENCE, rows[name]) in more:
                 pairs[name].append((more[name, rows[name]], more[REFERENCE, rows[name]]))
-    return {
-        name: Times(failure=failures[name])
-        if name in failures
-        else Times(
-            forward=median_interval(seconds[name, "step"][:, 0]),
-            backward=median_interval(seconds[name, "step"][:, 1]),
-            ratio=_ratio(pairs[name]),
-            per_estimate=median_interval(np.concatenate([own[:, 0] for own, _ in pairs[name]]) / rows[name]),
-            rows=rows[name],
-        )
-        for name in estimators
+    times = {
+        name: {
+            "forward_time": median_interval(seconds[name, "step"][:, 0]),
+            "backward_time": median_interval(seconds[name, "step"][:, 1]),
+            "time_ratio": _ratio(pairs[name]),
+            "seconds_per_estimate": median_interval(np.concatenate([own[:, 0] for own, _ in pairs[name]]) / rows[name]),
+        }
+        for name in known
     }
+    return times, rows, failures
 
 
 def uncertain(ratio: Interval) -> bool:
@@ -106,6 +94,7 @@ def uncertain(ratio: Interval) -> bool:
 
 def _launch(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> tuple[float]:
     generator = torch.Generator(scores.device).manual_seed(0)
+    # On a CPU the processor time of the thread: other programs lengthen it little.
     now = time.thread_time if scores.device.type == "cpu" else functools.partial(clock, scores.device)
     start = now()
     estimator.gradient(loss, oracle, scores, generator=generator)
@@ -142,16 +131,14 @@ class WallClock(Suite):
         budget = context.effort.seconds / 60
         with single_thread():
             threads = torch.get_num_threads()
-            times = measure_times(contenders, problem.oracle, instance.loss, scores, rounds=context.effort.rounds, budget=budget)
+            oracle, loss, rounds = problem.oracle, instance.loss, context.effort.rounds
+            times, rows, failures = measure_times(contenders, oracle, loss, scores, rounds=rounds, budget=budget)
         for name in estimators:
-            found = times[name]
-            if found.failure:
-                yield Finding(name, "forward_time", None, status="error", reason=found.failure)
+            if name in failures:
+                yield Finding(name, "forward_time", None, status="error", reason=failures[name])
                 continue
-            yield Finding.of(name, "forward_time", found.forward)
-            yield Finding.of(name, "backward_time", found.backward)
-            yield Finding.of(name, "time_ratio", found.ratio)
-            yield Finding.of(name, "seconds_per_estimate", found.per_estimate, size=float(found.rows))
+            for metric, found in times[name].items():
+                yield Finding.of(name, metric, found, size=float(rows[name]) if metric == "seconds_per_estimate" else None)
             yield Finding(name, "threads", float(threads))
 
 
