@@ -7,7 +7,6 @@ of all pairs of points (Theil 1950, Sen 1968), which one disturbed point does no
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -37,6 +36,7 @@ FEWEST_POINTS = 3  # two points fit any exponent
 MAX_OVERRUN = 2.0  # the most time of a point, as a multiple of the rest of its budget: growth is measured, not known
 
 Call = Callable[[], object]
+Stop = tuple[int, str, Literal["skipped", "error"]]  # the first size that a contender did not reach, the reason, and the status
 
 
 class UnfitError(Exception):
@@ -58,17 +58,10 @@ def exponent(sizes: Sequence[float], rounds: Any) -> Interval:
     return median_interval([scipy.stats.theilslopes(row, logs[0]).slope for row in logs[1:]])
 
 
-@dataclass
-class Reached:
-    """The calls of the sizes that a contender reached, the first size that it did not reach, and why."""
-
-    calls: dict[int, Call] = field(default_factory=dict)
-    stopped: tuple[int, str, Literal["skipped", "error"]] | None = None
-
-
-def reach(make: Callable[[int], Call], sizes: Sequence[int], limit: float, device: torch.device) -> Reached:
+def reach(make: Callable[[int], Call], sizes: Sequence[int], limit: float, device: torch.device) -> tuple[dict[int, Call], Stop | None]:
     """Try calls of growing size while one of each takes up to ``limit`` seconds; ``make`` raises `UnfitError` for a size that is none."""
-    found, spent, last, growth = Reached(), 0.0, 0.0, 2.0
+    calls, spent, last, growth = dict[int, Call](), 0.0, 0.0, 2.0
+    stopped: Stop | None = None
     for size in sizes:
         expected = last * growth
         if spent + expected <= limit:
@@ -76,19 +69,19 @@ def reach(make: Callable[[int], Call], sizes: Sequence[int], limit: float, devic
                 call = make(size)
                 expected = probe(functools.partial(timed, call, device), limit - spent)
             except UnfitError as error:
-                found.stopped = size, str(error), "skipped"
+                stopped = size, str(error), "skipped"
                 if last:
                     break
                 continue
             except Exception as error:  # any user-supplied code may run here
-                return Reached(found.calls, (size, reason_of(error), "error"))
+                return calls, (size, reason_of(error), "error")
         if spent + expected > limit:
-            found.stopped = size, f"would take about {expected:.1e} s, more than the effort allows", "skipped"
+            stopped = size, f"would take about {expected:.1e} s, more than the effort allows", "skipped"
             break
-        found.stopped, found.calls[size] = None, call
+        stopped, calls[size] = None, call
         growth = max(expected / last, 2.0) if last else 2.0
         spent, last = spent + expected, expected
-    return found
+    return calls, stopped
 
 
 def event_of_length(oracle: Oracle, event: tuple[int, ...], length: int) -> tuple[int, ...]:
@@ -142,23 +135,24 @@ class ScalingSuite(Suite):
                 name: reach(functools.partial(step, estimator), LENGTHS, MAX_OVERRUN * budget / rounds, device)
                 for name, estimator in estimators.items()
             }
-            calls = {(name, size): call for name, one in reached.items() for size, call in one.calls.items()}
+            calls = {(name, size): call for name, (own, _) in reached.items() for size, call in own.items()}
             points = {point: functools.partial(timed, call, device) for point, call in calls.items()}
             timings, failures = interleave(points, rounds=rounds, budget=budget)
-            for (name, size), reason in failures.items():
-                reached[name].stopped = size, reason, "error"
-            for name, one in reached.items():
-                seconds = {size: timings[name, size][:, 0] for size in one.calls if (name, size) in timings}
-                yield from _points(name, one, seconds, device)
+            stops: dict[str, Stop | None] = {name: (size, reason, "error") for (name, size), reason in failures.items()}
+            for name, (own, stopped) in reached.items():
+                seconds = {size: timings[name, size][:, 0] for size in own if (name, size) in timings}
+                yield from _points(name, own, seconds, stops.get(name, stopped), device)
         for name, estimator in estimators.items():
             yield from _variances(name, estimator, problem, context)
 
 
-def _points(name: str, reached: Reached, seconds: Mapping[int, Any], device: torch.device) -> Iterator[Finding]:
+def _points(
+    name: str, calls: Mapping[int, Call], seconds: Mapping[int, Any], stopped: Stop | None, device: torch.device
+) -> Iterator[Finding]:
     peaks = []
     for size, rounds in seconds.items():
-        load_kernels(reached.calls[size])
-        peaks.append(float(peak_memory(reached.calls[size], device=device)))
+        load_kernels(calls[size])
+        peaks.append(float(peak_memory(calls[size], device=device)))
         at: dict[str, Any] = {"setting": f"length={size}", "size": float(size)}
         yield Finding.of(name, "total_time", median_interval(rounds), **at)
         yield Finding(name, "peak_memory", peaks[-1], **at)
@@ -170,8 +164,8 @@ def _points(name: str, reached: Reached, seconds: Mapping[int, Any], device: tor
             yield Finding(name, metric, None, setting="axis=length", status="skipped", reason=reason)
         else:
             yield Finding.of(name, metric, fitted, setting="axis=length")
-    if reached.stopped is not None:
-        size, reason, status = reached.stopped
+    if stopped is not None:
+        size, reason, status = stopped
         yield Finding(name, "total_time", None, setting=f"length={size}", size=float(size), status=status, reason=reason)
 
 

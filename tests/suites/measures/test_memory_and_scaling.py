@@ -123,11 +123,11 @@ def sleeping(power: float) -> Callable[[int], Any]:
 
 def test_sizes_grow_until_time_is_up() -> None:
     flat, steep = (reach(sleeping(power), SIZES, 0.1, CPU) for power in (0.0, 2.0))
-    assert list(flat.calls) == SIZES
-    assert list(steep.calls) == [4]
-    assert steep.stopped is not None
-    assert steep.stopped[0] == 8
-    assert "more than the effort allows" in steep.stopped[1]
+    (calls, stopped), (few, stop) = flat, steep
+    assert (list(calls), stopped, list(few)) == (SIZES, None, [4])
+    assert stop is not None
+    assert stop[0] == 8
+    assert "more than the effort allows" in stop[1]
 
 
 def test_a_small_size_is_passed_over_and_a_large_one_ends_the_sweep() -> None:
@@ -136,9 +136,9 @@ def test_a_small_size_is_passed_over_and_a_large_one_ends_the_sweep() -> None:
             raise UnfitError(f"no {size}")
         return lambda: None
 
-    found, never = reach(picky, SIZES, 1.0, CPU), reach(lambda size: picky(0), SIZES, 1.0, CPU)
-    assert (list(found.calls), found.stopped) == ([8, 16], (32, "no 32", "skipped"))
-    assert (never.calls, never.stopped) == ({}, (64, "no 0", "skipped"))
+    calls, stopped = reach(picky, SIZES, 1.0, CPU)
+    assert (list(calls), stopped) == ([8, 16], (32, "no 32", "skipped"))
+    assert reach(lambda size: picky(0), SIZES, 1.0, CPU) == ({}, (64, "no 0", "skipped"))
 
 
 @pytest.mark.parametrize(
