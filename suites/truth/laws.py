@@ -18,7 +18,6 @@ prediction models via the matrix-tree theorem", section 3.
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,12 +51,7 @@ def derivations_of(oracle: Oracle, event: tuple[int, ...]) -> Derivations | None
     return SUMS.derivations(event) if type(oracle) is Assignment else None
 
 
-class Moments(NamedTuple):
-    """Moments of ``y − centre`` [r] at whole structures: mean, and half the mean square, both differentiable."""
-
-    centre: Tensor
-    mean: Tensor
-    half_square: Tensor
+Moments = tuple[Tensor, Tensor, Tensor]  # a centre of y [r], and of y − centre the mean and half the mean square, both differentiable
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +102,7 @@ class GibbsLaw:
                     zeroth = zeroth * mass
                 mean[level.heads], half[level.heads] = (torch.einsum("he,her->hr", choice, part) for part in (first, second))
         root = self.derivations.root
-        return Moments(centre[root], mean[root], half[root])
+        return centre[root], mean[root], half[root]
 
     def count(self, weights: Tensor, values: Tensor) -> tuple[Moments, float]:
         """The moments of ``values[⟨weights, z⟩]``, int64 [*event] and [size], and the size that rounding errors are relative to.
@@ -141,7 +135,7 @@ class GibbsLaw:
             law = laws[self.derivations.root]
             centre = values[law.argmax()]
             changes = values - centre
-            return Moments(centre, law @ changes, law @ changes.square() / 2), float(law.detach() @ changes.abs())
+            return (centre, law @ changes, law @ changes.square() / 2), float(law.detach() @ changes.abs())
 
 
 def gibbs_law(derivations: Derivations, scores: Tensor) -> GibbsLaw:
@@ -217,7 +211,7 @@ class TreeLaw:
             mean = (taken * along).sum((1, 2))
             (change,) = torch.autograd.grad(mean.sum(), rows, create_graph=True)
             half = ((change * along).sum((1, 2)) + mean.square()) / 2
-        return Moments(weights[..., heads, torch.arange(1, weights.shape[-1], device=weights.device)].sum(-1), mean, half)
+        return weights[..., heads, torch.arange(1, weights.shape[-1], device=weights.device)].sum(-1), mean, half
 
     def _relative(self, scores: Tensor) -> Tensor:
         """Scores [..., n + 1, n + 1] of arcs to ``log ρ``: [..., n + 1, n], -inf on T, on the diagonal and at forbidden arcs."""
