@@ -69,9 +69,9 @@ def probe(call: Callable[[], tuple[float, ...]], limit: float) -> float:
     return min([seconds, *(sum(call()) for _ in range(WARM_UP if seconds <= limit else 0))])
 
 
-def clock(device: torch.device | None = None) -> float:
-    """Read seconds when the device has finished its work; without a device, the current CUDA device, if there is one."""
-    if torch.cuda.is_available() if device is None else device.type == "cuda":
+def clock(device: torch.device) -> float:
+    """Read seconds when the device has finished its work."""
+    if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
