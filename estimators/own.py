@@ -1,5 +1,6 @@
 """Estimators of one's own that are no classes of the contract: functions of a loss, and layers from scores to structures."""
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -37,6 +38,19 @@ class FunctionEstimator(Estimator[Any], name="function"):
 
     def evaluations(self) -> Evaluations:
         return Evaluations()
+
+    def needs_values_only(self, oracle: Any, event_shape: tuple[int, ...] | None) -> bool:
+        """Whether one estimate takes only values of the loss, at structures alone."""
+        points = list[Tensor]()
+
+        def loss(structures: Tensor) -> Tensor:
+            points.append(structures.detach())
+            return structures.detach().flatten(structures.ndim - oracle.event_ndim).sum(-1)
+
+        with contextlib.suppress(Exception):  # a function that differentiates this loss raises
+            self.gradient(loss, oracle, torch.zeros(2, *event_shape or ()), generator=torch.Generator().manual_seed(0))
+            return all(bool((point == point.round()).all()) for point in points)
+        return False
 
     def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         leaf, shape, recorded = scores.detach().requires_grad_(), tuple(scores.shape), _RecordedLoss(loss)

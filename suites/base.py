@@ -217,7 +217,8 @@ def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, eve
         reason = f"{estimator.name} needs gradients of the loss, and the loss {loss.name} gives values only"
     if reason is None and estimator.needs_gold and getattr(loss, "gold", None) is None:
         reason = f"{estimator.name} needs true structures, and the loss {loss.name} holds none"
-    if reason is None and estimator.inside_hull and not loss.inside_hull:
+    of_values = getattr(estimator, "needs_values_only", None)  # functions of one's own declare nothing
+    if reason is None and estimator.inside_hull and not loss.inside_hull and not (of_values and of_values(oracle, event_shape)):
         reason = f"{estimator.name} evaluates the loss inside the hull, where the loss {loss.name} is not defined"
     return reason
 

@@ -155,6 +155,8 @@ def test_they_are_measured_as_they_are() -> None:
     found = measure(straight_through, "categorical", loss, SCORES[0])
     assert (found.verdict, repr(found).partition(":")[0]) == ("biased", "<Measurement of straight_through on categorical")
     assert audit(straight_through, structures=("categorical[n=4]",), quick=True).comparisons[0].gain[0] is not None
+    relaxed = make_estimator(lambda loss, oracle, scores, generator: loss(oracle.marginals(scores)))
+    assert [make_estimator(one).needs_values_only(Categorical(), (3,)) for one in (surrogate, relaxed)] == [True, False]
     declared = own_estimator(straight_through, objective="relaxed", scale=2.0, unbiased=True)
     assert (declared.objective, declared.scale, declared.unbiased) == ("relaxed", 2.0, True)
 
