@@ -126,6 +126,7 @@ NAMES = (*ESTIMATORS, *VARIANTS)
 
 EACH_NAME = tuple(map(str, NAMES))
 """The same for laws about options: none of them stands for another."""
+made = cache(make_estimator)
 
 STATEFUL = ("reinforce_running_mean", "reinforce_learned", "reinforce_normalised", "aimle", "step_learned")
 """What `warmed_up` changes."""
@@ -150,7 +151,7 @@ STANDS_STILL = ("oscarmax",)
 
 def names_where(holds: Callable[[Estimator[Any]], bool]) -> tuple[str, ...]:
     """The names of the table whose estimators have a property."""
-    return tuple(name for name in NAMES if holds(make_estimator(name)))
+    return tuple(name for name in NAMES if holds(made(name)))
 
 
 DETERMINISTIC = names_where(lambda estimator: estimator.deterministic)
@@ -202,7 +203,7 @@ def pairs_of(names: Iterable[str], cases: tuple[OracleCase, ...] = CASES) -> pyt
 @cache
 def fitting(name: str, cases: tuple[OracleCase, ...] = CASES) -> list[OracleCase]:
     """The cases that an entry serves; two of them where it has options."""
-    estimator = make_estimator(name)
+    estimator = made(name)
     served = [case for case in cases if estimator.incompatibility(case.oracle, case.event) is None]
     if name in VARIANTS and len(served) > 2:
         turn = VARIANTS.index(name) % len(served)

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from tests.suites.broken_estimators import NOTICED, Failing
 from tests.suites.running_cases import HERE, SMALL, broken, comparable, kept
 
 PLAN = dataclasses.replace(SMALL, estimators=("reinforce*", "arsm", "ste"), stages=("init", "early", "final"))
-MANY = grid(PLAN).cells[:24]
+many = cache(lambda: grid(PLAN).cells[:24])  # made in a test: grids load compiled kernels
 
 
 class Scripted:
@@ -66,10 +67,8 @@ class ScriptedEngine(LocalEngine):
         return self.started[-1]
 
 
-def order(
-    engine: LocalEngine, seconds: float = 0.25, stops: Callable[[], bool] = lambda: False, cells: Sequence[Cell] = MANY
-) -> list[Cell]:
-    return [cell for _, cell, _ in engine.measured(cells, lambda cell: seconds, stops) if cell is not None]
+def order(engine: LocalEngine, seconds: float = 0.25, stops: Callable[[], bool] = lambda: False, cells: Sequence[Cell] = ()) -> list[Cell]:
+    return [cell for _, cell, _ in engine.measured(cells or many(), lambda cell: seconds, stops) if cell is not None]
 
 
 @pytest.mark.parametrize(
@@ -77,18 +76,18 @@ def order(
 )
 def test_a_bundle_takes_its_seconds_and_at_most_half_of_an_equal_share(bundle: float, seconds: float, expected: list[int]) -> None:
     engine = ScriptedEngine(bundle=bundle)
-    assert order(engine, seconds) == list(MANY)
+    assert order(engine, seconds) == list(many())
     assert [len(cells) for cells in engine.started[0].given] == expected
 
 
 def test_cells_that_are_lost_are_the_next_ones_and_workers_take_cells_of_different_scores() -> None:
     engine = ScriptedEngine([3], bundle=1.0)
-    assert order(engine) == list(MANY)
-    assert engine.started[0].given[1] == list(MANY[1:5])
+    assert order(engine) == list(many())
+    assert engine.started[0].given[1] == list(many()[1:5])
     engine = ScriptedEngine([], [], [])
-    assert sorted(order(engine), key=repr) == sorted(MANY, key=repr)
+    assert sorted(order(engine), key=repr) == sorted(many(), key=repr)
     first = [worker.given[0][0].scores for worker in engine.started]
-    assert len(set(first)) == len({cell.scores for cell in MANY})
+    assert len(set(first)) == len({cell.scores for cell in many()})
 
 
 def test_exclusive_cells_come_last_on_one_worker() -> None:
