@@ -11,8 +11,33 @@ from .derivations import UNIT, Builder, Derivations, DerivedOracle
 from .tensor_kinds import inside_lengths, labels_below
 
 
+class TagSequences(PartOfEachRow, DerivedOracle):
+    """Sequences of tags, whose derivations go through the tags from the last one.
+
+    The first tag takes the first uniform, and is the most significant digit of a rank.
+    """
+
+    _draws_from_the_last: ClassVar[bool] = True
+
+    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
+        return self.index_shape(event_shape)[0]
+
+    def _rank(self, structures: Tensor) -> Tensor:
+        return self._turned(super()._rank(structures), tuple(structures.shape[1:]))
+
+    def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        return super()._unrank(self._turned(ranks, event_shape), event_shape)
+
+    def _turned(self, numbers: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """Numbers of as many digits as there are tags, the last digit first."""
+        turned, tags = torch.zeros_like(numbers), event_shape[-1]
+        for _ in range(self.index_shape(event_shape)[0]):
+            turned, numbers = turned * tags + numbers % tags, numbers // tags
+        return turned
+
+
 @dataclass(frozen=True)
-class LinearChain(PartOfEachRow, DerivedOracle):
+class LinearChain(TagSequences):
     """Tag sequences: event ``[n, t, t]``, ``scores[..., i, p, c]`` scores tag p at i − 1 followed by tag c at i.
 
     At i = 0 only row p = 0 is read: ``scores[..., 0, 0, c]`` is the score of starting with tag c; the other rows are ignored. Indices
@@ -35,7 +60,6 @@ class LinearChain(PartOfEachRow, DerivedOracle):
     name: ClassVar[str] = "linear_chain"
     axes: ClassVar[tuple[str, ...]] = ("length", "tags", "tags")
     references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
-    _draws_from_the_last: ClassVar[bool] = True
 
     @classmethod
     def from_potentials(
@@ -57,18 +81,12 @@ class LinearChain(PartOfEachRow, DerivedOracle):
             end: [*batch?, t].
             lengths: int [*batch], where ``end`` is added at the last place of shorter items.
         """
-        check_potentials(unary, transition, start, end)
+        unary = with_ends(unary, transition, start, end, lengths)
         length, tags = unary.shape[-2:]
         scores = unary.unsqueeze(-2).expand(*unary.shape[:-1], tags, tags)
-        place = torch.arange(length, device=unary.device).reshape(length, 1, 1)
-        first = place == 0
-        last = place == (length if lengths is None else lengths.reshape(*lengths.shape, 1, 1, 1)) - 1
+        first = torch.arange(length, device=unary.device).reshape(length, 1, 1) == 0
         if transition is not None:
             scores = scores + torch.where(first, 0, transition.unsqueeze(-3))
-        if start is not None:
-            scores = scores + torch.where(first, start.unsqueeze(-2).unsqueeze(-2), 0)
-        if end is not None:
-            scores = scores + torch.where(last, end.unsqueeze(-2).unsqueeze(-2), 0)
         unread = first & (torch.arange(tags, device=unary.device).reshape(1, tags, 1) > 0)
         return torch.where(unread, 0, scores)
 
@@ -131,17 +149,6 @@ class LinearChain(PartOfEachRow, DerivedOracle):
         beyond = torch.arange(event_shape[0], device=lengths.device) > lengths.unsqueeze(-1)
         return (tag == 0) & ((tag == 0).unsqueeze(-1) | ~beyond.unsqueeze(-1).unsqueeze(-1))
 
-    # Derivations go through tags from the last one. The first one is the most significant digit of a rank, and takes the first uniform.
-
-    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
-        return event_shape[0]
-
-    def _rank(self, structures: Tensor) -> Tensor:
-        return with_digits_turned(super()._rank(structures), structures.shape[1], structures.shape[2])
-
-    def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return super()._unrank(with_digits_turned(ranks, event_shape[0], event_shape[1]), event_shape)
-
 
 def check_potentials(
     unary: Tensor, transition: Tensor | None, start: Tensor | None, end: Tensor | None, call: str = "from_potentials"
@@ -157,9 +164,14 @@ def check_potentials(
             raise ValueError(f"`{call}` got {name} of shape {tuple(potential.shape)}; expected (..., {tags})")
 
 
-def with_digits_turned(numbers: Tensor, digits: int, base: int) -> Tensor:
-    """Numbers of so many digits, the last digit first."""
-    turned = torch.zeros_like(numbers)
-    for _ in range(digits):
-        turned, numbers = turned * base + numbers % base, numbers // base
-    return turned
+def with_ends(unary: Tensor, transition: Tensor | None, start: Tensor | None, end: Tensor | None, lengths: Tensor | None) -> Tensor:
+    """Scores of tags ``[*batch, n, t]`` with those of the first and the last one added, once the potentials of a tagger are checked."""
+    check_potentials(unary, transition, start, end)
+    length = unary.shape[-2]
+    place = torch.arange(length, device=unary.device).unsqueeze(-1)
+    if start is not None:
+        unary = unary + torch.where(place == 0, start.unsqueeze(-2), 0)
+    if end is not None:
+        last = length if lengths is None else lengths.unsqueeze(-1).unsqueeze(-1)
+        unary = unary + torch.where(place == last - 1, end.unsqueeze(-2), 0)
+    return unary

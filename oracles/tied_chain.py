@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from .capabilities.indices import NONE, PartOfEachRow
-from .derivations import UNIT, Builder, Derivations, DerivedOracle, Examples
-from .linear_chain import check_potentials, with_digits_turned
+from .capabilities.indices import NONE
+from .derivations import UNIT, Builder, Derivations, Examples, TiedOracle
+from .linear_chain import TagSequences, with_ends
 from .tensor_kinds import inside_lengths, labels_below
 
 
 @dataclass(frozen=True)
-class TiedChain(PartOfEachRow, DerivedOracle):
+class TiedChain(TiedOracle, TagSequences):
     """Tag sequences by their factors: event ``[n + t, t]``, a line of tags for each of n places, then one transition matrix ``[t, t]``.
 
     ``scores[..., i, c]`` scores tag c at place i, ``scores[..., n + p, c]`` tag c after tag p, wherever that happens. A structure holds the
@@ -47,7 +47,6 @@ class TiedChain(PartOfEachRow, DerivedOracle):
     layout: ClassVar[str] = "Scores of n places have t rows of transitions behind them: [*batch, n + t, t]"
     references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
     examples: ClassVar[Examples] = Examples(like="linear_chain", counted="positions")
-    _draws_from_the_last: ClassVar[bool] = True
     _nodes_of_a_uniform: ClassVar[int] = 2
 
     @classmethod
@@ -68,14 +67,7 @@ class TiedChain(PartOfEachRow, DerivedOracle):
 
         The matrix of transitions may be shared by all items.
         """
-        check_potentials(unary, transition, start, end)
-        length, tags = unary.shape[-2:]
-        place = torch.arange(length, device=unary.device).unsqueeze(-1)
-        last = length - 1 if lengths is None else lengths.unsqueeze(-1).unsqueeze(-1) - 1
-        if start is not None:
-            unary = unary + torch.where(place == 0, start.unsqueeze(-2), 0)
-        if end is not None:
-            unary = unary + torch.where(place == last, end.unsqueeze(-2), 0)
+        unary, tags = with_ends(unary, transition, start, end, lengths), unary.shape[-1]
         matrix = unary.new_zeros(tags, tags) if transition is None else transition
         return torch.cat([unary, matrix.expand(*unary.shape[:-2], tags, tags)], -2)
 
@@ -97,17 +89,12 @@ class TiedChain(PartOfEachRow, DerivedOracle):
         places = _places(structure)
         return (places.byte() if places.dtype == torch.bool else places).argmax(-1)
 
-    def binary_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-        lines, tags = event_shape
-        return (torch.arange(lines, device=device) < lines - tags).unsqueeze(-1).expand(event_shape)
+    def _place_lines(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[0] - event_shape[1]
 
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         if len(event_shape) != 2 or event_shape[0] <= event_shape[1]:
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n + t, t), build it with TiedChain.from_potentials")
-
-    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        lines, tags = event_shape
-        return (lines - tags,)
 
     def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """The tags of the places, then the transitions between them, which may come several times."""
@@ -127,19 +114,6 @@ class TiedChain(PartOfEachRow, DerivedOracle):
         return super()._indices_of(_places(structures))
 
     # Lengths: one tag more, which ends an item, and stays. It comes last, so that results are cut back to what they were.
-
-    def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (event_shape[0] - event_shape[1],)
-
-    def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
-        """Its places, and the transitions, which come behind the padding."""
-        lines, tags = event_shape
-        line = torch.arange(lines, device=lengths.device)
-        return ((line < lengths.unsqueeze(-1)) | (line >= lines - tags)).unsqueeze(-1)
-
-    def _parts_inside(self, event_shape: tuple[int, ...], inside: Tensor) -> Tensor:
-        """An item of one place has no transition."""
-        return inside & (self.binary_mask(event_shape, inside.device) | inside[..., 1:2, :]) & self.read_mask(event_shape, inside.device)
 
     def _inside_padded(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         lines, tags = event_shape
@@ -166,21 +140,6 @@ class TiedChain(PartOfEachRow, DerivedOracle):
             reached = builder.add(nodes.expand(tags, tags), _transitions(parts).mT)
             nodes = builder.add(reached.unsqueeze(1), parts[place].unsqueeze(1))
         return builder.finish(builder.add(nodes.unsqueeze(0)))
-
-    # The first tag takes the first uniform, as in `LinearChain`. Derivations go through tags from the last one.
-
-    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
-        return event_shape[0] - event_shape[1]
-
-    # The first tag is the most significant digit of a rank.
-
-    def _rank(self, structures: Tensor) -> Tensor:
-        lines, tags = structures.shape[1:]
-        return with_digits_turned(super()._rank(structures), lines - tags, tags)
-
-    def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        lines, tags = event_shape
-        return super()._unrank(with_digits_turned(ranks, lines - tags, tags), event_shape)
 
 
 def _places(values: Tensor) -> Tensor:

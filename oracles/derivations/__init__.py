@@ -3,5 +3,6 @@
 from .examples import Examples
 from .hypergraph import DEAD, UNIT, Builder, Derivations, Level, walked
 from .oracle import DerivedOracle
+from .tied import TiedOracle
 
-__all__ = ["DEAD", "UNIT", "Builder", "Derivations", "DerivedOracle", "Examples", "Level", "walked"]
+__all__ = ["DEAD", "UNIT", "Builder", "Derivations", "DerivedOracle", "Examples", "Level", "TiedOracle", "walked"]

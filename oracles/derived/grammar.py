@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..capabilities.indices import NONE, chosen, placed
-from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, Examples
+from ..derivations import DEAD, UNIT, Builder, Derivations, Examples, TiedOracle
 
 
 @dataclass(frozen=True)
-class Grammar(DerivedOracle):
+class Grammar(TiedOracle):
     """Derivation trees of a context-free grammar in Chomsky normal form, with t symbols over n tokens: event ``[n (n + 1) / 2 + t², t]``.
 
     ``scores[..., j (j + 1) / 2 + i, a]`` scores symbol a over the tokens i to j, both inclusive. Behind these lines come the scores of the
@@ -127,10 +127,6 @@ class Grammar(DerivedOracle):
             spans[i, i + width] = builder.add(below, parts[line].reshape(-1, 1)).reshape(len(i), symbols)
         return builder.finish(builder.add(spans[0, -1].unsqueeze(0)))
 
-    def binary_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-        lines, symbols = event_shape
-        return (torch.arange(lines, device=device) < lines - symbols**2).unsqueeze(-1).expand(event_shape)
-
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         spans = event_shape[0] - event_shape[-1] ** 2
         if len(event_shape) != 2 or spans < 1 or _line(0, _length(spans)) != spans:
@@ -140,8 +136,8 @@ class Grammar(DerivedOracle):
 
     # Indices: the symbol of every span. Rules follow from the spans.
 
-    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (event_shape[0] - event_shape[1] ** 2,)
+    def _place_lines(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[0] - event_shape[1] ** 2
 
     def _index_limit(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[1]
@@ -176,18 +172,10 @@ class Grammar(DerivedOracle):
     # are cut back to what they were.
 
     def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (_length(event_shape[0] - event_shape[1] ** 2),)
+        return (_length(self._place_lines(event_shape)),)
 
     def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
-        """Its spans, and the rules, which come behind the padding."""
-        lines, symbols = event_shape
-        line = torch.arange(lines, device=lengths.device)
-        spans: Tensor = _line(0, lengths)
-        return ((line < spans.unsqueeze(-1)) | (line >= lines - symbols**2)).unsqueeze(-1)
-
-    def _parts_inside(self, event_shape: tuple[int, ...], inside: Tensor) -> Tensor:
-        """An item of one token has no rule."""
-        return inside & (self.binary_mask(event_shape, inside.device) | inside[..., 1:2, :]) & self.read_mask(event_shape, inside.device)
+        return super()._inside(event_shape, _line(0, lengths))
 
     def _inside_padded(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """Without the last symbol, and the pairs that it is in."""

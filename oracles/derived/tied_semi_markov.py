@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..capabilities.indices import NONE, chosen, placed
-from ..derivations import UNIT, Builder, Derivations, DerivedOracle, Examples
+from ..derivations import UNIT, Builder, Derivations, Examples, TiedOracle
 from ..linear_chain import check_potentials
 
 
 @dataclass(frozen=True)
-class TiedSemiMarkov(DerivedOracle):
+class TiedSemiMarkov(TiedOracle):
     """Labelled segmentations of n tokens by their factors: event ``[n + ⌈t / w⌉, w, t]``, of segments of at most w tokens.
 
     ``scores[..., j, l, c]`` scores a segment of l + 1 tokens, the last of which is j, with label c. After the n lines of segments comes one
@@ -185,9 +185,8 @@ class TiedSemiMarkov(DerivedOracle):
             ends = builder.add(torch.stack(begins[: last - sizes : -1] if last >= sizes else begins[::-1], 1), parts[last, :sizes].mT)
         return builder.finish(builder.add(ends.unsqueeze(0)))
 
-    def binary_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-        lines, width, tags = event_shape
-        return (torch.arange(lines, device=device) < lines - _lines(width, tags)).reshape(-1, 1, 1).expand(event_shape)
+    def _place_lines(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[0] - _lines(*event_shape[1:])
 
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         if len(event_shape) != 3 or event_shape[0] <= _lines(*event_shape[1:]):
@@ -196,9 +195,6 @@ class TiedSemiMarkov(DerivedOracle):
             )
 
     # Indices: at the last token of every segment its label and length, -1 elsewhere. A label more, as lengths add one, changes none.
-
-    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return self.length_limits(event_shape)
 
     def _index_limit(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[1] * event_shape[2]
@@ -228,20 +224,6 @@ class TiedSemiMarkov(DerivedOracle):
 
     # Lengths: one label more, which ends an item and stays, since whatever else could go on would pay for a transition that items share. It
     # comes last, and so does its line of transitions, so that results are cut back to what they were.
-
-    def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (event_shape[0] - _lines(*event_shape[1:]),)
-
-    def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
-        """Its tokens, and the transitions, which come behind the padding."""
-        lines, width, tags = event_shape
-        line = torch.arange(lines, device=lengths.device)
-        return ((line < lengths.unsqueeze(-1)) | (line >= lines - _lines(width, tags))).unsqueeze(-1).unsqueeze(-1)
-
-    def _parts_inside(self, event_shape: tuple[int, ...], inside: Tensor) -> Tensor:
-        """An item of one token has no transition."""
-        of_segments = self.binary_mask(event_shape, inside.device)
-        return inside & (of_segments | inside[..., 1:2, :, :]) & self.read_mask(event_shape, inside.device)
 
     def _inside_padded(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """Without the last label, and what leads from it."""
