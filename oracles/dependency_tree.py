@@ -8,26 +8,43 @@ import torch
 from torch import Tensor
 
 from .capabilities import Oracle
-from .capabilities.indices import NONE, arc_heads, chosen
+from .capabilities.derivatives import unsqueeze_event
+from .capabilities.indices import NONE, chosen, placed
 from .tensor_kinds import inside_lengths, labels_below
 
 
 @dataclass(frozen=True)
-class DependencyTree(Oracle, abc.ABC):
-    """Trees over a root and n words: event ``[n + 1, n + 1]``, ``scores[..., h, m]`` scores the arc from head h to modifier m.
-
-    Index 0 is the root, words are 1..n; every word has one head. Column 0 and the diagonal are no arcs, and are ignored. ``lengths``
-    counts words. Indices ``[n]`` are the heads of the words.
-
-    Args:
-        single_root: exactly one word is headed by the root; with False, any number of words.
-    """
+class WordTrees(Oracle, abc.ABC):
+    """Trees over a root and n words, with or without labels on their arcs. Index 0 is the root."""
 
     single_root: bool = True
 
     _indices_are_parts: ClassVar[bool] = False
-    layout: ClassVar[str] = "Dependency-tree scores have an extra row and column for the root: [*batch, n + 1, n + 1]"
     rooted: ClassVar[bool] = True
+
+    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (event_shape[0] - 1,)
+
+    def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (event_shape[0] - 1,)
+
+    def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        """The arcs between the root and the words of an item."""
+        used = torch.arange(event_shape[0], device=lengths.device) <= lengths.unsqueeze(-1)
+        return unsqueeze_event(used.unsqueeze(-1) & used.unsqueeze(-2), len(event_shape) - 2)
+
+    def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        """Every word of the padding hangs on the word before it."""
+        position = torch.arange(event_shape[0], device=lengths.device)
+        arcs = (position == position.unsqueeze(-1) + 1) & (position > lengths.unsqueeze(-1)).unsqueeze(-2)
+        return unsqueeze_event(arcs, len(event_shape) - 2)
+
+
+@dataclass(frozen=True)
+class DependencyTree(WordTrees):
+    """Trees without labels, crossing or not. Indices ``[n]`` are the heads of the words."""
+
+    layout: ClassVar[str] = "Dependency-tree scores have an extra row and column for the root: [*batch, n + 1, n + 1]"
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
@@ -54,9 +71,6 @@ class DependencyTree(Oracle, abc.ABC):
         position = torch.arange(event_shape[0], device=device)
         return (position != position.unsqueeze(-1)) & (position > 0)
 
-    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (event_shape[0] - 1,)
-
     def _index_limit(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0]
 
@@ -65,7 +79,8 @@ class DependencyTree(Oracle, abc.ABC):
         return torch.where(indices < 0, NONE, indices * size + torch.arange(1, size, device=indices.device))
 
     def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return arc_heads(parts, event_shape[0])
+        size = event_shape[0]
+        return placed(parts // size, torch.where(parts < 0, size, parts % size - 1), size - 1)
 
     def _indices_of(self, structures: Tensor) -> Tensor:
         return chosen(structures[..., 1:], -2)
@@ -79,24 +94,3 @@ class DependencyTree(Oracle, abc.ABC):
                 f"`{call}` got event shape {event_shape}; expected (n + 1, n + 1) for n >= 1 words, "
                 "scores of arcs from head to modifier with the root at index 0"
             )
-
-    def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (event_shape[0] - 1,)
-
-    def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
-        return arcs_inside(event_shape[0], lengths)
-
-    def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
-        return arcs_beyond(event_shape[0], lengths)
-
-
-def arcs_inside(size: int, lengths: Tensor) -> Tensor:
-    """Boolean ``[*batch, size, size]``: arcs between the root and the words of items of these lengths."""
-    used = torch.arange(size, device=lengths.device) <= lengths.unsqueeze(-1)
-    return used.unsqueeze(-1) & used.unsqueeze(-2)
-
-
-def arcs_beyond(size: int, lengths: Tensor) -> Tensor:
-    """Boolean ``[*batch, size, size]``: the arc to every word of the padding from the word before it."""
-    position = torch.arange(size, device=lengths.device)
-    return (position == position.unsqueeze(-1) + 1) & (position > lengths.unsqueeze(-1)).unsqueeze(-2)

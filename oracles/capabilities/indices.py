@@ -294,8 +294,3 @@ def placed(values: Tensor, places: Tensor, size: int) -> Tensor:
     """``[..., size]``: values ``[..., p]`` at their places, of which those from ``size`` on are left out; -1 where no value comes."""
     wider = torch.full((*values.shape[:-1], size + 1), NONE, device=values.device)
     return wider.scatter_(-1, places.clamp(max=size), values)[..., :size]
-
-
-def arc_heads(parts: Tensor, size: int) -> Tensor:
-    """The heads of words ``[..., n]``, of arcs ``[..., p]`` by their flat place among (n + 1)², of which n + 1 is the size; else -1."""
-    return placed(parts // size, torch.where(parts < 0, size, parts % size - 1), size - 1)

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from ..capabilities.indices import NONE, chosen, placed
-from ..dependency_tree import arcs_beyond, arcs_inside
+from ..dependency_tree import WordTrees
 from ..derivations import Derivations, DerivedOracle, Examples
 from ..projective_tree import eisner
 from ..tensor_kinds import inside_lengths, labels_below
 
 
 @dataclass(frozen=True)
-class LabelledProjectiveTree(DerivedOracle):
+class LabelledProjectiveTree(WordTrees, DerivedOracle):
     """Labelled dependency trees without crossing arcs: event ``[n + 1, n + 1, t]``.
 
     ``scores[..., h, m, c]`` scores the arc from head h to modifier m with label c. Index 0 is the root, words are 1..n; every word has one
@@ -43,13 +43,9 @@ class LabelledProjectiveTree(DerivedOracle):
     name: ClassVar[str] = "labelled_projective_tree"
     event_ndim: ClassVar[int] = 3
     layout: ClassVar[str] = "Dependency-tree scores have an extra row and column for the root: [*batch, n + 1, n + 1, t]"
-    rooted: ClassVar[bool] = True
-    _indices_are_parts: ClassVar[bool] = False
     size_names: ClassVar[tuple[str, ...]] = ("length", "tags")
     references: ClassVar[tuple[str, ...]] = ("eisner1996three", "dozat2017deep")
     examples: ClassVar[Examples] = Examples(small=((3, 2), (4, 2), (4, 3)), usual=(10, 8), like="projective_tree", counted="words")
-
-    single_root: bool = True
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
@@ -88,9 +84,6 @@ class LabelledProjectiveTree(DerivedOracle):
                 f"`{call}` got event shape {event_shape}; expected (n + 1, n + 1, t) for n >= 1 words, with the root at index 0"
             )
 
-    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (event_shape[0] - 1,)
-
     def _index_limit(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0] * event_shape[2]
 
@@ -107,12 +100,6 @@ class LabelledProjectiveTree(DerivedOracle):
     def _indices_of(self, structures: Tensor) -> Tensor:
         return chosen(structures[..., 1:, :].movedim(-2, -3).flatten(-2), -1)
 
-    def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (event_shape[0] - 1,)
-
-    def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
-        return arcs_inside(event_shape[0], lengths).unsqueeze(-1)
-
     def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
-        """Every word of the padding hangs on the word before it, with label 0."""
-        return arcs_beyond(event_shape[0], lengths).unsqueeze(-1) & (torch.arange(event_shape[2], device=lengths.device) == 0)
+        """The arcs in the padding have label 0."""
+        return super()._completion(event_shape, lengths) & (torch.arange(event_shape[2], device=lengths.device) == 0)
