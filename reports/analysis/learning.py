@@ -23,6 +23,7 @@ class Winner:
     name: str
     score: Interval
     tied: tuple[str, ...]  # not significantly different from it
+    worse: tuple[str, ...]
     rivals: int
     seeds: int
     next: str = ""  # the best that is not tied, or the best tie if all are
@@ -47,7 +48,9 @@ def winner(study: Study, tasks: Sequence[str]) -> Winner | None:
     score = mean(by_seed[position]) if len(tasks) == 1 else finding.interquartile_mean(scores[:, position])
     others = sorted(set(range(len(names))) - {position}, key=lambda place: (place in found.tied, -by_seed[place].mean()))
     lead = (names[others[0]], mean(by_seed[position] - by_seed[others[0]])) if others else ()
-    return Winner(names[position], score, tuple(names[rival] for rival in found.tied), len(others), by_seed.shape[1], *lead)
+    tied = tuple(names[rival] for rival in found.tied)
+    worse = tuple(names[rival] for rival in others if rival not in found.tied)
+    return Winner(names[position], score, tied, worse, len(others), by_seed.shape[1], *lead)
 
 
 def sentences(study: Study) -> list[str]:

@@ -19,12 +19,23 @@ from ...suites.statistics.selection import student_mean
 from ...suites.tasks import TASKS, make_task
 from ...suites.text import change, coefficient, estimate, listed, number, plural
 from .. import published, results
-from ..analysis.learning import RECOMMENDING, SCORE, winner
+from ..analysis.learning import RECOMMENDING, SCORE, predictor_name, winner
 from .cells import tabulate
 from .learning import learning_of, overall_table, predictor_table, task_table
 from .page import document
 
 WANTED = (24, 24, 3)  # tasks, estimators and seeds of a whole study
+WELL_KNOWN = (
+    "reinforce",
+    "rloo[num_samples=4]",
+    "ste",
+    "st_gumbel",
+    "gumbel_softmax",
+    "imle",
+    "spigot",
+    "structured_attention",
+    "sparsemap",
+)
 
 
 def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Path:
@@ -61,12 +72,12 @@ def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Pa
         "learning.md.j2",
         section=section,
         lacking=[f"{have} of at least {want} {noun}" for have, want, noun in counts if have < want],
-        absent=[name for name in TASKS if name not in study.tasks],
+        absent=sorted(set(TASKS) - {task.partition("[")[0] for task in study.tasks}),
         gaps=[
             f"`{study.names[at]}` on `{study.tasks[place]}` ({seeds[place, at]} of {len(study.seeds)})"
             for place, at in np.argwhere((seeds > 0) & (seeds < len(study.seeds)))
         ],
-        answer=section.sentences[0],
+        answers=[*_summary(study), section.sentences[0]],
         verdicts=tabulate("", _verdicts(study), {}),
         kinds=tabulate("", _by_kind(study), {}),
         decisions=tabulate("", _decisions(study), {}),
@@ -77,6 +88,17 @@ def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Pa
     )
     results.write_whole(folder / "learning.md", content)
     return folder / "learning.md"
+
+
+def _summary(study: Study) -> list[str]:
+    """For every tested outcome, which declared predictors were confirmed, which refuted, and of which neither is known."""
+    words = {"confirmed": "is predicted by", "refuted": "not by", "open": "not shown either way:"}
+    sentences = []
+    for outcome in TESTED if study.predictors else ():
+        found = [(one.verdict, f"{predictor_name(one)} ({coefficient(one.whole.pooled)})") for one in verdicts(study, outcome)]
+        parts = [f"{text} {', '.join(some)}" for verdict, text in words.items() if (some := [name for of, name in found if of == verdict])]
+        sentences.append(f"**{signed_label(outcome).capitalize()}** {'; '.join(parts)}.")
+    return sentences
 
 
 def _verdicts(study: Study) -> list[dict[str, str]]:
@@ -119,7 +141,8 @@ def _decisions(study: Study) -> list[dict[str, str]]:
         {
             "your model": title,
             "use": best.name,
-            "not significantly worse": listed(best.tied, 3),
+            "not significantly worse": f"{listed(best.tied, 3)} (of {best.rivals})",
+            "clearly worse, of the well-known": ", ".join(name for name in WELL_KNOWN if name in best.worse),
             "evidence": f"{estimate(best.score)} of the way from floor to ceiling, {plural(len(part.tasks), 'task')}"
             + ("" if best.lead.low is None else f"; lead over {best.next} {change(best.lead, 'difference')}"),
         }
@@ -132,7 +155,6 @@ def _beliefs(study: Study) -> list[dict[str, str]]:
     """Popular beliefs, each with a difference of normalised accuracy that it predicts to be positive, and whether that holds."""
     tests = (
         ("unbiased is better", "declared unbiased − others", study, "unbiased", (True, False)),
-        ("low variance is better", "deterministic − stochastic", study, "deterministic", (True, False)),
         ("STE is fine on subsets", "ste − rloo[num_samples=4]", _of(study, "structure", "subset"), "name", ("ste", "rloo[num_samples=4]")),
     )
     rows = []
@@ -142,7 +164,12 @@ def _beliefs(study: Study) -> list[dict[str, str]]:
         means = [np.array([task[np.isfinite(task)].mean() if np.isfinite(task).any() else np.nan for task in side]) for side in scores]
         found = student_mean(pd.Series(means[0] - means[1], list(part.families), dtype=float).groupby(level=0).mean().to_numpy())
         verdict = "not shown" if found.low is None or found.low <= 0 <= (found.high or 0) else "holds" if found.low > 0 else "fails"
-        rows.append({"belief": belief, "difference": test, "normalised accuracy": change(found, "difference"), "verdict": verdict})
+        rows.append({"belief": belief, "test": test, "found": change(found, "difference"), "verdict": verdict})
+    variance = [one for one in verdicts(study, "accuracy") if one.predictor == "parameter_variance"]
+    rows += [
+        {"belief": "low variance is better", "test": predictor_name(one), "found": coefficient(one.whole.pooled), "verdict": one.verdict}
+        for one in variance
+    ]
     return rows
 
 
