@@ -92,12 +92,12 @@ def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Pa
 
 def _summary(study: Study) -> list[str]:
     """For every tested outcome, which declared predictors were confirmed, which refuted, and of which neither is known."""
-    words = {"confirmed": "is predicted by", "refuted": "not by", "open": "not shown either way:"}
+    words = {"confirmed": "predicted by", "refuted": "not predicted by", "open": "open:"}
     sentences = []
     for outcome in TESTED if study.predictors else ():
         found = [(one.verdict, f"{predictor_name(one)} ({coefficient(one.whole.pooled)})") for one in verdicts(study, outcome)]
         parts = [f"{text} {', '.join(some)}" for verdict, text in words.items() if (some := [name for of, name in found if of == verdict])]
-        sentences.append(f"**{signed_label(outcome).capitalize()}** {'; '.join(parts)}.")
+        sentences.append(f"**{signed_label(outcome).capitalize()}**: {'; '.join(parts)}.")
     return sentences
 
 
