@@ -27,6 +27,7 @@ from ..statistics.intervals import UNRESOLVED, Errors, profile
 from ..statistics.metrics import UNDIRECTED, Geometry, NoisyGradient, Summary
 from ..statistics.moments import Moments
 from ..truth import UNKNOWN, Target, Truth, exact_truth
+from ..truth.closed_form import unknown_because
 from ..truth.enumeration import geometry
 from ..truth.loss_checks import examine_loss
 from ..truth.references import own_reference, perturbed_gradient, relaxed_gradient
@@ -260,8 +261,7 @@ class Bias(Suite):
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         for instance in problem.instances:
-            reason = self.limitation(problem, instance, context)
-            truth = context.truth(problem, instance) if reason is None else context.law(problem, instance)
+            reason, truth = self.limitation(problem, instance, context), context.law(problem, instance)
             for name, estimator in estimators.items():
                 try:
                     if reason is not None:
@@ -273,7 +273,7 @@ class Bias(Suite):
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
         """No exact gradient; only properties of single estimates are measured, such as their variance."""
-        return context.unknown(problem, instance)
+        return unknown_because(instance.loss, problem.oracle, instance.scores, cap=context.effort.cap)
 
 
 def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instance], truth: Truth, context: Context) -> Iterator[Finding]:

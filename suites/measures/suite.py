@@ -14,7 +14,7 @@ from ..base import Instance, NonFiniteError, Problem
 from ..statistics.interval import ABSENT, Interval
 from ..text import reason_of
 from ..truth import Truth
-from ..truth.closed_form import UnknownTruthError, known_truth, law_alone, unknown_because
+from ..truth.closed_form import UnknownTruthError, known_truth, law_alone
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,6 @@ class Context:
             return self.truth(problem, instance)
         except UnknownTruthError:
             return _law_alone(problem.oracle, instance, self.device)
-
-    def unknown(self, problem: Problem, instance: Instance) -> str | None:
-        """The reason why there is no `truth` of an instance, found without computing it; None if there is one."""
-        return unknown_because(instance.loss, problem.oracle, instance.scores, cap=self.effort.cap)
 
 
 @functools.lru_cache(maxsize=256)

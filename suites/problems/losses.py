@@ -83,11 +83,6 @@ class StructureLoss(abc.ABC):
 
     event_of, leading = "gold", 0  # a field shaped like an event, behind so many other dimensions
 
-    @property
-    def event_ndim(self) -> int:
-        """The number of event dimensions."""
-        return int(getattr(self, self.event_of).ndim) - self.leading
-
     @abc.abstractmethod
     def __call__(self, structure: Tensor) -> Tensor:
         """The loss of every structure: ``[..., *event] -> [...]``."""
@@ -98,7 +93,8 @@ class StructureLoss(abc.ABC):
         return None
 
     def _rows(self, structure: Tensor) -> Tensor:
-        return structure.flatten(structure.ndim - self.event_ndim)
+        """``[..., *event] -> [..., d]``."""
+        return structure.flatten(self.leading - getattr(self, self.event_of).ndim)
 
     def _counted(self) -> Tensor:
         """The entries that count, boolean [d]."""
@@ -276,7 +272,6 @@ class Downstream(Classifier):
     label: int
 
     name = "downstream"
-    event_ndim = 1
 
     def logits(self, structure: Tensor) -> Tensor:
         weight, bias, frames = (tensor.to(structure) for tensor in (self.weight, self.bias, self.frames))
@@ -291,11 +286,6 @@ class BlackBox(StructureLoss):
 
     name, extension = "black_box", "none"
     differentiable = inside_hull = False
-
-    @property
-    def event_ndim(self) -> int:
-        """The number of event dimensions."""
-        return self.inner.event_ndim
 
     def __call__(self, structure: Tensor) -> Tensor:
         return self.inner(structure.detach()).detach()
