@@ -104,9 +104,6 @@ class Alignment(DerivedOracle):
             nodes[i + 1, j + 1] = builder.add(first, parts[i, j].unsqueeze(1))
         return builder.finish(nodes[-1, -1])
 
-    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
-        return sum(event_shape) - 1
-
     def _argmax(self, rows: Tensor) -> Tensor:
         # A forbidden cell costs more than any sum of scores: where all paths are forbidden, the best one passes the fewest of them.
         return super()._argmax(rows.clamp(min=torch.finfo(rows.dtype).min / (2 * sum(rows.shape[1:]))))

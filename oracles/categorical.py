@@ -75,7 +75,10 @@ class SoftmaxOracle(FactorisedOracle):
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         lines = _in_lines(rows)
-        index = inverse_cdf(running_sums(lines.double()), uniforms).unsqueeze(-1)
+        sums = running_sums(lines.double())
+        # The first sum above the threshold: never a category of weight 0.
+        thresholds = (uniforms * sums[..., -1]).movedim(0, -1).contiguous()
+        index = torch.searchsorted(sums.contiguous(), thresholds, right=True).clamp(max=sums.shape[-1] - 1).movedim(-1, 0).unsqueeze(-1)
         drawn = lines.new_zeros(*index.shape[:-1], lines.shape[-1]).scatter_(-1, index, 1)
         return where_feasible(lines, drawn).reshape(*drawn.shape[:2], *rows.shape[1:])
 
@@ -187,16 +190,3 @@ def softmax(rows: Tensor, event_ndim: int = 1) -> Tensor:
 def softmax_product(probabilities: Tensor, direction: Tensor) -> Tensor:
     """The derivative of `softmax` along a direction: ``p (v - ⟨p, v⟩)``."""
     return probabilities * (direction - (probabilities * direction).sum(-1, keepdim=True))
-
-
-def inverse_cdf(cumulative: Tensor, uniforms: Tensor) -> Tensor:
-    """Index of the category that a uniform falls in; never one of weight 0.
-
-    Args:
-        cumulative: [..., n], running sums of non-negative weights with a positive total.
-        uniforms: [s, ...] in [0, 1).
-    """
-    thresholds = uniforms * cumulative[..., -1]
-    moved = thresholds.movedim(0, -1).contiguous()
-    index = torch.searchsorted(cumulative.contiguous(), moved, right=True)
-    return index.clamp(max=cumulative.shape[-1] - 1).movedim(-1, 0)

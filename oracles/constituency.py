@@ -39,13 +39,8 @@ class Constituency(DerivedOracle):
     """
 
     name: ClassVar[str] = "constituency"
-    event_ndim: ClassVar[int] = 2
+    axes: ClassVar[tuple[str, ...]] = ("length", "length")
     references: ClassVar[tuple[str, ...]] = ("kasami1965efficient", "baker1979trainable", "huang2005better")
-
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        (length,) = cls._sizes(sizes, "length")
-        return (length, length)
 
     def count(self, event_shape: tuple[int, ...]) -> int:
         leaves = event_shape[0]

@@ -64,11 +64,11 @@ class IndependentCategoricals(PartOfEachRow, SoftmaxOracle, DistinctSamplingOrac
         items, categories, parts = rows.shape
         # A category in the padding has no part at all, and forbids nothing.
         known = rows if inside is None else torch.where(inside, rows, 0)
-        mean, free, gap = projection.project(known.reshape(-1, parts), 1)
-        mean, free, gap = (values.reshape(items, categories, *values.shape[1:]) for values in (mean, free, gap))
+        mean, gap = projection.project(known.reshape(-1, parts), 1)
+        mean, gap = mean.reshape(items, categories, parts), gap.reshape(items, categories)
         mean, gap = where_feasible(known, mean), gap.sum(-1)
         mean = mean if inside is None else torch.where(inside, mean, 0)
-        return Projection(gap=gap, decompose=lambda: _common_levels(mean), mean=mean, free=free, tangent=_along_the_face)
+        return Projection(gap=gap, decompose=lambda: _common_levels(mean), mean=mean, tangent=projection.along_face)
 
     def _select(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
         return IN_TURN._select(operation, rows) if operation in ("kbest", "kbest_parts") else super()._select(operation, rows)
@@ -80,14 +80,7 @@ class IndependentCategoricals(PartOfEachRow, SoftmaxOracle, DistinctSamplingOrac
         return IN_TURN._rank(structures)
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return kernels.search("unranking", "categories", ranks, (event_shape, torch.uint8), (), event_shape)
-
-
-def _along_the_face(mean: Tensor, direction: Tensor) -> Tensor:
-    """Directions [..., n, t], centred over the parts that each category uses."""
-    used = mean > 0
-    average = torch.where(used, direction, 0).sum(-1, keepdim=True) / used.sum(-1, keepdim=True).clamp(min=1)
-    return torch.where(used, direction - average, 0)
+        return IN_TURN._unrank(ranks, event_shape)
 
 
 def _common_levels(mean: Tensor) -> tuple[Tensor, Tensor]:

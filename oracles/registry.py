@@ -160,9 +160,8 @@ def hint(name: str, known: Any) -> str:
     near = [one for one in names if len(name) > 2 and name in one][:MANY] or difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return f"expected one of {', '.join(names[:MANY])}" + (
-        f" and {len(names) - MANY} more, see `structgrad list`" if len(names) > MANY else ""
-    )
+    more = f" and {len(names) - MANY} more, see `structgrad list`" if len(names) > MANY else ""
+    return f"expected one of {', '.join(names[:MANY])}{more}"
 
 
 _LOADED: ContextVar[type | None] = ContextVar("_LOADED", default=None)

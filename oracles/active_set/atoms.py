@@ -98,14 +98,6 @@ class AtomLists:
         begin = np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])[first.numpy()]
         return torch.stack([first, self.support, torch.from_numpy(begin)], -1)
 
-    def _moved(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
-        width = self.event.numel() if to_parts else self.padded_weights.shape[1]
-        product = torch.zeros(*direction.shape[:2], width, dtype=torch.float64)
-        arrays = [self.bounds.numpy(), direction.contiguous().double().numpy(), product.numpy()]
-        operations = math.ceil(len(self.parts) / max(1, len(self.support))) * self.padded_weights.shape[1]
-        kernels.launch(kernels.module_of("active_set").move, arrays, (self.parts, self.sizes, from_parts, to_parts), operations)
-        return product
-
 
 class _Move(torch.autograd.Function):
     """A linear map, whose transpose is the one that goes the other way."""
@@ -113,7 +105,12 @@ class _Move(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, direction: Tensor, lists: AtomLists, from_parts: bool, to_parts: bool) -> Tensor:
         ctx.lists, ctx.back = lists, (to_parts, from_parts)
-        return lists._moved(direction, from_parts, to_parts)
+        most = lists.padded_weights.shape[1]
+        product = torch.zeros(*direction.shape[:2], lists.event.numel() if to_parts else most, dtype=torch.float64)
+        arrays = [lists.bounds.numpy(), direction.contiguous().double().numpy(), product.numpy()]
+        operations = math.ceil(len(lists.parts) / max(1, len(lists.support))) * most
+        kernels.launch(kernels.module_of("active_set").move, arrays, (lists.parts, lists.sizes, from_parts, to_parts), operations)
+        return product
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:

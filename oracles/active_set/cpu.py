@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..kernels.compilation import compiled, fused, shared, uncounted
+from ..kernels.compilation import Array, compiled, fused, shared, uncounted
 from .cpu_factor import (
     ATOMS as ATOMS,
     FREED,
@@ -33,10 +33,9 @@ from .cpu_factor import (
     STEPS,
     SWAPS,
     ActiveSetWorkspace,
-    Array,
     affine_optimum,
     append,
-    copied,
+    copied as copied,
     drop,
     emptied,
     full as full,

@@ -9,15 +9,12 @@ Atoms stay where they are written, their *home*, when others leave. Which of the
 that the overlaps of a new atom with all others are the sum of a few rows.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..kernels.compilation import compiled, fused, inner, reordered, uncounted
+from ..kernels.compilation import Array, compiled, fused, inner, reordered, uncounted
 from ..kernels.vectors import WIDTH, add, load, multiply_add, spread, store
-
-Array = NDArray[Any]
 
 ATOMS, SLOTS, STEPS, SWAPS, HOMES = 0, 1, 2, 3, 4
 """Places in `ActiveSetWorkspace.counters`: active atoms; parts met; calls of the MAP; dependent atoms that took the place of another; homes
@@ -153,34 +150,16 @@ def met(space: ActiveSetWorkspace, part: int) -> int:
 
 @fused
 def append(space: ActiveSetWorkspace, pattern: Array, count: int, correlation: float) -> bool:
-    """Put the atom of these slots last, with weight 0; False where it adds no dimension.
-
-    Four rows of R at a time, each vector of the column passing through all four.
-    """
+    """Put the atom of these slots last, with weight 0; False where it adds no dimension."""
     last, column, factor, solved, stride = space.counters[ATOMS], space.column, space.factor, space.solved, len(space.weights)
     square = _overlap(space, pattern, count)
     pivot, both, one = square, correlation, 1.0
-    for s in range(0, last - 3, 4):
-        a = column[s] * factor[s, s]
-        b = (column[s + 1] - a * factor[s, s + 1]) * factor[s + 1, s + 1]
-        c = ((column[s + 2] - a * factor[s, s + 2]) - b * factor[s + 1, s + 2]) * factor[s + 2, s + 2]
-        d = column[s + 3] - a * factor[s, s + 3]
-        d = ((d - b * factor[s + 1, s + 3]) - c * factor[s + 2, s + 3]) * factor[s + 3, s + 3]
-        factor[s, last], factor[s + 1, last], factor[s + 2, last], factor[s + 3, last] = a, b, c, d
-        minus_a, minus_b, minus_c, minus_d, row = spread(-a), spread(-b), spread(-c), spread(-d), s * stride
-        for t in range(s + 4, last, WIDTH):
-            rest = multiply_add(minus_a, load(factor, row + t), load(column, t))
-            rest = multiply_add(minus_b, load(factor, row + stride + t), rest)
-            rest = multiply_add(minus_c, load(factor, row + 2 * stride + t), rest)
-            store(column, t, multiply_add(minus_d, load(factor, row + 3 * stride + t), rest))
-        pivot = (((pivot - a * a) - b * b) - c * c) - d * d
-        both = (((both - a * solved[s, 0]) - b * solved[s + 1, 0]) - c * solved[s + 2, 0]) - d * solved[s + 3, 0]
-        one = (((one - a * solved[s, 1]) - b * solved[s + 1, 1]) - c * solved[s + 2, 1]) - d * solved[s + 3, 1]
-    for s in range(last // 4 * 4, last):
+    for s in range(last):
         value = column[s] * factor[s, s]
         factor[s, last] = value
-        for t in range(s + 1, last):
-            column[t] -= value * factor[s, t]
+        minus, row = spread(-value), s * stride
+        for t in range(s + 1, last, WIDTH):
+            store(column, t, multiply_add(minus, load(factor, row + t), load(column, t)))
         pivot -= value * value
         both -= value * solved[s, 0]
         one -= value * solved[s, 1]
@@ -318,22 +297,14 @@ def move(bounds: Array, direction: Array, moved: Array, parts: Array, sizes: Arr
         for s in range(first, first + count):
             if full(space):
                 space = with_room(space)
-            _append_parts(space, parts, at, sizes[s])
+            for i in range(sizes[s]):
+                space.parts[i] = met(space, parts[at + i])
+            append(space, space.parts, sizes[s], 0.0)
             at += sizes[s]
         for k in range(direction.shape[1] if count > 0 else 0):
             _correlate(space, direction[b, k], from_parts)
             affine_optimum(space, 0.0)
             _write_moved(space, moved[b, k], to_parts)
-
-
-@uncounted
-def _append_parts(space: ActiveSetWorkspace, parts: Array, at: int, size: int) -> None:
-    """Put the atom last whose parts begin at this place."""
-    slots, slot = space.parts, space.slot
-    for i in range(size):
-        place = slot[parts[at + i]]
-        slots[i] = place if place >= 0 else met(space, parts[at + i])
-    append(space, slots, size, 0.0)
 
 
 @uncounted

@@ -26,17 +26,14 @@ class Projection:
         decompose: gives atoms [b, m, *event] (structures) and weights [b, m] (≥ 0, of sum 1); atoms of positive weight are affinely
             independent.
         mean: [b, *event] where a closed form knows it; else it is the weighted sum of the atoms.
-        free: [b, *event] bool, with ``mean``: the parts that move with the scores. The closed forms of this package share one Jacobian,
-            ``diag(s) − ssᵀ/Σs`` with ``s`` the indicator of these parts.
         lists: with ``mean``: the atoms as lists of parts, so that no gradient needs them written out.
-        tangent: with ``mean``: its Jacobian, where it is another than that of ``free``: the orthogonal projection of directions on the face
-            that holds the mean, as a differentiable function of means and directions [..., *event] that broadcast against each other.
+        tangent: with ``mean``: its Jacobian, the orthogonal projection of directions on the face that holds the mean, as a differentiable
+            function of means and directions [..., *event] that broadcast against each other; else that of the atoms.
     """
 
     gap: Tensor
     decompose: Callable[[], tuple[Tensor, Tensor]]
     mean: Tensor | None = None
-    free: Tensor | None = None
     lists: AtomLists | None = None
     tangent: Callable[[Tensor, Tensor], Tensor] | None = None
 
@@ -69,15 +66,13 @@ class SparseSolution:
     @uncompiled
     def mean(self) -> Tensor:
         """``[*batch, *event]``, in the marginal polytope; dtype of the scores."""
-        known, free, tangent = self.projection.mean, self.projection.free, self.projection.tangent
+        known, tangent = self.projection.mean, self.projection.tangent
         # The Jacobian of a projection is symmetric.
         adjoint: Callable[[Tensor], Tensor] = partial(self._grouped, from_parts=True)
         if known is None:
             known = torch.einsum("...m,...md->...d", self._plain_weights, self._flat_atoms).reshape(*self.shared, *self._event)
         elif tangent is not None:
             adjoint = partial(tangent, self._shaped(known))
-        elif free is not None:
-            adjoint = partial(self._move_free, free)
         mean = self._shaped(known).to(self.scores)
         return self._attached(mean.expand(self.scores.shape), adjoint)
 
@@ -124,13 +119,6 @@ class SparseSolution:
             return value
         apply: Callable[..., Tensor] = _Attached.apply if transforming() else _attach
         return apply(self.scores, _Value(value.clone(), adjoint))
-
-    def _move_free(self, parts: Tensor, direction: Tensor) -> Tensor:
-        """A direction as the free parts of a closed form follow it: less their average, and 0 for the others."""
-        free, dims = self._shaped(parts), tuple(range(-self.event_ndim, 0))
-        inside = torch.where(free, direction, 0)
-        average = inside.sum(dims, keepdim=True) / free.sum(dims, keepdim=True).clamp(min=1)
-        return torch.where(free, inside - average, 0)
 
     def _move_weights(self, direction: Tensor) -> Tensor:
         """From weights [*batch, m] back to scores; the derivative of weights in ``⟨atoms, θ⟩`` is symmetric."""

@@ -1,5 +1,3 @@
 """Assignments: the oracle, matchings, the Birkhoff polytope, and their kernels."""
 
-from .oracle import Assignment
-
-__all__ = ["Assignment"]
+from .oracle import Assignment as Assignment

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..active_set.cpu_factor import product
 from ..kernels.compilation import compiled, uncounted
 from .cpu_matching import load_costs, match, matching_workspace
 
@@ -22,7 +23,6 @@ NEGLIGIBLE = 1e-13
 
 
 def operations(event: tuple[int, ...]) -> int:
-    """Steps of the inner loops per row."""
     return 10 * event[0] ** 3
 
 
@@ -36,14 +36,6 @@ class BirkhoffSpace(NamedTuple):
     excess: np.ndarray  # [n] sums of the columns, less 1
     step: np.ndarray  # [n]
     cells: np.ndarray  # [n] the columns of a row that are not 0
-
-
-@uncounted
-def _inner(left, right):
-    total = 0.0
-    for k in range(len(left)):
-        total += left[k] * right[k]
-    return total
 
 
 @uncounted
@@ -126,14 +118,14 @@ def _solve(hessian, right, result):
 def _search(scores, space, error):
     """Move v along the step to where the slope of the convex function has halved, or the error has; gives the error there."""
     v, trial, step, excess = space.v, space.trial, space.step, space.excess
-    first = _inner(step, excess)
+    first = product(step, excess)
     length, low, high, at_low, at_high = 1.0, 0.0, math.inf, first, 0.0
     reached = error
     for _ in range(60):
         for j in range(len(v)):
             trial[j] = v[j] + length * step[j]
         reached = _fill(scores, trial, space)
-        slope = _inner(step, excess)
+        slope = product(step, excess)
         if reached <= 0.5 * error or abs(slope) <= 0.5 * first:
             break
         if slope > 0.0:

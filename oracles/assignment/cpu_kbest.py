@@ -10,15 +10,12 @@ Murty's ranked assignment method", which inherits duals and bounds what is still
 
 import math
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..kernels.compilation import inner, uncounted
+from ..kernels.compilation import Array, inner, uncounted
 from .cpu_matching import augment, load_costs, match
-
-Array = NDArray[Any]
 
 ROUNDING = 1e-14
 """How far bounds may be off, beside the largest score and for n² rows: scores are bounded higher by that."""
@@ -53,7 +50,12 @@ def list_best(
 
     Matchings [t, 2, n] are columns of rows, and duals of columns; they come back with more room where that is needed.
     """
-    n, rounding = len(costs), _load(row, costs)
+    n, largest = len(costs), 0.0
+    load_costs(row, costs)
+    for i in range(n):
+        for j in range(n):
+            largest = max(largest, abs(costs[i, j]) if costs[i, j] < math.inf else 0.0)
+    rounding = ROUNDING * n * n * largest
     if match(costs, floats, integers) < n:
         return matchings
     space.values[0], space.sources[0], space.places[0], space.matchings[0] = _keep(row, floats, integers, matchings[0]), 0, 0, 0
@@ -91,18 +93,6 @@ def list_best(
                 parts += 1
         _reload(row, costs, space.places[part])
     return matchings
-
-
-@uncounted
-def _load(row: Array, costs: Array) -> float:
-    """Costs of scores; gives how far bounds may be off."""
-    load_costs(row, costs)
-    n, largest = len(costs), 0.0
-    for i in range(n):
-        for j in range(n):
-            if costs[i, j] < math.inf:
-                largest = max(largest, abs(costs[i, j]))
-    return ROUNDING * n * n * largest
 
 
 @uncounted

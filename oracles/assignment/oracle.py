@@ -134,7 +134,7 @@ class Assignment(PartOfEachRow, SamplingOracle, ProjectionOracle, EnumerableOrac
         return self._list_best(rows.masked_fill(rows <= FORBIDDEN, -math.inf), k).movedim(0, 1)
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return kernels.search("unranking", "assignment", ranks, (event_shape, torch.uint8), (), event_shape)
+        return kernels.search("assignment", "unrank", ranks, (event_shape, torch.uint8), (), event_shape)
 
     def _rank(self, structures: Tensor) -> Tensor:
         """Lexicographic in the columns of the rows, by the digits of the factorial number system (Lehmer code)."""

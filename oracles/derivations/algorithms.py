@@ -169,10 +169,8 @@ def walk(tables: Tables, shape: tuple[int, ...], decide: Callable[[Tensor], Tens
     take, one = taken.scatter_add_ if counted else taken.scatter_, torch.ones((*shape, 1), dtype=taken.dtype, device=device)
     node = torch.full(shape, tables.root, device=device)
     # Second nodes wait on a stack, above place 0, which holds `UNIT`: there a walk stays that is at its end.
-    waiting, top = (
-        torch.full((*shape, int(tables.packed.sizes[WAITING]) + 2), UNIT, device=device),
-        torch.zeros((*shape, 1), dtype=torch.int64, device=device),
-    )
+    waiting = torch.full((*shape, int(tables.packed.sizes[WAITING]) + 2), UNIT, device=device)
+    top = torch.zeros((*shape, 1), dtype=torch.int64, device=device)
     joins = any(level.second is not None for level in tables.levels)
     for _ in range(tables.steps):
         edge = decide(node)
@@ -208,10 +206,8 @@ def sample(tables: Tables, rows: Tensor, uniforms: Tensor) -> Tensor:
     One for each node in preorder, but for those in `Tables.given`.
     """
     values, padded = inside(tables, rows), pad(rows, (0, 1))
-    items, place = (
-        torch.arange(len(rows), device=rows.device).unsqueeze(-1),
-        torch.arange(max(level.first.shape[1] for level in tables.levels), device=rows.device),
-    )
+    items = torch.arange(len(rows), device=rows.device).unsqueeze(-1)
+    place = torch.arange(max(level.first.shape[1] for level in tables.levels), device=rows.device)
     # One more, for structures that are made in one way.
     uniforms = pad(uniforms, (0, 1))
     used = torch.zeros((*uniforms.shape[:-1], 1), dtype=torch.int64, device=rows.device)

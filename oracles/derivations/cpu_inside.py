@@ -9,7 +9,7 @@ from ..kernels import vectors as v
 from ..kernels.compilation import inlined, uncounted
 from ..kernels.exponential import FARTHEST, LARGEST, NOTHING, ROUNDER, exponential, logarithm, normalise, split
 from ..kernels.vectors import WIDTH
-from .cpu_rows import _vector_of, add_product, gather, joint_sum, kind_of, known, own, product, segment_of, vectors_of
+from .cpu_rows import _vector_of, add_product, gather, joint_sum, kind_of, known, own, segment_of, vectors_of
 from .packing import ALIKE, CHAIN, CHART, PARTS_PER_UNIT, REACH, TREE, UNITS, WAYS
 
 LIMIT = 1e140
@@ -122,11 +122,8 @@ def _shift(packed, whole, mean, square) -> float:
 def _weigh(packed, lanes, space, rows, start, begin, end):
     """Weights of some vectors of parts, and how far their scores are from the shift."""
     weights, zero, nothing, vector = space.weights, v.spread(0.0), v.spread(-math.inf), begin
-    minus, highest, lowest = (
-        v.subtract(zero, v.load(space.limits, SHIFT)),
-        v.load(space.limits, HIGHEST_SCORE),
-        v.load(space.limits, LOWEST_SCORE),
-    )
+    minus = v.subtract(zero, v.load(space.limits, SHIFT))
+    highest, lowest = v.load(space.limits, HIGHEST_SCORE), v.load(space.limits, LOWEST_SCORE)
     # Float32 scores of neighbours get float32 weights, in half the time.
     still, none = v.spread_single(np.float32(0)), v.spread_single(np.float32(-np.inf))
     high, low = still, still
@@ -234,7 +231,7 @@ def _sum_edges_wide(columns, space, segment):
         for k in range(segment.begin, segment.end):
             behind = v.subtract(joint_sum(exponents, space.part_exponents, columns, k, segment, i), top)
             power = v.power_of_two(v.add(v.greatest(behind, farthest), rounder))
-            weight = v.multiply_add(product(nodes, space.weights, columns, k, segment, i), power, weight)
+            weight = v.multiply_add(add_product(nodes, space.weights, columns, k, segment, i, zero), power, weight)
         if not segment.each:
             weight = v.multiply(weight, own(space.weights, columns, segment, i))
             top = v.add(top, own(space.part_exponents, columns, segment, i))

@@ -6,7 +6,7 @@ from ..kernels import vectors as v
 from ..kernels.compilation import inlined, uncounted
 from ..kernels.exponential import FARTHEST, ROUNDER
 from ..kernels.vectors import WIDTH
-from .cpu_rows import hand_out, is_in_place, joint_sum, kind_of, known, own, product, segment_of, vectors_of
+from .cpu_rows import add_product, hand_out, is_in_place, joint_sum, kind_of, known, own, segment_of, vectors_of
 from .packing import ANYTHING, CHART, PATH, TREE
 
 
@@ -151,7 +151,7 @@ def _given_node(columns, space, segment, wide):
 @inlined
 def _edges(columns, space, segment, wide, k, i):
     """Products of the k-th edges, by the exponents of their nodes."""
-    edges = product(space.nodes, space.weights, columns, k, segment, i)
+    edges = add_product(space.nodes, space.weights, columns, k, segment, i, v.spread(0.0))
     if wide:
         behind = v.subtract(joint_sum(space.exponents, space.part_exponents, columns, k, segment, i), v.load(space.buffers[1], i))
         # Where there is no node, its exponent is anything.

@@ -38,8 +38,7 @@ def project(packed, rows, inside, begin, mean, gap, support, atoms):
                 scores[uint64(of_slots[slot])] = solver.scores[slot] - solver.mean[slot]
             count = _best_parts(packed, given, solver, scores, best, waiting)
         found = active_set.record(solver, found, mean[b], gap, support, b)
-    parts, sizes, weights = active_set.result(found)
-    return parts, sizes, weights
+    return active_set.result(found)
 
 
 @uncounted

@@ -74,14 +74,9 @@ def _vector_in(packed, rows, start, vector, scores):
 def _lay(packed, rows, start, count, begin, end, scores):
     """Items side by side, the last one again in place of missing ones."""
     used, last = packed.used, start + count - 1
-    if count == WIDTH:
-        for part in range(begin, end):
-            for lane in range(WIDTH):
-                scores[part * WIDTH + lane] = rows[start + lane, used[part]]
-    else:
-        for part in range(begin, end):
-            for lane in range(WIDTH):
-                scores[part * WIDTH + lane] = rows[min(start + lane, last), used[part]]
+    for part in range(begin, end):
+        for lane in range(WIDTH):
+            scores[part * WIDTH + lane] = rows[min(start + lane, last), used[part]]
 
 
 @inlined
@@ -120,18 +115,11 @@ def _hand_to(packed, numbers, start, begin, end, rows):
 @uncounted
 def _lay_back(packed, numbers, log_partition, start, count, rows):
     """Write the numbers of items side by side, and leave 0 behind."""
-    used, feasible = packed.used, 0
+    used = packed.used
     for lane in range(count):
-        feasible += log_partition[start + lane] > -math.inf
-    if feasible == WIDTH:
-        for part in range(len(used)):
-            for lane in range(WIDTH):
+        if log_partition[start + lane] > -math.inf:
+            for part in range(len(used)):
                 rows[start + lane, used[part]] = numbers[part * WIDTH + lane]
-    else:
-        for lane in range(count):
-            if log_partition[start + lane] > -math.inf:
-                for part in range(len(used)):
-                    rows[start + lane, used[part]] = numbers[part * WIDTH + lane]
     numbers[:] = 0.0
 
 
@@ -154,16 +142,8 @@ def segment_of(packed, lanes, x):
     # Unsigned, because a negative number would count from the end, which would be asked for at every edge.
     begin, flags = uint64(segments[x, 3]), segments[x, 4]
     moves = segments[x, 5] > 0, segments[x, 6] > 0, segments[x, 7] > 0
-    return Segment(
-        segments[x, 0] * lanes,
-        segments[x, 1] * lanes,
-        begin,
-        begin + uint64(segments[x, 2]),
-        flags & JOINS > 0,
-        flags & EACH > 0,
-        *moves,
-        lanes,
-    )
+    start, height, joins, each = segments[x, 0] * lanes, segments[x, 1] * lanes, flags & JOINS > 0, flags & EACH > 0
+    return Segment(start, height, begin, begin + uint64(segments[x, 2]), joins, each, *moves, lanes)
 
 
 @inlined
@@ -195,19 +175,8 @@ def operand(numbers, at, moves, lanes, i):
 
 
 @inlined
-def product(nodes, parts, columns, k, segment, i):
-    """The terms that the k-th edges add to their nodes, without the part that all edges of a node take."""
-    value = operand(nodes, columns[k, 0] * segment.lanes, segment.first_moves, segment.lanes, i)
-    if segment.joins:
-        value = multiply(value, operand(nodes, columns[k, 1] * segment.lanes, segment.second_moves, segment.lanes, i))
-    if segment.each:
-        value = multiply(value, operand(parts, columns[k, 2] * segment.lanes, segment.part_moves, segment.lanes, i))
-    return value
-
-
-@inlined
 def add_product(nodes, parts, columns, k, segment, i, to):
-    """`product`, added to something."""
+    """The terms that the k-th edges add to their nodes, without the part that all edges of a node take, added to something."""
     value = operand(nodes, columns[k, 0] * segment.lanes, segment.first_moves, segment.lanes, i)
     if not segment.joins and not segment.each:
         return add(value, to)
@@ -220,7 +189,7 @@ def add_product(nodes, parts, columns, k, segment, i, to):
 
 @inlined
 def joint_sum(nodes, parts, columns, k, segment, i):
-    """`product` of logarithms and exponents: a sum."""
+    """What `add_product` multiplies, of logarithms and exponents: a sum."""
     value = operand(nodes, columns[k, 0] * segment.lanes, segment.first_moves, segment.lanes, i)
     if segment.joins:
         value = add(value, operand(nodes, columns[k, 1] * segment.lanes, segment.second_moves, segment.lanes, i))

@@ -19,7 +19,27 @@ def unrank(packed, ranking, ranks, structures):
     """The structures of ranks: by the edge of the root, then by its first node, then by its second. Adds their parts to integers [c, d]."""
     waiting, places = np.empty(packed.sizes[WAITING] + 2, np.int64), np.empty(packed.sizes[WAITING] + 2, np.int64)
     for row in range(len(ranks)):
-        take_apart(packed, ranking, ranks[row], waiting, places, structures[row])
+        # On with first nodes, while second ones wait with their ranks.
+        node, top, rank = len(packed.node_parts) - 1, 0, ranks[row]
+        while node > 0:
+            x, end = packed.begins[node], packed.begins[node + 1]
+            while end - x > 1:
+                middle = (x + end) // 2
+                if ranking.starts[middle] <= rank:
+                    x = middle
+                else:
+                    end = middle
+            if packed.edge_entries[x] >= 0:
+                structures[row, packed.edge_entries[x]] += 1
+            node, second, rank = packed.first[x], packed.second[x], rank - ranking.starts[x]
+            if second > 0:
+                behind = ranking.counts[second]
+                waiting[top], places[top] = second, rank % behind
+                rank //= behind
+                top += 1
+            if node == 0 and top > 0:
+                top -= 1
+                node, rank = waiting[top], places[top]
 
 
 @uncounted
@@ -73,31 +93,6 @@ def next_node(packed, chosen, waiting, top, parts, found):
         top -= 1
         node = waiting[top]
     return node, top, found
-
-
-@uncounted
-def take_apart(packed, ranking, rank, waiting, places, structure):
-    """The derivation of a rank: goes on with first nodes, while second ones wait with their ranks."""
-    node, top = len(packed.node_parts) - 1, 0
-    while node > 0:
-        x, end = packed.begins[node], packed.begins[node + 1]
-        while end - x > 1:
-            middle = (x + end) // 2
-            if ranking.starts[middle] <= rank:
-                x = middle
-            else:
-                end = middle
-        if packed.edge_entries[x] >= 0:
-            structure[packed.edge_entries[x]] += 1
-        node, second, rank = packed.first[x], packed.second[x], rank - ranking.starts[x]
-        if second > 0:
-            behind = ranking.counts[second]
-            waiting[top], places[top] = second, rank % behind
-            rank //= behind
-            top += 1
-        if node == 0 and top > 0:
-            top -= 1
-            node, rank = waiting[top], places[top]
 
 
 @compiled

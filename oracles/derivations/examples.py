@@ -3,11 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
-FIRST, OTHER = (6, 7, 8), 2
-"""Sizes where none are declared: the first, and every other one."""
-
-USUAL_FIRST, USUAL_OTHER = 32, 8
-
 
 @dataclass(frozen=True)
 class Examples:
@@ -34,5 +29,5 @@ class Examples:
     def filled(self, size_names: tuple[str, ...]) -> Self:
         """With the defaults in place of what is not declared, for sizes of these names."""
         others = len(size_names) - 1
-        small = self.small or tuple((first, *[OTHER] * others) for first in FIRST)
-        return replace(self, small=small, usual=self.usual or (USUAL_FIRST, *[USUAL_OTHER] * others))
+        small = self.small or tuple((first, *[2] * others) for first in (6, 7, 8))
+        return replace(self, small=small, usual=self.usual or (32, *[8] * others))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..capabilities import DrawnSet
-from .packing import ENTRIES, ITEMS, STEPS, WIDTH, Array, Numbers, Packed, Ranking
+from .packing import ENTRIES, ITEMS, WIDTH, Array, Numbers, Packed, Ranking
 
 EDGE = 4
 """Inner-loop steps of an edge and an item, roughly. In `argmax` it counts as one: two threads took longer at 90 to 250 microseconds."""
@@ -40,11 +40,6 @@ def kernel(packed: Packed, operation: str, rows: int) -> kernels.Kernel:
     steps = (1 if function is argmax else EDGE) * len(packed.first)
     layout = Layout(packed, WIDTH if rows >= packed.sizes[ITEMS] else 1, int(packed.sizes[ENTRIES]), False)
     return kernels.Kernel(function, (layout,), steps, complete, () if complete else (layout._replace(wide=True),))
-
-
-def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:
-    """Structures of ranks [c]."""
-    return kernels.Kernel(unrank, (packed, ranking), EDGE * int(packed.sizes[STEPS]) + int(packed.sizes[ENTRIES]) // 8)
 
 
 # Structures are dense floating-point arrays, [b, *event] or [b, s, *event]; or int64 numbers of their parts in ascending order, [b, p] or

@@ -77,7 +77,6 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
     """
 
     kernel: ClassVar[str | None] = "derivations"
-    references: ClassVar[tuple[str, ...]] = ()
     axes: ClassVar[tuple[str, ...]] = ()
     size_names: ClassVar[tuple[str, ...]] = ()
     examples: ClassVar[Examples] = Examples()
@@ -233,7 +232,8 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
         # How often a part is counted, at most once for each node of a derivation, must fit.
         fits = int(packed.sizes[STEPS]) < 256 or bool(self.binary_mask(event).all())
         structures = torch.zeros((len(ranks), *event), dtype=torch.uint8 if fits else torch.int64)
-        executor.unranking(packed, _ranking(self, event))(ranks.cpu().contiguous(), structures)
+        steps = executor.EDGE * int(packed.sizes[STEPS]) + math.prod(event) // 8
+        kernels.Kernel(executor.unrank, (packed, _ranking(self, event)), steps)(ranks.cpu().contiguous(), structures)
         return structures.to(ranks.device)
 
 
@@ -267,7 +267,6 @@ def _count(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> int:
 
 @lru_cache(maxsize=64)
 def _longest(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> int:
-    """The largest number of parts that a structure has."""
     tables = oracle._tables(event_shape)
     ones = torch.ones(1, tables.parts, dtype=torch.float64)
     return max(1, int(algorithms.inside(tables, ones, torch.amax)[0, tables.root]))

@@ -38,7 +38,7 @@ FLOATING = (torch.float32, torch.float64)
 CERTIFYING = ("log_partition", "marginals", "covariance_product", "sample", "sample_parts")
 """Operations whose kernels may refuse rows outside their range: their last array, bool ``[b]``, is True for the rows that they computed."""
 
-ELSEWHERE = {"birkhoff": "..assignment.cpu_birkhoff", "bounds": ".bounds", "philox": ".philox", "unranking": ".unranking"}
+ELSEWHERE = {"birkhoff": "..assignment.cpu_birkhoff", "bounds": ".bounds", "philox": ".philox"}
 """Kernels that are not in the ``cpu.py`` of a folder of their name."""
 
 Output = tuple[tuple[int, ...], torch.dtype | None]

@@ -24,6 +24,7 @@ from numba.core.codegen import JITCodeLibrary, RuntimeLinker
 from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
+from numpy.typing import NDArray
 
 from . import notices
 
@@ -31,6 +32,9 @@ try:
     import fcntl
 except ImportError:  # Windows: every process compiles for itself
     fcntl = None  # type: ignore[assignment]
+
+Array = NDArray[Any]
+"""What kernels take: arrays of the dtypes that they are called with."""
 
 
 class _Library(JITCodeLibrary):

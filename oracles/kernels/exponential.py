@@ -6,11 +6,8 @@ the sum that it is part of; 0 has the exponent `NOTHING`.
 """
 
 import math
-from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
 from . import vectors as v
 from .compilation import compiled, fused, uncounted
@@ -89,28 +86,13 @@ def split(value: float) -> tuple[float, float]:
     return (mantissa if allowed else 0.0), (exponent if allowed else NOTHING)
 
 
-def _reinterpretation(source: Any, target: Any) -> Any:
-    """An intrinsic that reads the bits of one type as another, without an instruction."""
-
-    def typed(typing_context: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.bitcast(arguments[0], context.get_value_type(target))
-
-        return target(source), generate
-
-    return intrinsic(typed)
-
-
-_bits_of, _float_of = _reinterpretation(types.float64, types.int64), _reinterpretation(types.int64, types.float64)
-
-
 @compiled
 def normalise(mantissas, exponents):
     """Bring mantissas [n] into [1, 2), and what they exceed it by into the exponents."""
     for x in range(len(mantissas)):
-        bits = _bits_of(mantissas[x])
-        exponents[x] += _float_of((bits >> 52) | _WHOLE) - _BIAS
-        mantissas[x] = _float_of((bits & _FRACTION) | _ONE) if mantissas[x] > 0.0 else 0.0
+        bits = np.float64(mantissas[x]).view(np.int64)
+        exponents[x] += np.int64((bits >> 52) | _WHOLE).view(np.float64) - _BIAS
+        mantissas[x] = np.int64((bits & _FRACTION) | _ONE).view(np.float64) if mantissas[x] > 0.0 else 0.0
 
 
 @compiled

@@ -4,17 +4,11 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .compilation import compiled, uncounted
-
-Array = NDArray[Any]
+from .compilation import Array, compiled, uncounted
 
 FEW = 32
 """Up to this k a sorted list of the k largest is quicker than partitioning: most numbers are below its end, and take one comparison."""
-
-DENSE = 4
-"""Many of the first ``DENSE * k`` numbers enter the list: they pass through all of it, without a branch that is hard to predict."""
 
 
 def dense_and_parts(function: Any, draws: int = 0) -> tuple[Any, Any]:
@@ -76,13 +70,7 @@ def kth_largest(row: Array, k: int, work: Array) -> float:
     if k > FEW:
         return _partitioned(row, len(row) - k, work)
     work[:k] = -math.inf
-    many = min(len(row), DENSE * k)
-    for i in range(many):
-        number = float(row[i])
-        for place in range(k):
-            kept = work[place]
-            work[place], number = max(kept, number), min(kept, number)
-    for i in range(many, len(row)):
+    for i in range(len(row)):
         number = row[i]
         if number > work[k - 1]:
             place = k - 1

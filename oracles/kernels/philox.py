@@ -18,7 +18,6 @@ _ZERO, _ONE, _DROPPED, _SPACING = np.uint64(0), np.uint64(1), np.uint64(11), 2.0
 
 
 def operations(event: tuple[int, ...]) -> int:
-    """Inner-loop steps of a row, roughly."""
     return 10 * event[0]
 
 
@@ -54,13 +53,6 @@ def _count(state, start, steps, pair, place, key):
 
 
 @inner
-def _round(a, b, c, d, k, m):
-    """One round: both products of 32 bits by 32 are whole in 64."""
-    first, second = _FIRST * a, _SECOND * c
-    return (second >> _HALF) ^ b ^ k, second & _WORD, (first >> _HALF) ^ d ^ m, first & _WORD
-
-
-@inner
 def _scramble(state, pairs, size):
     """Ten rounds on every counter; the first two words and the last two, joined."""
     for i in range(size):
@@ -68,7 +60,9 @@ def _scramble(state, pairs, size):
         a, b, c, d = np.uint64(state[0, i]), np.uint64(state[1, i]), np.uint64(state[2, i]), np.uint64(state[3, i])
         k, m = np.uint64(state[4, i]), np.uint64(state[5, i])
         for _ in range(10):
-            a, b, c, d = _round(a, b, c, d, k, m)
+            # Both products of 32 bits by 32 are whole in 64.
+            first, second = _FIRST * a, _SECOND * c
+            a, b, c, d = (second >> _HALF) ^ b ^ k, second & _WORD, (first >> _HALF) ^ d ^ m, first & _WORD
             k, m = (k + _FIRST_STEP) & _WORD, (m + _SECOND_STEP) & _WORD
         pairs[0, i], pairs[1, i] = (a << _HALF) | b, (c << _HALF) | d
 

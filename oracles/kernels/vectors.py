@@ -166,10 +166,6 @@ def _elementwise(arity: int, build: Callable[..., Any]) -> Any:
     )
 
 
-def _fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    return builder.fadd(builder.fmul(x, y, flags=("contract",)), z, flags=("contract",))
-
-
 def _selected(builder: Any, x: Any, y: Any, z: Any, u: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", x, y), z, u)
 
@@ -177,7 +173,7 @@ def _selected(builder: Any, x: Any, y: Any, z: Any, u: Any) -> Any:
 add, subtract, multiply, divide = (_elementwise(2, getattr(ir.IRBuilder, name)) for name in ("fadd", "fsub", "fmul", "fdiv"))
 """x + y, x − y, x · y, x / y."""
 
-multiply_add = _elementwise(3, _fused)
+multiply_add = _elementwise(3, lambda builder, x, y, z: builder.fadd(builder.fmul(x, y, flags=("contract",)), z, flags=("contract",)))
 """x · y + z, rounded once where the machine can."""
 
 greatest = _elementwise(2, lambda builder, x, y: _selected(builder, x, y, x, y))

@@ -1,5 +1,3 @@
 """Shift-reduce derivations: the oracle and its kernels."""
 
-from .oracle import ShiftReduce
-
-__all__ = ["ShiftReduce"]
+from .oracle import ShiftReduce as ShiftReduce

@@ -1,14 +1,10 @@
 """The kernel of policies of shift-reduce derivations; all else their hypergraph gives."""
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..kernels.compilation import compiled
-
-Array = NDArray[Any]
+from ..kernels.compilation import Array, compiled
 
 
 def operations(event: tuple[int, ...]) -> int:

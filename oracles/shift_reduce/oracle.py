@@ -237,9 +237,6 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
         """Log-probabilities of actions given their states, of rows [b, *event]; -inf where no derivation follows. Differentiable."""
         return algorithms.decisions(self._tables_for(rows), rows.flatten(1)).reshape(rows.shape)
 
-    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
-        return 2 * event_shape[0] - 3
-
 
 class _Policy(torch.autograd.Function):
     """Scores to the log-probabilities of a policy, on distinct rows, with a gradient for every row.

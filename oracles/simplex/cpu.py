@@ -14,8 +14,8 @@ def operations(event: tuple[int, ...]) -> int:
 
 
 @compiled
-def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarray, k: int) -> None:
-    """Project rows [b, n]: ``mean = clip(θ − τ, 0, 1)``, the parts ``free`` with 0 < mean < 1, and the certified gap [b].
+def project(rows: np.ndarray, mean: np.ndarray, gap: np.ndarray, k: int) -> None:
+    """Project rows [b, n]: ``mean = clip(θ − τ, 0, 1)``, and the certified gap [b].
 
     The k-th largest score s is the origin: τ − s lies within [-1, 0], so that parts above s + 1 are 1, parts below s − 1 are 0, and what is
     between is small numbers at every scale of the scores. A row with fewer than k parts above -inf has mean 0 and gap ``inf``.
@@ -23,15 +23,13 @@ def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarra
     size = rows.shape[1]
     near, place, work = np.empty(size + 1), np.empty(size + 1, np.int32), np.empty(size)
     for item in range(len(rows)):
-        gap[item] = _project(rows[item], mean[item], free[item], k, near, place, work)
+        gap[item] = _project(rows[item], mean[item], k, near, place, work)
 
 
 @uncounted
-def _project(row: np.ndarray, point: np.ndarray, free: np.ndarray, k: int, near: np.ndarray, place: np.ndarray, work: np.ndarray) -> float:
+def _project(row: np.ndarray, point: np.ndarray, k: int, near: np.ndarray, place: np.ndarray, work: np.ndarray) -> float:
     """One item; gives its gap."""
     size = len(row)
-    for part in range(size):
-        free[part] = False
     origin = kth_largest(row, k, work)
     if origin == -math.inf:
         for part in range(size):
@@ -51,7 +49,6 @@ def _project(row: np.ndarray, point: np.ndarray, free: np.ndarray, k: int, near:
     for i in range(count):
         value = min(max(near[i] - threshold, 0.0), 1.0)
         point[place[i]] = value
-        free[place[i]] = (value > 0) & (value < 1)
         # ⟨θ − μ, z − μ⟩ ≤ Σ max(r, 0) − rμ with r = θ − μ − τ, for every z of k parts: 0 but for rounding.
         residual = near[i] - value - threshold
         above += max(residual, 0.0) - residual * value

@@ -14,34 +14,40 @@ HALVINGS = 60
 """Of a bracket no longer than log n: what is left is below the rounding of float64."""
 
 
-def project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+def project(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The nearest points of float64 rows, forbidden parts (``-inf``) at 0, and what proves them nearest.
 
     Cost: O(n log n) by sorting; compiled, O(n) of some five passes.
 
     Returns:
-        The points [b, n]; bool [b, n], the parts strictly between 0 and 1; [b], a bound on what any other point of the set is nearer.
-        A row with fewer than k parts above -inf has the point 0 and the bound ``inf``.
+        The points [b, n], and a bound [b] on what any other point of the set is nearer. A row with fewer than k parts above -inf has the
+        point 0 and the bound ``inf``.
 
     Example:
-        >>> point, free, gap = project(torch.tensor([[1.0, 0.6, 0.2, -3.0]], dtype=torch.float64), 2)
+        >>> point, gap = project(torch.tensor([[1.0, 0.6, 0.2, -3.0]], dtype=torch.float64), 2)
         >>> point
         tensor([[1.0000, 0.7000, 0.3000, 0.0000]], dtype=torch.float64)
-        >>> free.tolist(), bool(gap < 1e-12)
-        ([[False, True, True, False]], True)
+        >>> bool(gap < 1e-12)
+        True
     """
     kernel = kernels.find("simplex", "project", rows, (k,))
     if kernel is None:
         return _project(rows, k)
-    outputs = (rows.shape[1:], None), (rows.shape[1:], torch.bool), ((), None)
-    point, free, gap = kernel.computed((rows,), outputs, lambda rows: _project(rows, k))
-    return point, free, gap
+    point, gap = kernel.computed((rows,), (None, ((), None)), lambda rows: _project(rows, k))
+    return point, gap
 
 
 def closed(rows: Tensor, k: int, decompose: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Projection:
     """`project`, with a function that writes means [b, n] as atoms and weights."""
-    mean, free, gap = project(rows, k)
-    return Projection(gap=gap, decompose=lambda: decompose(mean), mean=mean, free=free)
+    mean, gap = project(rows, k)
+    return Projection(gap=gap, decompose=lambda: decompose(mean), mean=mean, tangent=along_face)
+
+
+def along_face(mean: Tensor, direction: Tensor) -> Tensor:
+    """Directions [..., n] along the face that holds means: less their average over the parts strictly between 0 and 1, 0 for the others."""
+    moves = (mean > 0) & (mean < 1)
+    average = torch.where(moves, direction, 0).sum(-1, keepdim=True) / moves.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(moves, direction - average, 0)
 
 
 def by_halving(rows: Tensor, excess: Tensor) -> Tensor:
@@ -90,7 +96,7 @@ def _least_in_support(rows: Tensor, excess: Tensor) -> Tensor:
     return order.gather(-1, low)
 
 
-def _project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+def _project(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """In torch: ``clip(θ − τ, 0, 1)``, with τ found exactly between two of the scores θ and θ − 1, where the sum of the clips bends."""
     origin = rows.topk(k, dim=-1).values[..., -1:]
     feasible = origin > -math.inf
@@ -112,4 +118,4 @@ def _project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     # ⟨θ − μ, z − μ⟩ ≤ Σ max(r, 0) − rμ with r = θ − μ − τ, for every z of k parts: 0 but for rounding.
     residual = near - point - threshold
     gap = (residual.clamp(min=0) - residual * point).sum(-1).clamp(min=0)
-    return point, (point > 0) & (point < 1), torch.where(feasible.squeeze(-1), gap, math.inf)
+    return point, torch.where(feasible.squeeze(-1), gap, math.inf)

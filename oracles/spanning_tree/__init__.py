@@ -1,5 +1,3 @@
 """Spanning trees: the oracle, elimination, and their kernels."""
 
-from .oracle import SpanningTree
-
-__all__ = ["SpanningTree"]
+from .oracle import SpanningTree as SpanningTree

@@ -118,9 +118,11 @@ class _Samples:
         some = children.any(-1)
         own, rest = (each.T for each in search(self.elimination.heads[k - 1][:, first_head:], self.rest[..., k].T.contiguous()))
         inherited = self._last(children)
-        head = torch.where(some, inherited, own + first_head)
-        over, rest = self._over(k, head, torch.where(some, self.rest[..., k], rest))
-        self.head[..., k], self.over[..., k], self.rest[..., k] = head, over, rest
+        head, rest = torch.where(some, inherited, own + first_head), torch.where(some, self.rest[..., k], rest)
+        # Over which word its arc leads, and what is left of its uniform.
+        ways = self._ways(k, slice(k), slice(k, k + 1))[torch.arange(len(self.rows), device=head.device), head]
+        number, rest = (each.squeeze(-1) for each in search(ways, rest.unsqueeze(-1)))
+        self.head[..., k], self.over[..., k], self.rest[..., k] = head, torch.where(number > 0, number + k, 0), rest
         if k > 1:
             self._adopt(k, children)
 
@@ -145,12 +147,6 @@ class _Samples:
         self.over[..., 1:k] = torch.where(mine, over, self.over[..., 1:k])
         self.rest[..., 1:k] = torch.where(mine, rest.permute(2, 0, 1), self.rest[..., 1:k])
         self.head[..., 1:k] = torch.where(mine, k, self.head[..., 1:k])
-
-    def _over(self, k: int, head: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
-        """Over which word the arc from a head [s, b] to word k leads, and what is left of its uniform."""
-        items = torch.arange(len(self.rows), device=head.device)
-        number, rest = search(self._ways(k, slice(k), slice(k, k + 1))[items, head], rest.unsqueeze(-1))
-        return torch.where(number > 0, number + k, 0).squeeze(-1), rest.squeeze(-1)
 
     def _ways(self, k: int, heads: slice, words: slice) -> Tensor:
         """Log-weights [b, arcs, c] of arcs: directly, and over each word after k."""

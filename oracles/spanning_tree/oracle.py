@@ -14,7 +14,6 @@ from ..capabilities.marginals import ExactLaw
 from ..dependency_tree import DependencyTree
 from . import elimination, marginals, without_replacement
 from .law import TreeLaw
-from .ranks import rank
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class SpanningTree(DependencyTree, DistinctSamplingOracle, ProjectionOracle, Enu
         return self.structure(heads, rows.dtype) * feasible.reshape(-1, 1, 1)
 
     def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
-        return without_replacement.uniforms_needed(event_shape[0] - 1, k)
+        return 1 + (event_shape[0] - 1) * (k + 1) * event_shape[0]
 
     def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
         with torch.no_grad():
@@ -105,10 +104,10 @@ class SpanningTree(DependencyTree, DistinctSamplingOracle, ProjectionOracle, Enu
         return self._list_best(rows.masked_fill(rows <= FORBIDDEN / 2, -math.inf), k).movedim(0, 1)
 
     def _rank(self, structures: Tensor) -> Tensor:
-        return rank(self.heads(structures), single_root=self.single_root)
+        return kernels.search(self.kernel, "rank", self.heads(structures), ((), None), self.kernel_options())
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return kernels.search("unranking", self.kernel, ranks, (event_shape, torch.uint8), self.kernel_options(), event_shape)
+        return kernels.search(self.kernel, "unrank", ranks, (event_shape, torch.uint8), self.kernel_options(), event_shape)
 
 
 class _LogPartition(torch.autograd.Function):

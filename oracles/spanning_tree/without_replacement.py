@@ -22,11 +22,6 @@ NUMBERS = 2**22
 """Scores of beginnings that are taken at a time."""
 
 
-def uniforms_needed(words: int, k: int) -> int:
-    """How many uniforms k trees take: one, and one for every head of every beginning."""
-    return 1 + words * (k + 1) * (words + 1)
-
-
 def sample_heads(log_partition: Callable[[Tensor], Tensor], rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
     """Heads ``[k, w, words]`` of k trees of each walk, as `DrawnSet` has structures; where fewer are feasible, the first is repeated.
 
@@ -35,7 +30,7 @@ def sample_heads(log_partition: Callable[[Tensor], Tensor], rows: Tensor, items:
         rows: float64 scores [b, n + 1, n + 1], -inf where an arc is forbidden.
         items: [w], the row of each walk.
         k: at most how many trees there are.
-        uniforms: float64 [w, `uniforms_needed`], inside (0, 1).
+        uniforms: float64 [w, 1 + words · (k + 1) · (words + 1)] inside (0, 1): one, and one for every head of every beginning.
     """
     walks, words = len(items), rows.shape[-1] - 1
     noise = gumbel_quantile(uniforms.clone())

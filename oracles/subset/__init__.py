@@ -1,5 +1,3 @@
 """Subsets of k of n: the oracle and its kernels."""
 
-from .oracle import Subset
-
-__all__ = ["Subset"]
+from .oracle import Subset as Subset

@@ -12,7 +12,6 @@ from ..kernels.vectors import WIDTH, add, load, multiply, spread, store
 
 
 def operations(event: tuple[int, ...]) -> int:
-    """Inner-loop steps of one row, roughly."""
     return 20 * event[0]
 
 
@@ -69,7 +68,9 @@ def _sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numb
             skips[part] = takes[part] if above else 1.0
             takes[part] = 1.0 if above else takes[part]
         for part in range(size - 1, -1, -1):
-            _multiply(suffixes[part + 1], suffixes[part], skips[part], takes[part])
+            skip, take, before = spread(skips[part]), spread(takes[part]), suffixes[part + 1]
+            for at in range(WIDTH, columns, WIDTH):
+                store(suffixes[part], at, add(multiply(skip, load(before, at)), multiply(take, load(before, at - 1))))
         for draw in range(uniforms.shape[1]):
             count = _walk(uniforms[item, draw], suffixes.reshape(-1), takes, skips, columns, parts)
             if len(numbers) > 0:
@@ -79,14 +80,6 @@ def _sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numb
 
 
 sample, sample_parts = dense_and_parts(_sample, draws=1)
-
-
-@uncounted
-def _multiply(before: np.ndarray, after: np.ndarray, skip: float, take: float) -> None:
-    """``after = before · (skip + take·x)``."""
-    for place in range(WIDTH, len(before), WIDTH):
-        kept, moved = multiply(spread(skip), load(before, place)), multiply(spread(take), load(before, place - 1))
-        store(after, place, add(kept, moved))
 
 
 @uncounted

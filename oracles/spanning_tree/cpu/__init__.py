@@ -1,21 +1,17 @@
 """Kernels of spanning trees: MAP by contraction, the rest by elimination of words, `LANES` items side by side."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from ...active_set import cpu as active_set
-from ...kernels.compilation import compiled, uncounted
+from ...kernels.compilation import Array, compiled, uncounted
 from ...kernels.parts import allowed, dense_and_parts, mark, number
 from ...kernels.vectors import load_four, store
 from . import marginals as tree_marginals
 from .best_tree import best_parts, workspace
 from .elimination import LANES, ItemVectors, certain, conclude, items, take_in, take_out, weigh
 from .kbest import list_best, ranking_workspace
+from .ranks import rank as rank, unrank as unrank
 from .samples import draw
-
-Array = NDArray[Any]
 
 
 def operations(event: tuple[int, ...]) -> int:
@@ -111,10 +107,10 @@ def _sample(rows: Array, uniforms: Array, structures: Array, numbers: Array, cer
     rest, words, parts, last = np.empty(size), np.empty((4, size), np.int64), np.empty(size - 1, np.int64), np.empty(LANES, np.int64)
     for first in range(0, rows.shape[0], LANES):
         weigh(rows, first, single_root, space, weights)
-        _copy(weights, direct)
+        active_set.copied(weights, direct)
         _eliminate(weights, size, single_root, rooted, ends, space)
         if _exchange(direct, size, ends, last):
-            _copy(direct, weights)
+            active_set.copied(direct, weights)
             _eliminate(weights, size, single_root, rooted, ends, space)
         for lane in range(min(LANES, len(rows) - first)):
             certified[first + lane] = certain(space, lane)
@@ -131,12 +127,6 @@ def _sample(rows: Array, uniforms: Array, structures: Array, numbers: Array, cer
 
 
 sample, sample_parts = dense_and_parts(_sample, draws=1)
-
-
-@uncounted
-def _copy(table: Array, to: Array) -> None:
-    for place in range(len(table)):
-        to[place] = table[place]
 
 
 @uncounted

@@ -8,14 +8,11 @@ With a single root, a component goes to the root only where no word may head it:
 penalty costs precision.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...kernels.compilation import inner, uncounted
-
-Array = NDArray[Any]
+from ...kernels.compilation import Array, inner, uncounted
 
 UNSEEN, ON_PATH, DONE = 0, 1, 2
 
@@ -43,21 +40,6 @@ def workspace(size: int) -> ArborescenceWorkspace:
         np.empty((most, size)), integers[0], np.empty(most), integers[1], np.empty(size, np.int64), integers[2], integers[3], integers[4],
         integers[5],
     )  # fmt: skip
-
-
-@uncounted
-def _start(row: Array, space: ArborescenceWorkspace) -> None:
-    """One component per word, none seen."""
-    size = row.shape[0]
-    arcs = space.arcs
-    for h in range(size):
-        space.component[h] = h
-        for m in range(1, size):
-            arcs[m, h] = row[h, m]
-    for m in range(1, size):
-        arcs[m, m] = -np.inf
-        space.state[m] = UNSEEN
-    space.state[0] = DONE
 
 
 @uncounted
@@ -151,9 +133,14 @@ def _open(space: ArborescenceWorkspace, component: int) -> None:
 @inner
 def find(row: Array, single_root: bool, space: ArborescenceWorkspace) -> int:
     """Leave the heads of the best tree of a row [n + 1, n + 1] in ``space.head``; gives where components end, 0 where none is feasible."""
-    size = row.shape[0]
-    _start(row, space)
-    used, roots = size, 0
+    size, arcs = row.shape[0], space.arcs
+    used, roots, space.state[0] = size, 0, DONE
+    for h in range(size):  # one component per word, none seen
+        space.component[h] = h
+        for m in range(1, size):
+            arcs[m, h] = row[h, m]
+    for m in range(1, size):
+        arcs[m, m], space.state[m] = -np.inf, UNSEEN
     for word in range(1, size):
         if space.state[space.component[word]] == UNSEEN:
             used, root = _grow(space, space.component[word], used, single_root)

@@ -9,16 +9,13 @@ Weights of 0 are forbidden arcs, and no others: an item in which a positive numb
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...kernels import vectors as v
-from ...kernels.compilation import inner, uncounted
+from ...kernels.compilation import Array, inner, uncounted
 from ...kernels.exponential import exponentials
-
-Array = NDArray[Any]
 
 LANES = 4
 """Items side by side: with twice as many, tables of 40 words and their rates would leave the second cache."""

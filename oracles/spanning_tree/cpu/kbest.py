@@ -15,15 +15,12 @@ the k-best non-projective dependency trees". With a single root, all scores come
 
 import math
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...kernels.compilation import inner, uncounted
+from ...kernels.compilation import Array, inner, uncounted
 from .best_tree import ArborescenceWorkspace, find
-
-Array = NDArray[Any]
 
 ROUNDING = 1e-14
 """How far what a tree is said to lose may be off, beside the largest score and for n² words: its score is estimated higher by that."""

@@ -9,16 +9,13 @@ Tables and rates are those of `elimination`. Weights have a table for each level
 upwards or downwards from a corner. An item in which a sum of heads leaves its limits computes nonsense, and is not certified.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...kernels import vectors as v
-from ...kernels.compilation import inner, uncounted
+from ...kernels.compilation import Array, inner, uncounted
 from .elimination import BLOCK, LANES, LARGEST, combine, load_items, place, take_in, take_out
-
-Array = NDArray[Any]
 
 LEAST_TOTAL = 1e-250
 """The least sum of chances of escape: what was lost below 1e-308 on the way is then nothing."""
@@ -67,15 +64,15 @@ def find(space, weights, rates, chances, chance_rates, single_root, items):
         words, start, size = space.words[level], space.starts[level], space.sizes[level]
         side, corner = space.side[level], space.corner[level]
         target = corner * (full + LANES), side * full, side * LANES, corner * LANES
-        if space.half[level] == 0 and words in (1, 2):
-            if words == 1:
-                v.store(sums, LANES, v.load_four(weights, start + LANES))
-                take_in(v.load_four(sums, LANES), items.extent)
-                _begin(chances, chance_rates, target, 1)
-            if words == 1 or _two_words(
-                weights, rates, chances, chance_rates, start, size, target, space.rooted, level, sums, items.extent
-            ):
-                sums, space.half[level] = space.sums, 2
+        if words == 1:
+            v.store(sums, LANES, v.load_four(weights, start + LANES))
+            take_in(v.load_four(sums, LANES), items.extent)
+            # From the root a walk has escaped, and from the word itself it does not.
+            v.store(chances, place(target, 0, 1), v.spread_four(1.0))
+            v.store(chances, place(target, 1, 1), v.spread_four(0.0))
+            if rates is not None:
+                v.store(chance_rates, place(target, 1, 1), v.spread_four(0.0))
+            sums, space.half[level] = space.sums, 2
         if space.half[level] < 2:
             # Make the next block of one half of this one.
             below, kept, source = level + 1, space.words[level + 1], (start, size, LANES, start)
@@ -96,48 +93,6 @@ def find(space, weights, rates, chances, chance_rates, single_root, items):
                         for t in range(1, space.words[level + 1] + 1):
                             chances[place(target, 0, t) + lane] = 0.0
                 space.half[level] += 1
-
-
-@uncounted
-def _begin(chances, chance_rates, target, t):
-    """Chances before word t from the root and from t itself."""
-    v.store(chances, place(target, 0, t), v.spread_four(1.0))
-    v.store(chances, place(target, t, t), v.spread_four(0.0))
-    if chance_rates is not None:
-        v.store(chance_rates, place(target, t, t), v.spread_four(0.0))
-
-
-@uncounted
-def _two_words(weights, rates, chances, chance_rates, start, size, target, rooted, level, sums, extent):
-    """Chances of escape in a block of two words at once; False where a sum is 0, and more is to be looked at."""
-    low, high, root = v.spread_four(np.inf), v.spread_four(0.0), v.load_four(rooted, level * LANES)
-    for t, a in ((2, 1), (1, 2)):
-        root_a, t_a = _arc(weights, start, size, 0, a), _arc(weights, start, size, t, a)
-        total_a = v.multiply_add(root, root_a, t_a)
-        from_a = v.divide(root_a, total_a)
-        total = v.multiply_add(_arc(weights, start, size, a, t), from_a, _arc(weights, start, size, 0, t))
-        _begin(chances, chance_rates, target, t)
-        v.store(chances, place(target, a, t), from_a)
-        # In this order, after a division by 0 the least is 0 and not NaN.
-        low, high = v.least(low, v.least(total_a, total)), v.greatest(v.greatest(total, total_a), high)
-        v.store(sums, a * LANES, total_a)
-        v.store(sums, t * LANES, total)
-        if rates is not None:
-            rate_root_a = _arc(rates, start, size, 0, a)
-            slope_a = v.multiply_add(root, rate_root_a, _arc(rates, start, size, t, a))
-            v.store(chance_rates, place(target, a, t), v.divide(v.subtract(rate_root_a, v.multiply(from_a, slope_a)), total_a))
-    v.store(sums, 0, low)
-    for lane in range(LANES):
-        if not sums[lane] > 0.0:
-            return False
-    take_in(low, extent)
-    take_in(high, extent)
-    return True
-
-
-@uncounted
-def _arc(table, start, size, h, m):
-    return v.load_four(table, start + h * size + m * LANES)
 
 
 @uncounted
@@ -219,15 +174,9 @@ def hand_out(table, totals, extent, first, results, certified):
     size, count = results.shape[1], min(LANES, len(results) - first)
     for h in range(size):
         of = table[h * size * LANES : (h + 1) * size * LANES]
-        if count == LANES:
-            # Four rows at once, which the compiler interleaves.
-            a, b, c, d = results[first, h], results[first + 1, h], results[first + 2, h], results[first + 3, h]
+        for lane in range(count):
             for m in range(1, size):
-                a[m], b[m], c[m], d[m] = of[4 * m], of[4 * m + 1], of[4 * m + 2], of[4 * m + 3]
-        else:
-            for lane in range(count):
-                for m in range(1, size):
-                    results[first + lane, h, m] = of[4 * m + lane]
+                results[first + lane, h, m] = of[4 * m + lane]
     for lane in range(count):
         for m in range(1, size):
             if extent[lane] == 0.0:

@@ -1,14 +1,8 @@
 """Exact samples of spanning trees from an elimination: words come back one after the other."""
 
-from typing import Any
-
-from numpy.typing import NDArray
-
-from ...kernels.compilation import uncounted
+from ...kernels.compilation import Array, uncounted
 from ..elimination import TOP
 from .elimination import LANES, place
-
-Array = NDArray[Any]
 
 HEAD, OVER, WAITING, NEXT = 0, 1, 2, 3
 """Rows of ``words``: the head of a word; the word over which the arc from there leads, or 0; the first word whose arc leads over this one,
