@@ -65,14 +65,6 @@ def check_output(call: str, path: Path | None, *read: str) -> None:
         raise ValueError(f"`{call}` got the file {path} to write, which is for what was measured; expected another one: name a new file")
 
 
-def write_output(call: str, path: Path, content: bytes) -> None:
-    """Write the output of a verb as `write_whole` does, or raise a ValueError that names another option."""
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        raise ValueError(f"`{call}` cannot write {path} ({error.strerror}); name another file with --output") from error
-
-
 def read(path: Path | str, columns: Sequence[str] | None = None) -> tuple[pd.DataFrame, Manifest]:
     """The table and the manifest of a run by its folder or table; the finished cells of a run that was killed or interrupted.
 

@@ -115,23 +115,17 @@ def summary(frame: "pd.DataFrame") -> list[Overview]:
     problems = tables.order(claims, "problem")
     for name in problems if len(problems) <= FEW_PROBLEMS else ():
         chosen = claims[claims["problem"] == name]
-        cells = {
-            (row.stage, row.estimator): _numbers(row, spreads.get((name, row.stage, row.estimator, "relative_mse")))
-            for row in tables.items_of(chosen)
-        }
+        cells: dict[tuple[str, str], tuple[str, str]] = {}
+        for row in tables.items_of(chosen):
+            if row.verdict or row.relative_bias is not None:
+                mark, colour = ("!", "red") if row.contradicted else MARKS.get(row.verdict, (" ", ""))
+                both = (row.relative_bias, spreads.get((name, row.stage, row.estimator, "relative_mse")))
+                bias, error = ("–" if spread is None else number(spread.median) for spread in both)
+                cells[row.stage, row.estimator] = (f"{bias} {mark} | {error:>7}", colour)
         stages = tables.order(chosen, "stage")
         rows = [[one, *(cells.get((stage, one), ("", "")) for stage in stages)] for one in tables.order(chosen, "estimator")]
         overviews.append({"title": f"{name}: relative bias | relative MSE", "stages": stages, "rows": rows})
     return overviews
-
-
-def _numbers(row: Any, squared: Any) -> tuple[str, str]:
-    """A text and its style: relative bias with its verdict, and relative mean squared error."""
-    if row.relative_bias is None and not row.verdict:
-        return "", ""
-    mark, colour = ("!", "red") if row.contradicted else MARKS.get(row.verdict, (" ", ""))
-    bias, error = ("–" if spread is None else number(spread.median) for spread in (row.relative_bias, squared))
-    return f"{bias} {mark} | {error:>7}", colour
 
 
 def leader(answer: Any) -> tuple[str, str]:

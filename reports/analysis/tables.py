@@ -236,9 +236,8 @@ def sparsity(frame: pd.DataFrame) -> pd.DataFrame:
 def skipped(frame: pd.DataFrame) -> pd.DataFrame:
     """The pairs that were not measured, with the reason and the problems they belong to."""
     rows = frame[frame["status"] == "skipped"].astype(object)
-    groups = rows.groupby(["estimator", "oracle", "loss", "reason"], sort=False)
-    records = [(*key, ", ".join(sorted(set(filter(None, group["problem"]))))) for key, group in groups]
-    return pd.DataFrame(records, columns=["estimator", "oracle", "loss", "reason", "problems"])
+    groups = rows.groupby(["estimator", "oracle", "loss", "reason"], sort=False)["problem"]
+    return groups.agg(lambda names: ", ".join(sorted(set(filter(None, names))))).rename("problems").reset_index()
 
 
 def errors(frame: pd.DataFrame) -> pd.DataFrame:

@@ -35,9 +35,7 @@ _OTHER_PLAN = {
 
 MAX_LINES, MAX_MARKDOWN_LINES, MAX_CHANGES = 20, 100, 200  # lines of a gate in a terminal and in Markdown, and of a comparison
 
-_RECORD = [
-    *KEY, "verdict", "base", "head", "scale", "change", "low", "high", "method", "p_value", "p_adjusted", "reason"
-]  # fmt: skip
+_RECORD = [*KEY, "verdict", "base", "head", "scale", "change", "low", "high", "method", "p_value", "p_adjusted", "reason"]
 
 LEVELS = ("fail", "warn")  # reactions of a gate that are shown
 Heads = Sequence[tuple[str, pd.DataFrame]]  # the name of each run, and its comparison with the base

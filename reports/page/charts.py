@@ -116,7 +116,7 @@ def _levels() -> Any:
     return _framed(lines, base.mark_point(filled=True, size=70).encode(shape=_SHAPE), height=380)
 
 
-def training_specs(names: Sequence[str], colours: Mapping[str, str], metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
+def training_specs(names: Sequence[str], colours: Mapping[Any, str], metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The charts of training by the name of their rows, a panel per task; the first of the labels of metrics is shown at first."""
     picked = alt.selection_point(name="estimators", fields=["estimator"], bind="legend")
     scale, unit = alt.Scale(domain=list(names), range=[colours[name] for name in names]), alt.Scale(zero=False)

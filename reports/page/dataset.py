@@ -135,13 +135,7 @@ def cells(frame: pd.DataFrame) -> pd.DataFrame:
         sides = ("low", "high") if name == "seconds" else ("lower", "upper")
         fields = {"median": name, sides[0]: f"{name}_low", sides[1]: f"{name}_high"}
         table = table.merge(known.loc[known["metric"] == metric, [*_KEY, *fields]].rename(columns=fields), on=_KEY, how="left")
-    return _looking(table, frame)
-
-
-def _looking(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with the colour and the shape of its estimators."""
-    known = looks(frame)
-    return table.assign(**{name: [known[one][at] for one in table["estimator"]] for at, name in enumerate(("colour", "shape"))})
+    return table.join(looks(frame), on="estimator")
 
 
 def sweeps(frame: pd.DataFrame) -> pd.DataFrame:
@@ -151,11 +145,11 @@ def sweeps(frame: pd.DataFrame) -> pd.DataFrame:
     names = rows["setting"].str.replace(r"=[^,]*", "", n=1, regex=True)
     groups = rows.assign(axis=names).groupby([*_KEY, "metric", "axis", "size"], sort=False)["value"]
     spread = {"median": groups.median(), "lower": groups.quantile(0.25), "upper": groups.quantile(0.75), "instances": groups.size()}
-    return _looking(pd.DataFrame(spread).reset_index(), frame)
+    return pd.DataFrame(spread).reset_index().join(looks(frame), on="estimator")
 
 
-def looks(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """A colour of its own and a shape of Vega-Lite for every estimator; within a hue they go from dark to light."""
+def looks(frame: pd.DataFrame) -> pd.DataFrame:
+    """A colour of its own and a shape of Vega-Lite for every estimator, by its name; within a hue, colours go from dark to light."""
     from ...estimators import ESTIMATORS
 
     kinds: dict[float | None, list[str]] = {}
@@ -168,7 +162,7 @@ def looks(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
             place = (position + 0.5) / len(same)
             colour = GREY if hue is None else _colour(hue + 0.1 * place - 0.05, dark + (light - dark) * place)
             found[estimator] = (colour, _SHAPES[(number + position) % len(_SHAPES)])
-    return found
+    return pd.DataFrame(list(found.values()), pd.Index(list(found), dtype=object), ["colour", "shape"])
 
 
 def _colour(hue: float, lightness: float) -> str:

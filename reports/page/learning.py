@@ -134,8 +134,8 @@ def _target(one: Study, name: str) -> TableCell:
 
 
 def _median(values: np.ndarray, written: Callable[[float], str]) -> TableCell:
-    known = values[np.isfinite(values)]
-    return TableCell(written(middle := float(np.median(known))), middle) if len(known) else EMPTY
+    middle = float(pd.Series(values).median())
+    return EMPTY if math.isnan(middle) else TableCell(written(middle), middle)
 
 
 def overall_table(study: Study) -> Table:
@@ -200,14 +200,10 @@ def _curves(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
     half = (points.sem() * scipy.special.stdtrit(np.maximum(points.size() - 1, 1), 0.975)).fillna(0)
     found = pd.DataFrame({"mean": points.mean(), "low": points.mean() - half, "high": points.mean() + half}).reset_index()
     places = list(zip(map(study.tasks.index, found["task"]), map(study.names.index, found["estimator"]), strict=True))
-    seconds = [size * _mean(study.outcome("step_time")[place], np.median) for size, place in zip(found["size"], places, strict=True)]
-    limits = {name: [_mean(study.outcome(f"{name}_accuracy")[task], np.mean) for task, _ in places] for name in ("floor", "ceiling")}
+    seconds = [size * pd.Series(study.outcome("step_time")[place]).median() for size, place in zip(found["size"], places, strict=True)]
+    ends = {name: [pd.Series(values.ravel()).mean() for values in study.outcome(f"{name}_accuracy")] for name in ("floor", "ceiling")}
+    limits = {name: [of_task[task] for task, _ in places] for name, of_task in ends.items()}
     return found.rename(columns={"size": "step"}).assign(seconds=seconds, **limits)
-
-
-def _mean(values: np.ndarray, of: Callable[[np.ndarray], Any]) -> float:
-    known = values[np.isfinite(values)]
-    return float(of(known)) if len(known) else math.nan
 
 
 def _points(study: Study) -> pd.DataFrame:

@@ -31,7 +31,7 @@ def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
     drawn, training = dataset.marks(of_gradients(frame), manifest.get("catalogue", {})), found.learning.charts
     specs = dict(charts.specs())
     if training:
-        colours = {name: colour for name, (colour, _) in dataset.looks(frame).items()}
+        colours = dataset.looks(frame)["colour"].to_dict()
         metrics = list(dict.fromkeys(training["learning-points"]["metric"])) if "learning-points" in training else []
         specs |= charts.training_specs(found.learning.study.names, colours, metrics)
     timed = bool((frame["metric"] == "time_ratio").any())

@@ -89,6 +89,12 @@ def planned(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iter
     if len(best):
         yield PlannedFigure("matrix", best, None, _MATRIX.format(MAIN_BUDGET))
     for problem, cells in held["cells"].groupby("problem", sort=False):
+        cell = cells.iloc[0]
+        structure = f"{cell.oracle}, {number(cell.structures)} structures" if not math.isnan(cell.structures) else str(cell.oracle)
+        counts = ((cell.instances, "instance"), (cell.replicates, "replicate"))
+        size = ", ".join(plural(int(count), noun) for count, noun in counts if not math.isnan(count))
+        facts = "; ".join(filter(None, (structure, f"loss {cell.loss}", size, f"seed {cell.seed}")))
+        where = f"{problem} ({facts})".translate(_ESCAPES | _TEX)
         moments = cells[np.isfinite(cells["bias"]) & np.isfinite(cells["variance"])]
         found: list[tuple[str, pd.DataFrame, Callable[[Axes, pd.DataFrame], None], str]] = [("plane", moments, _plane, _PLANE)]
         for cost, word in (("seconds", "seconds"), ("evaluations", "evaluations of the loss")):
@@ -97,7 +103,7 @@ def planned(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iter
         for name, rows, panel, text in found:
             if len(rows):
                 name = re.sub(r"[^a-z0-9]+", "-", f"{name}-{problem}".lower()).strip("-")
-                yield PlannedFigure(name, rows, panel, f"{text}, {_where(cells.iloc[0])}.")
+                yield PlannedFigure(name, rows, panel, f"{text}, {where}.")
 
 
 def winners(held: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -163,16 +169,6 @@ def _error(axes: Axes, rows: pd.DataFrame) -> None:
         axes.plot(row.cost * _DECADES, middle, color=row.colour, linewidth=1)
         axes.fill_between(row.cost * _DECADES, low, high, color=row.colour, alpha=0.15, linewidth=0)
     axes.set(xscale="log", yscale="log", xlabel=str(rows["axis"].iloc[0]), ylabel="relative RMSE")
-
-
-def _where(cell: Any) -> str:
-    """The problem with its structure, loss and size, as TeX takes it."""
-    structure = f"{cell.oracle}, {number(cell.structures)} structures" if not math.isnan(cell.structures) else str(cell.oracle)
-    counts = ((cell.instances, "instance"), (cell.replicates, "replicate"))
-    size = ", ".join(plural(int(count), noun) for count, noun in counts if not math.isnan(count))
-    return f"{cell.problem} ({'; '.join(filter(None, (structure, f'loss {cell.loss}', size, f'seed {cell.seed}')))})".translate(
-        _ESCAPES | _TEX
-    )
 
 
 def tex_tables(found: Mapping[str, Table]) -> str:

@@ -173,9 +173,8 @@ def further_tables(frame: pd.DataFrame) -> list[Table]:
     for row in tables.items_of(exponents[(exponents["suite"] == "scaling") & exponents["metric"].isin(names)]):
         key = (row.problem, row.estimator, row.setting.removeprefix("axis="))
         line = dict(zip(("problem", "estimator", "axis"), key, strict=True))
-        fitted.setdefault(key, {**line, **dict.fromkeys(names, EMPTY)})[row.metric] = TableCell(
-            interval(row.value, row.low, row.high), row.value
-        )
+        cells = fitted.setdefault(key, {**line, **dict.fromkeys(names, EMPTY)})
+        cells[row.metric] = TableCell(interval(row.value, row.low, row.high), row.value)
     descents = tables.distinct(rows[rows["metric"].isin(_DESCENT)], ["problem", "stage", "estimator"])
     hints = {title_of(name): described(name) for name in (*tables.SPARSITY_METRICS, *names, *_DESCENT)}
     hints |= {"structures": "how many structures there are", "axis": "what grows"}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ...suites.text import duration, number, percent, plural, plus_minus, significant
@@ -37,6 +37,8 @@ MARKS = {
 """Statuses: the word and its style, in the order of the screen."""
 
 MAX_CAUSES = 4
+
+_TABLE_STYLE: dict[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "header_style": "dim"}
 
 _FUNCTION = "Declared properties, if ESTIMATOR is a function"
 
@@ -130,13 +132,6 @@ def as_text(found: "Audit | OracleAudit") -> Group:
     return Group(headline, *(Text(line, style="dim") for line in lines), Text(), laws, Text(), Text(small, style="dim"))
 
 
-def _table(*columns: tuple[str, dict[str, Any]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name, options in columns:
-        table.add_column(name, no_wrap=True, **options)
-    return table
-
-
 def _of_estimator(found: "Audit") -> tuple[list[Any], list[Any]]:
     declared, rows = found.declared, found.comparisons
     bias = "unbiased" if declared["unbiased"] else "biased"
@@ -151,7 +146,7 @@ def _of_estimator(found: "Audit") -> tuple[list[Any], list[Any]]:
     explanations = {"likely cause": found.causes, "seen": found.seen, "to change": found.remedies, "note": found.notes}
     above += [Text(f"{word}: {line}", style="bold") for word, lines in explanations.items() for line in lines[:MAX_CAUSES]]
     names = ("gain", "relative bias", "cosine", "zero", "variance / ‖g‖²")
-    table = _table(("flat scores", {}), *((name, {"justify": "right"}) for name in names))
+    table = Table(Column("flat scores", no_wrap=True), *(Column(name, justify="right", no_wrap=True) for name in names), **_TABLE_STYLE)
     for row in rows:
         uncertain = (plus_minus(*value) for value in (row.gain, row.relative_bias, row.cosine))
         table.add_row(row.where, *uncertain, percent(row.zero_rate), number(row.relative_variance))
@@ -165,7 +160,8 @@ def _of_estimator(found: "Audit") -> tuple[list[Any], list[Any]]:
 
 def _laws(checks: "Sequence[Check]") -> Table:
     """One line per law: its worst outcome, where, and the detail."""
-    table = _table(*((name, {"overflow": "fold"}) for name in ("law", "", "where")), ("what", {"overflow": "ellipsis"}))
+    folded = (Column(name, overflow="fold", no_wrap=True) for name in ("law", "", "where"))
+    table = Table(*folded, Column("what", no_wrap=True), **_TABLE_STYLE)
     order, rows = list(MARKS), []
     for law in dict.fromkeys(check.law for check in checks):
         each = [check for check in checks if check.law == law]

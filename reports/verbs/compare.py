@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from .options import option
-from .outcome import NOTHING_TO_COMPARE, OK, REGRESSED, UNDECIDED, fail, sentences
+from .outcome import NOTHING_TO_COMPARE, OK, REGRESSED, UNDECIDED, fail, sentences, write_output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +71,8 @@ def compare(options: CompareOptions) -> None:
         text = COMPARISONS[kind](base, found)
         if output is None:
             typer.echo(text, nl=False)
-            return
-        results.write_output("compare", output, text.encode())
-        typer.echo(f"comparison: {output.resolve()}")
+        else:
+            write_output("compare", output, text.encode(), "comparison")
 
 
 @dataclass(frozen=True, kw_only=True)

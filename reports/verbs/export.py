@@ -3,10 +3,8 @@
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 
-import typer
-
 from .options import option
-from .outcome import sentences
+from .outcome import sentences, write_output
 
 FORMATS = ("csv", "parquet", "jsonl", "json", "latex")  # ``json`` is ``jsonl``
 
@@ -54,10 +52,5 @@ def export(options: ExportOptions) -> None:
 
             records = frame.astype(object).where(frame.notna(), None).to_dict("records")
             content = "".join(json_text(record, indent=None) for record in records).encode()
-        if str(output) == "-":
-            typer.get_binary_stream("stdout").write(content)
-            return
         folder = Path() if is_url(run) else Path(run) if Path(run).is_dir() else Path(run).parent
-        path = output or folder / f"export.{to}"
-        results.write_output("export", path, content)
-    typer.echo(f"export: {path.resolve()}")
+        write_output("export", output or folder / f"export.{to}", content)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -21,6 +22,20 @@ def fail(message: object, code: int = BAD_INPUT) -> NoReturn:
 
     typer.echo(f"error: {visible(str(message))}", err=True)
     raise typer.Exit(code)
+
+
+def write_output(verb: str, path: Path, content: bytes, title: str = "") -> None:
+    """Write the output of a verb and print its path after a title; print the output itself if the path is -."""
+    from ...suites.trust import write_whole
+
+    if str(path) == "-":
+        typer.get_binary_stream("stdout").write(content)
+        return
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise ValueError(f"`{verb}` cannot write {path} ({error.strerror}); name another file with --output") from error
+    typer.echo(f"{title or verb}: {path.resolve()}")
 
 
 def code_of(counts: Mapping[str, int] | None) -> int:

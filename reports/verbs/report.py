@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from .options import option
-from .outcome import sentences
+from .outcome import sentences, write_output
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,16 +71,12 @@ def report(options: ReportOptions) -> None:
         else:
             render = page.to_html if kind == "html" else page.to_markdown
             content = render(frame, {**manifest, "folder": run if is_url(run) else str(folder)}).encode()
-        if str(output) == "-":
-            typer.echo(content, nl=False)
-        elif is_url(run) and output is None:
+        if is_url(run) and output is None:
             remote = RemoteFolder(run.rpartition("/")[0] if run.endswith(".parquet") else run)
             remote.put(FORMATS[kind], content)
             typer.echo(f"report: {remote.url}/{FORMATS[kind]}")
         else:
-            path = output or folder / FORMATS[kind]
-            results.write_output("report", path, content)
-            typer.echo(f"report: {path.resolve()}")
+            write_output("report", output or folder / FORMATS[kind], content)
 
 
 def _draw(frame: "pd.DataFrame", manifest: "Manifest", folder: Path, only: tuple[str, ...]) -> None:
@@ -98,15 +94,13 @@ def _draw(frame: "pd.DataFrame", manifest: "Manifest", folder: Path, only: tuple
     if not chosen:
         names = ", ".join(figure.name for figure in figures[:4])
         raise ValueError(f"--only got {', '.join(only)}, which no figure of this run matches; expected names or patterns such as {names}")
-    console, written = Console(stderr=True), 0
+    console = Console(stderr=True)
     if not console.is_terminal:
         typer.echo(f"drawing {len(chosen)} figures", err=True)
     try:
         for figure in track(chosen, "drawing figures", console=console, transient=True, disable=not console.is_terminal):
-            files = figure.draw()
-            for name, content in files.items():
+            for name, content in figure.draw().items():
                 results.write_whole(folder / name, content)
-            written += len(files)
     except OSError as error:
         raise ValueError(f"`report` cannot write into {folder} ({error.strerror}); name another folder with --figures") from error
-    typer.echo(f"figures: {written} files ({', '.join(paper.FILES)}) in {folder.resolve()}")
+    typer.echo(f"figures: {len(chosen) * len(paper.FILES)} files ({', '.join(paper.FILES)}) in {folder.resolve()}")
