@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 from torch._C import _current_graph_task_id
+from torch.compiler import is_compiling
 from torch.utils.data import get_worker_info
 
 from ..oracles.capabilities import MarginalOracle, Oracle, WarmStart
@@ -230,7 +231,7 @@ class StructuredLayer(nn.Module):
 
     def _begin(self, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Seen | None]:
         """Padded scores, and where what this call gives is to be kept: None where it is not."""
-        if not self.estimator.deterministic and _current_graph_task_id() >= 0:
+        if not (self.estimator.deterministic or is_compiling()) and _current_graph_task_id() >= 0:
             raise ValueError(
                 f"`StructuredLayer` got a call inside of a backward pass, as torch.utils.checkpoint makes one, where {self.estimator.name} "
                 "would draw other random numbers than before; expected one in the forward pass: leave the layer outside of the checkpoint"

@@ -41,7 +41,7 @@ KINDS: dict[str, Kind] = {}
 OBJECTS: dict[str, Any] = {}
 """Estimators of this process, and oracles that no name makes, which nodes name by number."""
 
-OLD = torch.__version__ < (2, 12)  # whose compiler cannot hold an oracle in a call as a constant: operations break its graphs
+OLD = torch.__version__ < "2.12"  # whose compiler cannot hold an oracle as a constant of a call: operations break its graphs
 
 PROCESS = secrets.token_hex(4)  # so that a graph of another process finds none of them
 
