@@ -9,6 +9,7 @@ from .cpu_matching import load_costs, match, matching_workspace
 
 
 def operations(event: tuple[int, ...]) -> int:
+    """Inner-loop steps of a row, roughly."""
     return int(event[0] ** 3)
 
 

@@ -23,6 +23,7 @@ NEGLIGIBLE = 1e-13
 
 
 def operations(event: tuple[int, ...]) -> int:
+    """Inner-loop steps of a row, roughly."""
     return 10 * event[0] ** 3
 
 

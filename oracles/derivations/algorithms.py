@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from ..numerics import log_sum_exp, running_sums
 from .hypergraph import UNIT
-from .packing import WAITING
+from .packing import STEPS, WAITING
 from .tables import LevelTables, Tables
 
 Maximum = Callable[[Tensor, int], Tensor]
@@ -172,7 +172,7 @@ def walk(tables: Tables, shape: tuple[int, ...], decide: Callable[[Tensor], Tens
     waiting = torch.full((*shape, int(tables.packed.sizes[WAITING]) + 2), UNIT, device=device)
     top = torch.zeros((*shape, 1), dtype=torch.int64, device=device)
     joins = any(level.second is not None for level in tables.levels)
-    for _ in range(tables.steps):
+    for _ in range(int(tables.packed.sizes[STEPS])):
         edge = decide(node)
         take(-1, tables.part[edge].unsqueeze(-1), one)
         node = tables.first[edge]

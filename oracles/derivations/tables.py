@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .hypergraph import UNIT
-from .packing import EACH, ENTRIES, JOINS, STEPS, Array, Packed, ranking
+from .packing import EACH, ENTRIES, JOINS, Array, Packed, ranking
 
 
 class LevelTables(NamedTuple):
@@ -70,11 +70,6 @@ class Tables:
     def parts(self) -> int:
         """Number of entries of an event."""
         return int(self.packed.sizes[ENTRIES])
-
-    @property
-    def steps(self) -> int:
-        """The number of nodes of the longest derivation."""
-        return int(self.packed.sizes[STEPS])
 
     @cached_property
     def ranking(self) -> tuple[Tensor, Tensor]:

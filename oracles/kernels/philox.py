@@ -18,6 +18,7 @@ _ZERO, _ONE, _DROPPED, _SPACING = np.uint64(0), np.uint64(1), np.uint64(11), 2.0
 
 
 def operations(event: tuple[int, ...]) -> int:
+    """Inner-loop steps of a row, roughly."""
     return 10 * event[0]
 
 

@@ -12,6 +12,7 @@ from ..kernels.vectors import WIDTH, add, load, multiply, spread, store
 
 
 def operations(event: tuple[int, ...]) -> int:
+    """Inner-loop steps of a row, roughly."""
     return 20 * event[0]
 
 
