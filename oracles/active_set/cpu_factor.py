@@ -304,21 +304,13 @@ def move(bounds: Array, direction: Array, moved: Array, parts: Array, sizes: Arr
         for k in range(direction.shape[1] if count > 0 else 0):
             _correlate(space, direction[b, k], from_parts)
             affine_optimum(space, 0.0)
-            _write_moved(space, moved[b, k], to_parts)
-
-
-@uncounted
-def _write_moved(space: ActiveSetWorkspace, moved: Array, to_parts: bool) -> None:
-    """The new weights, or what they make of the mean."""
-    part, target = space.part, space.target
-    for s in range(space.counters[ATOMS]):
-        if to_parts:
-            home = space.home[s]
-            atom = space.atoms[home, : space.sizes[home]]
-            for i in range(len(atom)):
-                moved[part[atom[i]]] += target[s]
-        else:
-            moved[s] = target[s]
+            for s in range(space.counters[ATOMS]):
+                if to_parts:
+                    home = space.home[s]
+                    for i in range(space.sizes[home]):
+                        moved[b, k, space.part[space.atoms[home, i]]] += space.target[s]
+                else:
+                    moved[b, k, s] = space.target[s]
 
 
 @uncounted

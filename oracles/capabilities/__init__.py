@@ -1,24 +1,15 @@
-"""Capabilities of a structure oracle: what it offers beside the best structure."""
+"""Capabilities of a structure oracle."""
 
-from .base import Oracle
-from .enumeration import EnumerableOracle, KBestOracle
-from .marginals import MarginalOracle
-from .projection import ProjectionOracle, WarmStart
-from .relaxation import RelaxedOracle
-from .sampling import DistinctSamplingOracle, DrawnSet, FactorisedOracle, PolicyOracle, SamplingOracle, SubsetOracle
-
-__all__ = [
-    "DistinctSamplingOracle",
-    "DrawnSet",
-    "EnumerableOracle",
-    "FactorisedOracle",
-    "KBestOracle",
-    "MarginalOracle",
-    "Oracle",
-    "PolicyOracle",
-    "ProjectionOracle",
-    "RelaxedOracle",
-    "SamplingOracle",
-    "SubsetOracle",
-    "WarmStart",
-]
+from .base import Oracle as Oracle
+from .enumeration import EnumerableOracle as EnumerableOracle, KBestOracle as KBestOracle
+from .marginals import MarginalOracle as MarginalOracle
+from .projection import ProjectionOracle as ProjectionOracle, WarmStart as WarmStart
+from .relaxation import RelaxedOracle as RelaxedOracle
+from .sampling import (
+    DistinctSamplingOracle as DistinctSamplingOracle,
+    DrawnSet as DrawnSet,
+    FactorisedOracle as FactorisedOracle,
+    PolicyOracle as PolicyOracle,
+    SamplingOracle as SamplingOracle,
+    SubsetOracle as SubsetOracle,
+)

@@ -14,6 +14,7 @@ from ..capabilities.marginals import ExactLaw
 from ..dependency_tree import DependencyTree
 from . import elimination, marginals, without_replacement
 from .law import TreeLaw
+from .ranks import rank
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class SpanningTree(DependencyTree, DistinctSamplingOracle, ProjectionOracle, Enu
         return self._list_best(rows.masked_fill(rows <= FORBIDDEN / 2, -math.inf), k).movedim(0, 1)
 
     def _rank(self, structures: Tensor) -> Tensor:
-        return kernels.search(self.kernel, "rank", self.heads(structures), ((), None), self.kernel_options())
+        return rank(self.heads(structures), single_root=self.single_root)
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         return kernels.search(self.kernel, "unrank", ranks, (event_shape, torch.uint8), self.kernel_options(), event_shape)

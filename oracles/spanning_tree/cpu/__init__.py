@@ -10,7 +10,7 @@ from . import marginals as tree_marginals
 from .best_tree import best_parts, workspace
 from .elimination import LANES, ItemVectors, certain, conclude, items, take_in, take_out, weigh
 from .kbest import list_best, ranking_workspace
-from .ranks import rank as rank, unrank as unrank
+from .ranks import unrank as unrank
 from .samples import draw
 
 
@@ -119,7 +119,9 @@ def _sample(rows: Array, uniforms: Array, structures: Array, numbers: Array, cer
             weights[LANES + lane] = 1.0  # the root heads the last word
             for s in range(uniforms.shape[1]):
                 draw(direct, weights, space.sums, lane, uniforms[first + lane, s], single_root, rest, words)
-                _list(words[0], last[lane], parts)
+                for m in range(1, size):  # word 1 and the last one have changed places
+                    h, one = words[0, m], last[lane]
+                    parts[m - 1] = (one if h == 1 else 1 if h == one else h) * size + (one if m == 1 else 1 if m == one else m)
                 if len(numbers) > 0:
                     number(parts, size - 1, numbers[first + lane, s])
                 else:
@@ -143,14 +145,6 @@ def _exchange(table: Array, size: int, ends: Array, last: Array) -> bool:
                     table[one], table[other] = table[other], table[one]
                     one, other = one + step * LANES, other + step * LANES
     return some
-
-
-@uncounted
-def _list(head: Array, last: int, parts: Array) -> None:
-    """The arcs of a tree in which word 1 and another one have changed places."""
-    for m in range(1, len(head)):
-        h = head[m]
-        parts[m - 1] = (last if h == 1 else 1 if h == last else h) * len(head) + (last if m == 1 else 1 if m == last else m)
 
 
 @compiled
