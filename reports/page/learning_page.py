@@ -91,7 +91,7 @@ def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Pa
 
 
 def _summary(study: Study) -> list[str]:
-    """For every tested outcome, which declared predictors were confirmed, which refuted, and of which neither is known."""
+    """The declared predictors that were confirmed, refuted, or neither, for every tested outcome."""
     words = {"confirmed": "predicted by", "refuted": "not predicted by", "open": "open:"}
     sentences = []
     for outcome in TESTED if study.predictors else ():
