@@ -66,10 +66,6 @@ class Row:
         return self.oracle.name in DERIVED
 
 
-def one_hots(oracle: Categorical, event: Event) -> Iterator[np.ndarray]:
-    yield from np.eye(event[0])
-
-
 def products(oracle: IndependentCategoricals, event: tuple[int, ...]) -> Iterator[np.ndarray]:
     for chosen in itertools.product(range(event[1]), repeat=event[0]):
         yield np.eye(event[1])[list(chosen)]
@@ -303,7 +299,7 @@ def rooted(length: int) -> Event:
 PAIRS = tuple(zip((4, 2, 3, 2, 4, 3), (3, 4, 2, 3, 2, 4), strict=True))
 
 TABLE = (
-    Row(Categorical(), one_hots, ((1,), (2,), (6,)), (5,), (5,)),
+    Row(Categorical(), lambda oracle, event: iter(np.eye(event[0])), ((1,), (2,), (6,)), (5,), (5,)),
     Row(IndependentCategoricals(), products, ((1, 1), (1, 4), (3, 1), (4, 2), (2, 3)), (2, 3), (4, 3)),
     Row(Subset(1), subsets, ((1,), (4,))),
     Row(Subset(4), subsets, ((4,), (7,))),

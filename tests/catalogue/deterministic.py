@@ -35,10 +35,6 @@ def over_structures(s: Setting) -> Tensor:
     return torch.einsum("s,s...->...", values - values.mean(), atoms)
 
 
-def through_the_mapping(s: Setting) -> Tensor:
-    return pulled(s.estimator, s.scores, s.gamma(point(s.estimator, s.scores)))
-
-
 def differentiable_dp(s: Setting) -> Tensor:
     """The derivative of the walk along γ, by a complex step: the Hessian is symmetric."""
     if s.estimator.omega == "entropy":
@@ -55,7 +51,7 @@ FORMULAS: dict[str, Formula] = {
     "differentiable_dp": differentiable_dp,
     "sparsemax_marginalisation": over_structures,
     "top_k_sparsemax": over_structures,
-    **dict.fromkeys(MAPPINGS, through_the_mapping),
+    **dict.fromkeys(MAPPINGS, lambda s: pulled(s.estimator, s.scores, s.gamma(point(s.estimator, s.scores)))),
 }
 
 

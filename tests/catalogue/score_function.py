@@ -149,15 +149,11 @@ def unordered_set(s: Setting) -> Tensor:
     return estimate
 
 
-def importance_weights(p: Tensor, threshold: float) -> Tensor:
-    return p / (1 - (-(p.log() - threshold).exp()).exp())
-
-
 def importance_weighted_set(s: Setting) -> Tensor:
     (chosen, threshold), p = drawn(s, s.estimator.num_samples), enumerate_truth(s.case, s.scores).probabilities[0]
     space, losses = structures(s.case)[chosen], s.loss(structures(s.case)[chosen])
     p = p[chosen]
-    w = importance_weights(p, threshold)
+    w = p / (1 - (-(p.log() - threshold).exp()).exp())
     terms = w * (losses * (1 - p + w) - w @ losses)
     if s.estimator.normalised:
         terms = w / (w.sum() - w + p) * (losses - (w @ losses) / w.sum())

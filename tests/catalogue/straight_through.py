@@ -154,7 +154,7 @@ def relaxed_walk(s: Setting, leaf: Tensor) -> Tensor:
         for node, below, gumbel in zip(range(level.heads.start, level.heads.stop), edges, gumbels(s, *level.first.shape), strict=True):
             joint = torch.stack([values[first] + values[other] + scores[part] for first, other, part in below])
             steps.append((node, below, choice(s, joint, gumbel)))
-            values[node] = log_total(joint)
+            values[node] = joint.logsumexp(0) if bool((joint > -math.inf).any()) else joint.detach().amax(0)
     reached, expected = {tables.root: leaf.new_ones(())}, [leaf.new_zeros(())] * len(scores)
     for node, below, shares in reversed(steps):
         for (first, other, part), share in zip(below, shares * reached.get(node, 0), strict=True):
@@ -178,10 +178,6 @@ def choice(s: Setting, log_weights: Tensor, gumbel: Tensor) -> Tensor:
 
 def gumbels(s: Setting, *size: int) -> Tensor:
     return -(-torch.rand(*size, generator=s.generator, dtype=torch.float64).log()).log()
-
-
-def log_total(values: Tensor) -> Tensor:
-    return values.logsumexp(0) if bool((values > -math.inf).any()) else values.detach().amax(0)
 
 
 def through_the_relaxation(s: Setting, relaxed: Callable[[Setting, Tensor], Tensor], at: Tensor | None = None) -> Tensor:

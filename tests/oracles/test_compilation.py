@@ -68,12 +68,8 @@ def test_of_processes_that_want_a_kernel_one_compiles_it(tmp_path: Path, monkeyp
     (tmp_path / "fresh_kernel.py").write_text(KERNEL)
     monkeypatch.syspath_prepend(str(tmp_path))
     module = importlib.import_module("fresh_kernel")
-    children = [_in_a_child(lambda: (module.fourfold(1.5), _misses(module.fourfold))) for _ in range(3)]
+    children = [_in_a_child(lambda: (module.fourfold(1.5), sum(module.fourfold.stats.cache_misses.values()))) for _ in range(3)]
     assert sorted(map(_result, children)) == [(6.0, 0), (6.0, 0), (6.0, 1)]
-
-
-def _misses(kernel: Any) -> int:
-    return sum(kernel.stats.cache_misses.values())
 
 
 def test_a_kernel_calls_its_own_copies_whatever_else_the_process_compiled_or_loaded(

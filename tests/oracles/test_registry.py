@@ -43,12 +43,8 @@ def test_readers_read_options_that_hold_objects() -> None:
         Holder("/tmp")  # type: ignore[arg-type]
 
 
-def of_anything(first, *, flag=True, count=2, rest=None):  # type: ignore[no-untyped-def]
-    return first, flag, count, rest
-
-
 def test_somebodys_own_function_is_read_by_its_defaults() -> None:
-    known = {"f": of_anything}
+    known = {"f": lambda first, *, flag=True, count=2, rest=None: (first, flag, count, rest)}
     assert registry.build("f[first=1.5, flag=false, count=3, rest=x]", known, "thing") == (1.5, False, 3, "x")
     with pytest.raises(ValueError, match="`f` got flag=no; expected true or false"):
         registry.build("f[first=1, flag=no]", known, "thing")

@@ -54,10 +54,6 @@ def changed(part: int, factor: float) -> Field:
     return lambda gradient, numbers: scale * gradient
 
 
-def with_marginals(gradient: Tensor, numbers: Mapping[str, float]) -> Tensor:
-    return gradient + 0.3 * MARGINALS[int((gradient == GRADIENTS).all(-1).nonzero())]
-
-
 CASES: list[tuple[Field, dict[str, float], str, str]] = [
     (times(lambda num_samples: (num_samples - 1) / num_samples), {"num_samples": 4}, "gain 0.75 = (N − 1)/N with N = 4", ""),
     (times(lambda num_samples: (num_samples - 1) / num_samples), {"num_samples": 2}, "gain 0.5 = (N − 1)/N with N = 2", ""),
@@ -78,7 +74,7 @@ CASES: list[tuple[Field, dict[str, float], str, str]] = [
     (changed(0, -1.0), {"sigma": 0.5}, "part (0) has the other sign, and all others are right", ""),
     (changed(3, 0.0), {"sigma": 0.5}, "part (3) has no gradient, and all others are right", ""),
     (lambda gradient, numbers: gradient.flip(0), {}, "", "the mean is wrong at all 5 places"),
-    (with_marginals, {}, NO_NORMALISER, ""),
+    (lambda gradient, numbers: gradient + 0.3 * MARGINALS[int((gradient == GRADIENTS).all(-1).nonzero())], {}, NO_NORMALISER, ""),
 ]
 """The mean as a function of the gradient and of options, the values of these, and words of the cause and of the symptoms."""
 

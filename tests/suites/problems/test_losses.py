@@ -62,10 +62,6 @@ CELLS = list(np.ndindex(*EVENT))
 READ = [cell for cell in CELLS if bool(PARTS[cell])]
 
 
-def explicit_quadratic(z: Any) -> Any:
-    return sum(sum(float(MATRIX[(r, *c)]) * (z[c] - float(GOLD[c])) for c in CELLS) ** 2 for r in range(4))
-
-
 def explicit_mlp(z: Any) -> Any:
     hidden = [math.tanh(sum(float(MATRIX[(h, *c)]) * z[c] for c in CELLS) + float(BIAS[h])) for h in range(4)]
     return cross_entropy([sum(float(SECOND[c, h]) * hidden[h] for h in range(4)) for c in range(3)], 2)
@@ -86,7 +82,10 @@ CASES = (
     Case(Linear(WEIGHTS), lambda z: sum(float(WEIGHTS[c]) * z[c] for c in CELLS)),
     Case(SquaredDistance(TARGET, PARTS), lambda z: sum((z[c] - float(TARGET[c])) ** 2 for c in READ)),
     Case(LinearSquaredDistance(TARGET, PARTS), lambda z: sum(z[c] * (1 - 2 * float(TARGET[c])) + float(TARGET[c]) ** 2 for c in READ)),
-    Case(LowRankQuadratic(MATRIX, GOLD), explicit_quadratic),
+    Case(
+        LowRankQuadratic(MATRIX, GOLD),
+        lambda z: sum(sum(float(MATRIX[(r, *c)]) * (z[c] - float(GOLD[c])) for c in CELLS) ** 2 for r in range(4)),
+    ),
     Case(Hamming(GOLD), lambda z: sum(1 - z[c] for c in CELLS if GOLD[c] == 1)),
     Case(ExactMatch(GOLD, PARTS), lambda z: 1 - math.prod(1 - abs(z[c] - float(GOLD[c])) for c in READ)),
     Case(F1(GOLD, PARTS), explicit_f1),

@@ -83,10 +83,6 @@ def load_built_in(name: str, stage: str, instances: int = 4, loss: str = OWN_LOS
     return load(with_loss(name, loss), stage, instances=instances, data=None, **options)
 
 
-def load_real(name: str, stage: str, instances: int, loss: str = OWN_LOSS, **options: Any) -> Problem:
-    return load(with_loss(name, loss), stage, instances=instances, data=str(DATA), **options)
-
-
 @lru_cache(maxsize=12)
 def listed(oracle: Any, event: tuple[int, ...]) -> Tensor:
     structures: Tensor = oracle.enumerate(event, dtype=torch.float64)
@@ -178,7 +174,7 @@ def test_default_folders_are_tried_in_order(tmp_path: Path, monkeypatch: pytest.
 def test_exact_statistics_of_the_whole_sets(name: str) -> None:
     """Mean entropy and mean log-probability of gold, against the statistics that came with the files."""
     for stage in stages_of(name):
-        problem = load_real(name, stage, ITEMS[name], loss="hamming")
+        problem = load(with_loss(name, "hamming"), stage, instances=ITEMS[name], data=str(DATA))
         oracle: Any = problem.oracle
         assert len({instance.name for instance in problem.instances}) == ITEMS[name]
         assert np.mean([float(oracle.entropy(item.scores)) for item in problem.instances]) == pytest.approx(
