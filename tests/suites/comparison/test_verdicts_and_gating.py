@@ -160,6 +160,7 @@ def test_estimators_with_equal_curves_are_broken_unless_they_may_be_one_function
     assert not same(curve("structured_attention", (0.001,), **fixed), curve("differentiable_dp", (0.001,), **fixed))
     assert same(curve("structured_attention", (0.001,), **fixed), curve("differentiable_dp", (0.001,)))
     assert not same(curve("reinforce", (0.0, 0.0)), curve("rloo", (0.0, 0.0)))
+    assert same(curve("simple", (0.0,)), curve("reinforce", (0.001,)), curve("rloo", (0.001,)))
     assert not same([replace(row, problem="task:other") for row in curve("reinforce", (0.001,))], curve("rloo", (0.001,)))
 
 

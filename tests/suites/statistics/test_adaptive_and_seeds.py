@@ -37,8 +37,8 @@ class Draws:
             moments.add(GRADIENT + self.bias * GRADIENT.flip(0) + self.noise * noise, block % BATCHES)
 
 
-def sampled(draws: Draws, most: int, checkpoint: Path | None = None):
-    return sample_until(Moments.empty(GRADIENT), draws, estimated_metrics, looks(4096, most), checkpoint=checkpoint)
+def sampled(draws: Draws, most: int, checkpoint: Path | None = None, **more: float):
+    return sample_until(Moments.empty(GRADIENT), draws, estimated_metrics, looks(4096, most), checkpoint=checkpoint, **more)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,8 @@ def test_stops_at_the_first_look_where_everything_is_narrow():
     for waits in (hard, Draws(noise=0.0)):
         assert sampled(waits, 16384)[1] == "budget"
         assert waits.looks == [4096, 8192, 16384]
+    late = Draws(noise=3.0)
+    assert (sampled(late, 16384, seconds=0.0)[1], late.looks) == ("budget", [4096])
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
