@@ -61,8 +61,7 @@ class ImplicitMLE(PathwiseEstimator[Oracle], name="imle", tier="core", reference
 
     The scale is λ, or 1 where divided by λ.
 
-    γ is the gradient of the loss of one structure: `surrogate` evaluates it per row, whatever reduction follows. As a layer (`structure`)
-    the estimator sees γ as the reduction scaled it, which shrinks λ by the batch size under a mean.
+    γ is that of one structure, as for `BlackboxDifferentiation`: in a layer, a mean over B rows makes λ B times smaller.
 
     Args:
         lambda_: λ, the size of the step that defines the target distribution, positive. On the command line: ``imle[lambda=2.5]``.
@@ -172,7 +171,6 @@ class AdaptiveImplicitMLE(PathwiseEstimator[Oracle], name="aimle", references=("
         return Evaluations(losses=n, loss_gradients=n, argmax=(3 if self.symmetric else 2) * n, perturbations=n)
 
     def observed(self, values: Tensor = NOTHING, estimates: Tensor = NOTHING) -> Self:
-        """The estimator after it has seen the estimates of a batch; itself after none."""
         if not len(estimates):
             return self
         found = float((estimates != 0).sum()) / len(estimates)
@@ -181,7 +179,6 @@ class AdaptiveImplicitMLE(PathwiseEstimator[Oracle], name="aimle", references=("
         return replace(self, nonzeros=nonzeros, beta=max(self.beta + step, 0.0))
 
     def warmed_up(self, loss: Loss, oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Self:
-        """The estimator after 64 updates at these scores."""
         state, event = self, scores.shape[scores.ndim - oracle.event_ndim :]
         for _ in range(64):
             state = state.observed(estimates=state.gradient(loss, oracle, scores, generator=generator).reshape(-1, *event))

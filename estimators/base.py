@@ -305,7 +305,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     # What training asks for besides; `StructuredLayer` and `train_step` call all of it. Without state, none of it is to be written.
 
     def observed(self, values: Tensor = NOTHING, estimates: Tensor = NOTHING) -> Self:
-        """The estimator after it has seen a batch of what it gave: itself, where it has no `state`.
+        """The estimator after it has seen a batch of what it gave: itself, where it has no `state` or the batch is empty.
 
         Args:
             values: ``[rows]``, of its surrogate; empty where they are not known.
@@ -418,16 +418,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
 
 
 class UnbiasedEstimator(Estimator[O]):
-    """An estimator whose mean is the gradient of the expected loss, for every loss.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5]).expand(100_000, 3)
-        >>> for name in ("rloo", "unordered_set"):  # the exact gradient: -0.039, -0.345, 0.384
-        ...     estimator, generator = estimators.make_estimator(name), torch.Generator().manual_seed(0)
-        ...     print(estimator.gradient(loss, "categorical", scores, generator=generator).mean(0).round(decimals=2))
-        tensor([-0.0400, -0.3500,  0.3800])
-        tensor([-0.0400, -0.3500,  0.3800])
-    """
+    """An estimator whose mean is the gradient of the expected loss, for every loss."""
 
     objective = "expected"
     unbiased = True

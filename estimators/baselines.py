@@ -76,7 +76,6 @@ class RunningMeanBaseline(ScoreFunction, name="reinforce_running_mean", referenc
         return self.mean
 
     def observed(self, values: Tensor = NOTHING, estimates: Tensor = NOTHING) -> Self:
-        """The estimator after it has seen the values of a batch; itself after none."""
         if not values.numel():
             return self
         return replace(self, mean=self.decay * self.mean + (1 - self.decay) * float(values.detach().mean()))
@@ -250,7 +249,6 @@ class NormalisedRewards(ScoreFunction, name="reinforce_normalised", references=(
         return self.decay * self.variance + (1 - self.decay) * (values - self.mean).square()
 
     def observed(self, values: Tensor = NOTHING, estimates: Tensor = NOTHING) -> Self:
-        """The estimator after it has seen the values of a batch; itself after none."""
         if not values.numel():
             return self
         values = values.detach()

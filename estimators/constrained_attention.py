@@ -16,10 +16,11 @@ from .relaxations import Attention, checked_rows
 Bound = Annotated[float, Within(above=0, most=1)]
 
 
+@dataclass(frozen=True)
 class _Constrained(Attention):
     """A mapping under one bound for all parts, raised where a category has too few of them."""
 
-    upper: Bound
+    upper: Bound = 0.8
 
     def _bounds(self, scores: Tensor) -> Tensor:
         """[*batch, 1]: the bound, or 1/m where only m parts are allowed and m times the bound is below 1."""
@@ -44,8 +45,6 @@ class ConstrainedSparsemax(_Constrained, name="csparsemax", references=("malaviy
         Malaviya, Ferreira & Martins 2018, "Sparse and constrained attention for neural machine translation", section 3.3.
     """
 
-    upper: Bound = 0.8
-
     def mapping(self, scores: Tensor) -> Tensor:
         return csparsemax(scores, self._bounds(scores))
 
@@ -64,8 +63,6 @@ class ConstrainedSoftmax(_Constrained, name="csoftmax", references=("martins2017
     References:
         Martins & Kreutzer 2017, "Learning what's easy: fully differentiable neural easy-first taggers", section 3.1.
     """
-
-    upper: Bound = 0.8
 
     def mapping(self, scores: Tensor) -> Tensor:
         return csoftmax(scores, self._bounds(scores))
@@ -132,19 +129,15 @@ def _constrained(call: str, scores: Tensor, upper: float | Tensor, solve: Solver
     bound = rows.new_full((), upper) if isinstance(upper, int | float) else torch.as_tensor(upper, dtype=rows.dtype, device=rows.device)
     bounds = bound.clamp(max=1).expand_as(rows)
     if rows.device.type == "cpu":
-        _check(call, share_rows(rows.detach(), 1), share_rows(bounds.detach(), 1))
+        allowed, limits = share_rows(rows.detach(), 1) > -math.inf, share_rows(bounds.detach(), 1)
+        if not bool((limits >= 0).all()):
+            raise ValueError(f"`{call}` got upper bounds of {float(limits.min())} and more; expected numbers that are not negative")
+        totals = torch.where(allowed, limits, 0).sum(-1)
+        if bool(((totals < 1 - SLACK) & allowed.any(-1)).any()):
+            least = float(totals[(allowed.any(-1)).expand_as(totals)].min())
+            raise ValueError(f"`{call}` got upper bounds that sum to {least:.6g} in some row; expected 1 or more over its allowed parts")
     result: Tensor = _Bounded.apply(rows, bounds, solve, free)  # type: ignore[no-untyped-call]
     return result.to(scores.dtype)
-
-
-def _check(call: str, rows: Tensor, bounds: Tensor) -> None:
-    allowed = rows > -math.inf
-    if not bool((bounds >= 0).all()):
-        raise ValueError(f"`{call}` got upper bounds of {float(bounds.min())} and more; expected numbers that are not negative")
-    totals = torch.where(allowed, bounds, 0).sum(-1)
-    if bool(((totals < 1 - SLACK) & allowed.any(-1)).any()):
-        least = float(totals[(allowed.any(-1)).expand_as(totals)].min())
-        raise ValueError(f"`{call}` got upper bounds that sum to {least:.6g} in some row; expected 1 or more over its allowed parts")
 
 
 class _Bounded(torch.autograd.Function):

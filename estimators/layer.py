@@ -286,7 +286,15 @@ class StructuredLayer(nn.Module):
     def set_extra_state(self, state: Any) -> None:
         """Go on from what `get_extra_state` gave; a state of earlier versions is a dict."""
         if isinstance(state, Tensor):
-            state = _read(state)
+            try:  # also after a cast to a floating-point dtype with the weights, which keeps every byte
+                written = io.BytesIO(state.cpu().to(torch.uint8).numpy().tobytes())
+                state = torch.load(written, map_location="cpu", weights_only=True)
+            except (RuntimeError, UnpicklingError, EOFError) as error:
+                raise ValueError(
+                    f"`StructuredLayer` got an extra state of {state.numel()} numbers of dtype {state.dtype} on {state.device}, not "
+                    "readable; expected the bytes that its state_dict() gave, unchanged: copy them from one checkpoint, and do not average "
+                    "them"
+                ) from error
         if state["estimator"] != self.estimator.name:
             raise ValueError(
                 f"`StructuredLayer` got the state of the estimator {state['estimator']}; expected that of {self.estimator.name}: "
@@ -367,18 +375,6 @@ class StructuredLayer(nn.Module):
         """Whether what `forward` gives in evaluation is what it gives in training."""
         own = isinstance(self.estimator, PathwiseEstimator) and self.estimator.deterministic and self.estimator.inside_hull
         return self.evaluation == "relaxed" and own
-
-
-def _read(state: Tensor) -> dict[str, Any]:
-    """The state that `get_extra_state` wrote, also after a cast to a floating-point dtype with the weights, which keeps every byte."""
-    try:
-        found: dict[str, Any] = torch.load(io.BytesIO(state.cpu().to(torch.uint8).numpy().tobytes()), map_location="cpu", weights_only=True)
-    except (RuntimeError, UnpicklingError, EOFError) as error:
-        raise ValueError(
-            f"`StructuredLayer` got an extra state of {state.numel()} numbers of dtype {state.dtype} on {state.device}, not readable; "
-            "expected the bytes that its state_dict() gave, unchanged: copy them from one checkpoint, and do not average them"
-        ) from error
-    return found
 
 
 def _restored(state: Tensor, device: str) -> torch.Generator:

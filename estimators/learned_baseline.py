@@ -63,23 +63,19 @@ class LearnedBaseline(ScoreFunction, name="reinforce_learned", references=("mnih
     version = 3
 
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        baseline = self._prediction(oracle, scores.detach())
+        theta, batch = scores.detach(), scores.shape[: scores.ndim - oracle.event_ndim]
+        baseline = theta.new_zeros(batch)
+        if self.module is not None:
+            baseline = self.module(readable(oracle, theta) if isinstance(self.module, PooledNetwork) else theta).to(scores.dtype)
+        if baseline.shape != batch:
+            raise ValueError(
+                f"`{self.name}` got a prediction of shape {tuple(baseline.shape)} for scores of shape {tuple(scores.shape)}; "
+                f"expected one number per item, {tuple(batch)}"
+            )
         samples, losses = draw(loss, oracle, scores, self.num_samples, generator=generator)
         excess = losses.detach() - baseline
         log_probs = oracle.log_prob(samples, scores, as_indices=not samples.is_floating_point())
         return carry(losses.mean(0), (excess.detach() * log_probs + self.regression_weight * excess.square()).mean(0))
-
-    def _prediction(self, oracle: SamplingOracle, scores: Tensor) -> Tensor:
-        batch = scores.shape[: scores.ndim - oracle.event_ndim]
-        if self.module is None:
-            return scores.new_zeros(batch)
-        prediction = self.module(readable(oracle, scores) if isinstance(self.module, PooledNetwork) else scores)
-        if prediction.shape != batch:
-            raise ValueError(
-                f"`{self.name}` got a prediction of shape {tuple(prediction.shape)} for scores of shape {tuple(scores.shape)}; "
-                f"expected one number per item, {tuple(batch)}"
-            )
-        return prediction.to(scores.dtype)
 
     def prepared(self, oracle: SamplingOracle, event_shape: tuple[int, ...] | None, generator: torch.Generator) -> Self:
         """The estimator with a fresh network; itself where it has a module."""

@@ -96,11 +96,6 @@ class StochasticSoftmax(NoisyRelaxation[MarginalOracle], name="stochastic_softma
 
     References:
         Paulus, Choi, Tarlow, Krause & Maddison 2020, "Gradient estimation with stochastic softmax tricks", definition 2.
-
-    Example:
-        >>> scores = torch.tensor([0.3, -0.2, 0.5]).expand(5, 3)
-        >>> StochasticSoftmax().structure("subset[k=2]", scores, generator=torch.Generator()).sum(-1)
-        tensor([2., 2., 2., 2., 2.])
     """
 
     calls = Evaluations(losses=1, loss_gradients=1, marginals=1, perturbations=1)

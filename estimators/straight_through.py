@@ -53,11 +53,6 @@ class StraightThroughMarginals(
 
     References:
         Jang, Gu & Poole 2017, section 2.2, without noise; Martins & Niculae 2019, "Latent structure models for NLP" (tutorial), part 3.
-
-    Example:
-        >>> loss, scores = lambda z: z @ torch.tensor([1.0, -0.5, 2.0]), torch.tensor([0.3, -0.2, 0.5])
-        >>> StraightThroughMarginals().gradient(loss, "categorical", scores, generator=torch.Generator())
-        tensor([-0.0390, -0.3454,  0.3843])
     """
 
     temperature: Positive = 1.0
