@@ -33,6 +33,7 @@ STRUCTURES = (TREES, PROJECTIVE, "constituency[n=40]", CHAINS, "subset[n=100,k=1
 ESTIMATORS = (*CORE, "rloo[num_samples=16]", "simple", "stochastic_softmax", "unordered_set")  # those of the standard run
 CHEAPEST, MARGINALS, PROJECTION, ENCODER = "ste", "structured_attention", "sparsemap", "encoder"
 LEVEL, OTHER_LEVELS = "h=0.7", ("h=0.95", "h=0.1")  # entropies of scores; the cost of a projection depends on them
+BATCH = 64
 ROUNDS, BUDGET, MAX_SECONDS = 20, 15.0, 10.0  # repetitions, the seconds of an estimator for them, and the most of one step
 Step = Callable[[], tuple[float]]
 
@@ -163,14 +164,17 @@ def main(words: list[str] | None = None) -> None:
         "-p", "--problem", action="append", metavar="STRUCTURE", help="a structure with its size, such as 'subset[n=20,k=5]'"
     )
     parser.add_argument("-e", "--estimator", action="append", metavar="NAME", help="an estimator, with its options")
-    parser.add_argument("--batch", type=int, metavar="N", help="rows of a step; 64 by default")
+    parser.add_argument("--batch", type=int, default=BATCH, metavar="N", help=f"rows of a step; {BATCH} by default")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="the folder of the page; without it, tables are printed")
     given = parser.parse_args(words)
-    if given.to is not None and (given.problem or given.estimator or given.batch):
+    if given.to is not None and (given.problem or given.estimator or given.batch != BATCH):
         parser.error("got --to with other options; expected the page of all structures and estimators, or tables without --to")
     estimators = tuple(dict.fromkeys((CHEAPEST, MARGINALS, *(given.estimator or ESTIMATORS))))
-    with single_thread():
-        frame = measured(given.problem or STRUCTURES, estimators, given.batch or 64)
+    try:
+        with single_thread():
+            frame = measured(given.problem or STRUCTURES, estimators, given.batch)
+    except ValueError as error:
+        parser.error(str(error))
     if given.to is None:
         print("\n\n".join(tables(frame)))  # noqa: T201
     else:

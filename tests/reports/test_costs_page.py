@@ -38,7 +38,8 @@ def test_the_page_is_written_from_numbers() -> None:
     assert "nan" not in text
 
 
-def test_a_page_of_a_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", ["--to docs -e ste", "-e rlooo", "-p sub[n=5]", "-p subset[n=5,k=2] --batch 0"])
+def test_bad_input_is_one_sentence(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        costs_page.main(["--to", "docs", "-e", "ste"])
-    assert "expected the page of all structures and estimators" in capsys.readouterr().err
+        costs_page.main(words.split())
+    assert "costs_page.py: error: got " in capsys.readouterr().err
