@@ -1,7 +1,5 @@
 """CPU seconds of the tests by file, shown by ``--costs``; those of compiling kernels, which happens once per machine, are separate."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter

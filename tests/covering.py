@@ -8,8 +8,6 @@ tests that are marked `sweep` themselves. A test that loops over a product of it
 Of the sizes of a structure a law tests the last one, and one of the others; the derived structures share one.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os

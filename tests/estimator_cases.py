@@ -1,7 +1,5 @@
 """Tables of estimators, oracles and losses that the laws of estimators share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Cases that the laws of oracles share, their scores, and brute force over all structures, in numpy alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The table of oracles that all laws share: small events of each, and all structures there, listed with itertools and numpy alone."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The operations of oracles as functions of scores whose results begin with the batch, for laws that hold for every one of them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """The recipes of the page on code of one's own: all are Python, and the medians that they log are there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

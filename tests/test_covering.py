@@ -1,7 +1,5 @@
 """The drawn cases cover the cases that they leave out."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

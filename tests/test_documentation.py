@@ -1,7 +1,5 @@
 """Examples run, tables agree with the registries, and public names are documented."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import importlib

@@ -1,7 +1,5 @@
 """Rules of the project that no other tool checks: places of files, names of files and classes."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re
@@ -34,7 +32,7 @@ OF_DIGITS = re.compile(r"[,%eEfFgGn]$|\.\d+$")
 """How a specification of a format ends that chooses digits; one that only aligns does not."""
 
 
-CEILINGS = {"oracles": 15_491, "estimators": 7_435, "suites": 17_457, "reports": 6_511, "tests": 27_805}
+CEILINGS = {"oracles": 15_491, "estimators": 7_396, "suites": 17_457, "reports": 6_511, "tests": 27_408}
 """Lines of Python in each room. Lower a ceiling in the commit that makes room. To raise one takes a decision record (33)."""
 
 

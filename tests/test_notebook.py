@@ -1,7 +1,5 @@
 """The notebook of the documents runs, and its stored outputs are complete."""
 
-from __future__ import annotations
-
 import ast
 import json
 from pathlib import Path

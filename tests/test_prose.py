@@ -1,7 +1,5 @@
 """Pages and help texts are plain English: short sentences, no private words, headings that people search for."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """The programs of `docs/recipes` run, and print what the page says."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

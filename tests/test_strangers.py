@@ -1,7 +1,5 @@
 """Damaged files are read or refused with one sentence; they run no code, crash nothing, and exhaust no memory."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Workflows are YAML with the steps of the project's own scripts; users copy the same text."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

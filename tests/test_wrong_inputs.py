@@ -1,7 +1,5 @@
 """Wrong input to a function raises one sentence: the value, and the expected ones or the remedy."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

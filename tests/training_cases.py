@@ -1,7 +1,5 @@
 """A small model around a latent structure, on which the laws of training go through all estimators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

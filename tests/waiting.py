@@ -1,7 +1,5 @@
 """Detect operations that make the host wait for a device, on a machine without one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

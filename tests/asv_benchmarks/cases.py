@@ -4,8 +4,6 @@ By default a small part of the grid is measured, and all of it with ``STRUCTGRAD
 benchmarks of a measured commit, whose registries may differ. So lists are written out, or read from today's files.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Time and peak memory of one gradient estimate per row."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from structgrad.suites.measures.memory import peak_memory

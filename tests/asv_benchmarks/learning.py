@@ -1,7 +1,5 @@
 """Time of a training step on every task."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from . import cases

@@ -1,7 +1,5 @@
 """Time and peak memory of every operation of every oracle."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from structgrad.suites.measures.memory import peak_memory

@@ -1,7 +1,5 @@
 """Prepared calls of benchmarks: once per process, because asv runs ``setup`` before every timed call; all operations of oracles."""
 
-from __future__ import annotations
-
 import functools
 import math
 import sys

@@ -1,7 +1,5 @@
 """Structures at sizes that people use, and operations on them, to be timed next to other libraries."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ A peer is used if it is installed (extra ``peers``; synjax and lp-sparsemap sepa
 libraries can only do less: one transition matrix for all positions, or several roots. Then the smaller task is timed.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Time every operation of every oracle next to every installed peer library, in groups whose rows compare."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

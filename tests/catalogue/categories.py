@@ -1,7 +1,5 @@
 """Formulas of estimators for independent categories, category by category and part by part."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Formulas of antithetic samples: walks down trees of sets of parts, and opposite uniforms."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Formulas of deterministic estimators, and the objectives of those that are exact for one of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

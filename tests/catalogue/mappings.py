@@ -3,8 +3,6 @@
 A mapping takes an estimator and the scores of the allowed parts of one category, and gives their probabilities and the matrix dp/dθ.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

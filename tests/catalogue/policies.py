@@ -1,7 +1,5 @@
 """Formulas of policies, decision by decision, from the probabilities of an enumeration."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

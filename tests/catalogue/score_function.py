@@ -1,7 +1,5 @@
 """Formulas of the score-function family."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """What the formulas of the catalogue are written in: Jacobians, best structures and projections by enumeration."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Formulas of straight-through, perturbation and surrogate-projection estimators."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Formulas of control variates from a Taylor expansion, sample by sample."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Sparsemax, and the walks of relaxed dynamic programmes whose every step is one, in numpy; complex rows give exact derivatives."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

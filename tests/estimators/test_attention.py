@@ -1,7 +1,5 @@
 """Attention mappings: closed forms, optimality of what they maximise, derivatives of first and second order, masks."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

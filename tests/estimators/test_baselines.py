@@ -1,7 +1,5 @@
 """Baselines: running states, learned networks, and VarGrad as a loss."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Estimators of independent categories: antithetic samples, REBAR, RELAX and local expectations; the catalogue has their formulas."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A layer holds the state of its estimator, and what cannot be trained says so."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

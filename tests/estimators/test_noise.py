@@ -1,7 +1,5 @@
 """Noise: its laws, moments and scores, its dtype, its ends, and the generator that it is drawn from."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

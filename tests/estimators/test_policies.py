@@ -1,7 +1,5 @@
 """Policies, decision by decision, and several steps on the same samples."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """Names to estimators, and calls that every estimator refuses; a call like the last one is not checked again."""
 
-from __future__ import annotations
-
 import gc
 import re
 import weakref

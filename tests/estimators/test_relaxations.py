@@ -1,7 +1,5 @@
 """Sparsemax over structures, and the value of differentiable dynamic programming."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Straight-through estimators, perturbation and adaptive I-MLE: edges, state and refusals; the catalogue has their formulas."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

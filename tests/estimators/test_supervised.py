@@ -1,7 +1,5 @@
 """Losses of scores against known structures, and training by them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

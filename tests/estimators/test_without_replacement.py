@@ -1,7 +1,5 @@
 """Sets without replacement, and the best structures with a sample of the others: laws of draws, and digits."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Goldens list the suites of the package alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from structgrad.suites.measures import SUITES

@@ -3,8 +3,6 @@
 ``python -m tests.goldens.test_audit`` writes them again, after a change on purpose. Measured numbers in details and remedies are left out.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 ``python -m tests.goldens.test_comparison`` writes both files again, after a change on purpose.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

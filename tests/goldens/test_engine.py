@@ -3,8 +3,6 @@
 ``python -m tests.goldens.test_engine`` writes the file again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 ``python -m tests.goldens.test_page`` writes them again, after a change on purpose. `page.parquet` is a part of a run of the package.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator

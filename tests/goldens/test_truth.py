@@ -1,7 +1,5 @@
 """Truths beyond enumeration, shipped problems and refusals, compared with ``truth.json``; run this file to write it again."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 A change made on purpose: `python -m tests.goldens.test_verbs` writes the transcripts again.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

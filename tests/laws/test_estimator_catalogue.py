@@ -1,7 +1,5 @@
 """Every estimate is the formula of the catalogue, with the Jacobian, the best structures and the projections of an enumeration."""
 
-from __future__ import annotations
-
 import torch
 
 from structgrad.estimators import ESTIMATORS, make_estimator

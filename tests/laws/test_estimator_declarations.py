@@ -1,7 +1,5 @@
 """What an estimator declares about itself."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import pickle

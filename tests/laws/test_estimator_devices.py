@@ -1,7 +1,5 @@
 """An estimator computes where its scores lie, and of itself makes the host wait for nothing."""
 
-from __future__ import annotations
-
 import traceback
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Under `torch.func` the structures of pathwise estimators, the mappings of attention and supervised losses are what they are without."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """An estimator says which capability an oracle lacks, and what it declares is all that it needs."""
 
-from __future__ import annotations
-
 import abc
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A loss of indices gives the estimates of the same loss of dense structures, or is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

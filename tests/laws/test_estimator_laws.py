@@ -1,7 +1,5 @@
 """The laws of `structgrad audit`, for every estimator on structures of every kind, and laws of rows, seeds, entries and dtypes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

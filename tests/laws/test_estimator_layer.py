@@ -1,7 +1,5 @@
 """Every estimator trains through `StructuredLayer` and `train_step`: as a loop by hand does, and from a checkpoint as if never stopped."""
 
-from __future__ import annotations
-
 import io
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """What goes through all structures says no to a space that is too large, at once, and tells how large, how long, and what to do."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from typing import Any

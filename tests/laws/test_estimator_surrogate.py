@@ -1,7 +1,5 @@
 """A surrogate's value is the objective's estimate, and its gradients are right: in the scores `gradient`, in the loss that of the value."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every estimator that is declared unbiased for the expected loss has the exact gradient as its mean."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layers draw numbers of their own: no two of them, no copies, no ranks share a stream, and evaluation leaves that of training alone."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

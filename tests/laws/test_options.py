@@ -1,7 +1,5 @@
 """Every option of every estimator, oracle and noise is read and checked by what it declares: type, range, and the sentence that says so."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

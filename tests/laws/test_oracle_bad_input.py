@@ -1,7 +1,5 @@
 """Bad input gets one sentence that names the call; tensors of every kind get the right answer or such a sentence."""
 
-from __future__ import annotations
-
 import functools
 import math
 import warnings

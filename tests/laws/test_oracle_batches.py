@@ -1,7 +1,5 @@
 """A batch is its rows: in any shape, also empty or expanded, in any company and with any number of threads; with and without lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any

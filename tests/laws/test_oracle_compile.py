@@ -35,15 +35,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of the compiler
 NODES = {key.rpartition(".")[2] for key, kind in graphs.KINDS.items() if kind.gives and not graphs.OLD}
 
 
-def _size(z: Tensor) -> Tensor:
-    """A loss."""
-    return z.flatten(-3).square().sum(-1)
-
-
-def _marginals_within(rows: Tensor, lengths: Tensor) -> Tensor:
-    return CHAIN.marginals(rows, lengths=lengths)
-
-
 CALLS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "two": (lambda rows: CHAIN.log_partition(2 * rows).exp() + CHAIN.entropy(rows.sin()), 0),
     "lengths": (lambda rows: CHAIN.marginals(2 * rows, lengths=torch.tensor([4, 2, 0])).sin(), 0),
@@ -52,7 +43,10 @@ CALLS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "loss": (lambda rows: sum(loss("linear_chain", 2 * rows, torch.zeros_like(rows)) for loss in LOSSES).sin(), 0),
     "attention": (lambda rows: entmax(csoftmax(2 * rows, 0.9).sin(), 1.3).sin(), 0),
     "mapped": (lambda rows: func.vmap(CHAIN.log_prob, in_dims=(None, 0))(CHAIN.argmax(rows[0]), 2 * rows).sin(), 0),
-    "mapped lengths": (lambda rows: func.vmap(_marginals_within, in_dims=(0, None))(2 * rows, torch.tensor(2)), 0),
+    "mapped lengths": (
+        lambda rows: func.vmap(lambda row, size: CHAIN.marginals(row, lengths=size), in_dims=(0, None))(2 * rows, torch.tensor(2)),
+        0,
+    ),
     "layer": (lambda rows: LAYER(2 * rows).sin(), 0),
     "layer lengths": (lambda rows: LAYER(2 * rows, lengths=torch.tensor([4, 2, 0])).sin(), 0),
     "pad": (lambda rows: CHAIN.pad(2 * rows, torch.tensor([4, 2, 0])).exp(), 0),
@@ -60,7 +54,7 @@ CALLS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "sample": (lambda rows: CHAIN.sample(2 * rows, generator=seeded()).sin(), 1),
     "structure": (lambda rows: IMLE.structure(CHAIN, 2 * rows, generator=seeded()).sin(), 1),
     "kept lengths": (lambda rows: STE.structure(SHORT, 2 * rows, generator=GENERATOR).sin(), 0),
-    "surrogate": (lambda rows: RLOO.surrogate(_size, CHAIN, 2 * rows, generator=seeded()).sin(), 1),
+    "surrogate": (lambda rows: RLOO.surrogate(lambda z: z.flatten(-3).square().sum(-1), CHAIN, 2 * rows, generator=seeded()).sin(), 1),
 }
 """Calls and how often each breaks the graph."""
 

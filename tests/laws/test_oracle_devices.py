@@ -1,7 +1,5 @@
 """Plain torch on a device waits for it nowhere but in what is named here, and copies nothing there from the host."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

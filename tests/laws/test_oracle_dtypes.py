@@ -1,7 +1,5 @@
 """Every floating dtype is accepted and preserved; half precision is computed in float32; structures and labels may be any integers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

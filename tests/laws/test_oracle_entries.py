@@ -1,7 +1,5 @@
 """Ignored entries are never read, forbidden parts have neither mass nor gradient, and nothing is NaN; infeasible items give zeros."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Compact structures say what dense ones say, bit for bit, and cost neither samples nor ties."""
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """The laws of `structgrad audit --oracle`, against structures that the tests list independently of every oracle, and laws at extremes."""
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 

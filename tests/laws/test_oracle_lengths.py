@@ -1,7 +1,5 @@
 """An item with a length is the item alone, whatever lies in its padding."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`enumerate` lists every structure once in a fixed order, `rank` is its inverse, `count` is exact; the k best lead all others."""
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from typing import Any

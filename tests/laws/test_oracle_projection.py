@@ -3,8 +3,6 @@
 That no structure lies beyond the supporting hyperplane is a law of `test_oracle_laws`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """The relaxed recursion, every step of whose walk is a sparsemax; and relaxed samples, whose choices are Gumbel-softmaxes."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

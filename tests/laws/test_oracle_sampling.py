@@ -3,8 +3,6 @@
 That samples follow the enumerated probabilities is a law of `test_oracle_laws`.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Probabilities, entropy and divergence are right at any scale of scores, and at any offset that leaves the law as it is."""
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from fractions import Fraction

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, is_dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Which of several processes compiles a kernel, and that it does not matter to what the kernel computes."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import importlib

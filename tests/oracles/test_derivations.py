@@ -1,7 +1,5 @@
 """Hypergraphs that authors may state, counted parts, odd forms, and wrong ones, which are refused; and the range of their executor."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import nullcontext

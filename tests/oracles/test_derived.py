@@ -13,8 +13,6 @@ from tests.oracle_cases import TABLE
 FILE = '''
 """Tilings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """How kernels are run, and the arithmetic that they share."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Random numbers: the published generator, its two implementations, and what a number may depend on."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

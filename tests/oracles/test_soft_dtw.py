@@ -1,7 +1,5 @@
 """Soft-DTW divergences of time series."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

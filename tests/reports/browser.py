@@ -1,7 +1,5 @@
 """A real Chromium without a window, driven through the two pipes of its DevTools protocol."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """Calling the command line in this process."""
 
-from __future__ import annotations
-
 import pytest
 from typer.testing import CliRunner, Result
 

@@ -1,7 +1,5 @@
 """Fixtures of the tests of reports: the published table, read once per process."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small result table made by hand: two stages, four estimators, three instances."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables made by hand, on which it is known whom to recommend."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tables over instances, and answers to questions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

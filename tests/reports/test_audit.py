@@ -1,7 +1,5 @@
 """``structgrad audit``: one screen, strict JSON, exit codes, and the page that shows it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of costs: measured at small sizes, and written from made-up numbers."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import math

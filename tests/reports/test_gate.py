@@ -1,7 +1,5 @@
 """The verbs compare, gate and baseline on tables made by hand, and the gate of this repository on itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json

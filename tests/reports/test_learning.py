@@ -1,7 +1,5 @@
 """The answer, the tables and the page of results of a run of training."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

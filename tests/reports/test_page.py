@@ -1,7 +1,5 @@
 """The page in a real browser: it sorts, filters, draws, keeps choices in its address, and asks for nothing."""
 
-from __future__ import annotations
-
 import importlib.resources
 import itertools
 import re

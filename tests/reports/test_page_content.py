@@ -1,7 +1,5 @@
 """The content of the page, of its charts and of its Markdown; the golden pages hold the texts of all tables."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

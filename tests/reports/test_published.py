@@ -1,7 +1,5 @@
 """The published table, comparisons with it, and the page of the standard run, which is made of it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Recommendations, on tables with a known best estimator and on the published one, and the verb recommend."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The verb report, and figures for a paper."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

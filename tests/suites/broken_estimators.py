@@ -1,7 +1,5 @@
 """Estimators with which something goes wrong, for the tests of the runner; workers import them by name."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import multiprocessing

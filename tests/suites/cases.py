@@ -1,7 +1,5 @@
 """Small solved instances for the tests of the measuring core."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Estimators with planted properties, for tests of suites on known answers."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A plan that is measured in a second, and the part of its rows that is the same in every run."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 It is a plugin of a plan (``plugins=(simulated.__file__,)``), so that workers have the suite too.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

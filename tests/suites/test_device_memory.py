@@ -1,7 +1,5 @@
 """Launches fit the memory of a device; if it runs out, half as many rows are launched, and no estimate changes."""
 
-from __future__ import annotations
-
 import contextvars
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Every metric has one record, every record is measured, and a measurement shows them."""
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Iterator

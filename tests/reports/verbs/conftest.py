@@ -1,7 +1,5 @@
 """Runs of the verbs write no page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

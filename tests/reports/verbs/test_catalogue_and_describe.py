@@ -1,7 +1,5 @@
 """The verbs list and describe, with plugins."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Interrupted runs: one sentence, finished cells are kept, and the same command continues."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

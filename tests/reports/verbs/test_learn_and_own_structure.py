@@ -1,7 +1,5 @@
 """The verb learn; every verb takes a structure of one's own in a file, or refuses it in one sentence."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

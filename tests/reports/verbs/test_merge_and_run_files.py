@@ -1,7 +1,5 @@
 """Shards that are joined into the run of the whole plan; messages about files of scores before any measurement."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """Fast starts: help and completion load neither torch nor the libraries of tables and figures."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The command line where the system is odd: other encodings, missing modules, output that cannot be written."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Faults as users write them: functions of plain PyTorch for categories, one mistake each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

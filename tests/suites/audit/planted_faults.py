@@ -1,7 +1,5 @@
 """REINFORCE, leave-one-out and straight-through, each with one law broken or one fault planted."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One fault each, planted into an oracle that states its derivations: items of which no two neighbours are taken."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Mistakes of published code, rebuilt; each with a correct twin."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field

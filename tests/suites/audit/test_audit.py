@@ -1,7 +1,5 @@
 """Every law finds its violations, and these decide the verdict; an audit of oracles finds nothing in the shipped ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

@@ -1,7 +1,5 @@
 """Causes compete by their predictions at all points; the error rate of the procedure; names on the command line of an audit."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

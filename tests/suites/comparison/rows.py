@@ -1,7 +1,5 @@
 """Rows made by hand, exact and sampled, and planted changes of estimators."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

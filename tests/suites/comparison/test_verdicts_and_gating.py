@@ -1,7 +1,5 @@
 """The verdict on a number in two runs, the gate, and its settings; `tests/goldens/test_comparison.py` has many more pairs."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace

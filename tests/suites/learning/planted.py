@@ -1,7 +1,5 @@
 """Rows of a run of learning in which one known metric predicts the results."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any

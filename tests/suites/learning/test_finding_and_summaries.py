@@ -1,7 +1,5 @@
 """Rank correlations over estimators that come in ideas, planted predictors, and summaries over several tasks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy

@@ -1,7 +1,5 @@
 """Measuring bias: verdicts, invariances, refusals, and the findings of the suite."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 

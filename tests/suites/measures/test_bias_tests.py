@@ -1,7 +1,5 @@
 """The test for bias and the verdict."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

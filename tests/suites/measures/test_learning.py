@@ -1,7 +1,5 @@
 """The suite that trains models: choices, findings, and resuming without loss."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Peaks of memory, and growth with the size: what is planted is found, and an unsupported size stops no other estimator."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import time

@@ -1,7 +1,5 @@
 """Estimates that are NaN or infinite are a finding of every suite, and no number follows from them."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """Support and non-zeros of the forward pass; training by each estimator, and the suite of that."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Timing: the measured calls and their order. No test judges a time."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

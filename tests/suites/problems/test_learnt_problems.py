@@ -1,7 +1,5 @@
 """Items along a run of training as problems, a batch's gradient in parameters, and the time of a step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

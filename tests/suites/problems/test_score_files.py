@@ -1,7 +1,5 @@
 """Score files: reading, fields, items of several sizes, and warnings about padding."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

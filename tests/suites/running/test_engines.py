@@ -1,7 +1,5 @@
 """Cells on workers: bundles, crashes, retries, limits; a failure in a cell costs only that cell, and is a row with its reason."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import multiprocessing

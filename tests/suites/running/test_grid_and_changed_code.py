@@ -1,7 +1,5 @@
 """Plans, presets and their cells; a user's code that changes is measured again, and its results are not mixed."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A probe in a layer that trains."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import pickle

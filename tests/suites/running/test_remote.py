@@ -1,7 +1,5 @@
 """Runs under URLs: another machine continues from the last copy, and a copy that fails costs nothing."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Cells and the runner: devices, large problems, derived rows, resuming, and refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

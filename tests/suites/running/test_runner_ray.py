@@ -1,7 +1,5 @@
 """A plan on a Ray cluster: numbers of workers, lost nodes and lost workers; skipped without Ray."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

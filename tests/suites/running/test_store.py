@@ -1,7 +1,5 @@
 """The database of a run: rows come back as they were, whenever its writer is killed, and damage is one sentence."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Adaptive sampling stops where it should and continues after a kill; numbers follow names, blocks and rows alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Streaming moments against numpy, intervals and metrics: formulas, coverage, and references with noise of their own."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Selection of the best and adjusted p-values: error rates by simulation; budgets: compared with averages that are drawn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -3,8 +3,6 @@
 `docs/results/simulations.md` shows a table of many more cells.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

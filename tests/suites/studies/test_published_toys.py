@@ -10,8 +10,6 @@ References:
     2020 (DisARM), section 6; Paulus, Maddison & Krause 2021, section 5; Liu et al. 2023 (ReinMax), section 5.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -5,8 +5,6 @@ paper reports cosines: bias ``1 − cos(∇, E ĝ)``, variance ``Var cos(ĝ, E �
 structure through the oracle are evaluated on all 252 of them, without sampling error; others by 10 000 draws, as in the paper.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Data of tasks, written by hand, and a cache of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Small files of the data of tasks, written by hand: patterns with words and names of their own in every sentence."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

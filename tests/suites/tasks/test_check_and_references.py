@@ -1,7 +1,5 @@
 """Errors of tasks that break the contract, and results that are computed once."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

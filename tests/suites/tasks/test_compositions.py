@@ -1,7 +1,5 @@
 """Composition along trees: by chart, and by a stack."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

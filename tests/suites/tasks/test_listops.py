@@ -1,7 +1,5 @@
 """Tasks on lines of ListOps: values, trees, generated lines, and decoders that are trained once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Tasks of two modules and a data set."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tasks on files: readers, features, losses and metrics, on the data of `tests.suites.tasks.data`."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

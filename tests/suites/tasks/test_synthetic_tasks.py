@@ -1,7 +1,5 @@
 """Tasks on drawn data: the laws of the data, and losses and metrics in closed form."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

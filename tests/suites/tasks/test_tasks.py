@@ -1,7 +1,5 @@
 """Every task keeps the contract and has floors below ceilings; runs of training are paired, resumed and batched."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

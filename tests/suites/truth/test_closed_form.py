@@ -1,7 +1,5 @@
 """Analytic truths against enumeration, for every structure, form and scale, and beyond enumeration against derivatives."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

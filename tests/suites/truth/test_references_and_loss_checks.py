@@ -1,7 +1,5 @@
 """References against another way to the same gradient; a loss that cannot be measured is refused in one sentence."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Replay: exact moments of the code that ships."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The exact gradient against 50 digits, of policies, at the cap, at rare structures, and on a device; the Fisher metric."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics
