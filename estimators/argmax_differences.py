@@ -61,7 +61,8 @@ class ImplicitMLE(PathwiseEstimator[Oracle], name="imle", tier="core", reference
 
     The scale is λ, or 1 where divided by λ.
 
-    γ is that of one structure, as for `BlackboxDifferentiation`: in a layer, a mean over B rows makes λ B times smaller.
+    γ is the gradient of the loss of one structure: `surrogate` evaluates it per row, whatever reduction follows. As a layer (`structure`)
+    the estimator sees γ as the reduction scaled it, which shrinks λ by the batch size under a mean.
 
     Args:
         lambda_: λ, the size of the step that defines the target distribution, positive. On the command line: ``imle[lambda=2.5]``.

@@ -16,11 +16,10 @@ from .relaxations import Attention, checked_rows
 Bound = Annotated[float, Within(above=0, most=1)]
 
 
-@dataclass(frozen=True)
 class _Constrained(Attention):
     """A mapping under one bound for all parts, raised where a category has too few of them."""
 
-    upper: Bound = 0.8
+    upper: Bound
 
     def _bounds(self, scores: Tensor) -> Tensor:
         """[*batch, 1]: the bound, or 1/m where only m parts are allowed and m times the bound is below 1."""
@@ -45,6 +44,8 @@ class ConstrainedSparsemax(_Constrained, name="csparsemax", references=("malaviy
         Malaviya, Ferreira & Martins 2018, "Sparse and constrained attention for neural machine translation", section 3.3.
     """
 
+    upper: Bound = 0.8
+
     def mapping(self, scores: Tensor) -> Tensor:
         return csparsemax(scores, self._bounds(scores))
 
@@ -63,6 +64,8 @@ class ConstrainedSoftmax(_Constrained, name="csoftmax", references=("martins2017
     References:
         Martins & Kreutzer 2017, "Learning what's easy: fully differentiable neural easy-first taggers", section 3.1.
     """
+
+    upper: Bound = 0.8
 
     def mapping(self, scores: Tensor) -> Tensor:
         return csoftmax(scores, self._bounds(scores))

@@ -81,12 +81,18 @@ class LinearChain(TagSequences):
             end: [*batch?, t].
             lengths: int [*batch], where ``end`` is added at the last place of shorter items.
         """
-        unary = with_ends(unary, transition, start, end, lengths)
+        check_potentials(unary, transition, start, end)
         length, tags = unary.shape[-2:]
         scores = unary.unsqueeze(-2).expand(*unary.shape[:-1], tags, tags)
-        first = torch.arange(length, device=unary.device).reshape(length, 1, 1) == 0
+        place = torch.arange(length, device=unary.device).reshape(length, 1, 1)
+        first = place == 0
+        last = place == (length if lengths is None else lengths.reshape(*lengths.shape, 1, 1, 1)) - 1
         if transition is not None:
             scores = scores + torch.where(first, 0, transition.unsqueeze(-3))
+        if start is not None:
+            scores = scores + torch.where(first, start.unsqueeze(-2).unsqueeze(-2), 0)
+        if end is not None:
+            scores = scores + torch.where(last, end.unsqueeze(-2).unsqueeze(-2), 0)
         unread = first & (torch.arange(tags, device=unary.device).reshape(1, tags, 1) > 0)
         return torch.where(unread, 0, scores)
 
@@ -162,16 +168,3 @@ def check_potentials(
     for name, potential in (("start", start), ("end", end)):
         if potential is not None and tuple(potential.shape[-1:]) != (tags,):
             raise ValueError(f"`{call}` got {name} of shape {tuple(potential.shape)}; expected (..., {tags})")
-
-
-def with_ends(unary: Tensor, transition: Tensor | None, start: Tensor | None, end: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """Scores of tags ``[*batch, n, t]`` with those of the first and the last one added, once the potentials of a tagger are checked."""
-    check_potentials(unary, transition, start, end)
-    length = unary.shape[-2]
-    place = torch.arange(length, device=unary.device).unsqueeze(-1)
-    if start is not None:
-        unary = unary + torch.where(place == 0, start.unsqueeze(-2), 0)
-    if end is not None:
-        last = length if lengths is None else lengths.unsqueeze(-1).unsqueeze(-1)
-        unary = unary + torch.where(place == last - 1, end.unsqueeze(-2), 0)
-    return unary

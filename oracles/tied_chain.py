@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot, pad
 
 from .capabilities.indices import NONE
 from .derivations import UNIT, Builder, Derivations, Examples, TiedOracle
-from .linear_chain import TagSequences, with_ends
+from .linear_chain import TagSequences, check_potentials
 from .tensor_kinds import inside_lengths, labels_below
 
 
@@ -67,7 +67,14 @@ class TiedChain(TiedOracle, TagSequences):
 
         The matrix of transitions may be shared by all items.
         """
-        unary, tags = with_ends(unary, transition, start, end, lengths), unary.shape[-1]
+        check_potentials(unary, transition, start, end)
+        length, tags = unary.shape[-2:]
+        place = torch.arange(length, device=unary.device).unsqueeze(-1)
+        last = length - 1 if lengths is None else lengths.unsqueeze(-1).unsqueeze(-1) - 1
+        if start is not None:
+            unary = unary + torch.where(place == 0, start.unsqueeze(-2), 0)
+        if end is not None:
+            unary = unary + torch.where(place == last, end.unsqueeze(-2), 0)
         matrix = unary.new_zeros(tags, tags) if transition is None else transition
         return torch.cat([unary, matrix.expand(*unary.shape[:-2], tags, tags)], -2)
 
