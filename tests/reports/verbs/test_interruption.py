@@ -2,13 +2,12 @@
 
 import contextlib
 import errno
-import io
 import json
-import multiprocessing
 import os
 import shutil
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from structgrad.reports import cli, results
+from structgrad.reports import results
 from structgrad.suites.base import SCHEMA_VERSION
 from structgrad.suites.running import store
 from tests.reports.calling import FEW, SMALL, call, refused
@@ -28,34 +27,41 @@ HELD, TERMINATED = ("ste", *broken("Held"), "rloo"), ("ste", *broken("Terminated
 """Three cells, in the second of which something happens where the environment says so."""
 
 
-forks = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="forks processes")
+sessions = pytest.mark.skipif(sys.platform == "win32", reason="starts a session of processes")
 
 
 def words(folder: Path, *estimators: str) -> list[str]:
     return [*SMALL, *FEW, *(word for name in estimators for word in ("-e", name)), "-o", str(folder)]
 
 
-def driven(log: Path, given: list[str]) -> None:
-    """The command line in a process group of its own, where Ctrl-C is heard and the second cell hangs."""
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdout, sys.stderr = io.StringIO(), log.open("w", buffering=1)
-    sys.argv, os.environ[HOLD] = ["structgrad", *given], "1"
-    cli.main()
+HEARD = """
+import signal
+from structgrad.reports import cli
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli.main()
+"""
+"""The command line where Ctrl-C is heard, though this process may be one in the background, which ignores it."""
 
 
-def held(folder: Path, log: Path) -> Any:
-    """A run in a fork, whose worker has finished the first cell, and is in the middle of the second one for ever."""
-    process = multiprocessing.get_context("fork").Process(target=driven, args=(log, [*words(folder, *HELD), "-j", "1"]))
-    process.start()
-    wait_until(lambda: bool(kept(folder)) and any("Held" in log.read_text() for log in (folder / "logs").glob("*.log")), process)
-    return process
+@contextlib.contextmanager
+def held(folder: Path, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A run in a session of its own, whose worker has finished the first cell, and is in the middle of the second one for ever."""
+    command = [sys.executable, "-c", HEARD, *words(folder, *HELD), "-j", "1"]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, env={**os.environ, HOLD: "1"}, start_new_session=True, stdout=subprocess.DEVNULL, stderr=file)
+    try:
+        wait_until(lambda: bool(kept(folder)) and any("Held" in log.read_text() for log in (folder / "logs").glob("*.log")), process)
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def wait_until(condition: Callable[[], bool], process: Any = None) -> None:
     deadline = time.monotonic() + 120
     while not condition():
-        assert process is None or process.is_alive()
+        assert process is None or process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -76,14 +82,14 @@ def check_that_it_goes_on(folder: Path, told: str, *estimators: str) -> None:
     assert results.manifest_of(folder)["status"] == "finished"
 
 
-@forks
+@sessions
 def test_an_interrupted_run_says_what_is_kept_and_goes_on(tmp_path: Path) -> None:
     """Ctrl-C, which the workers receive too, when the first cell is finished, and the second one is measured."""
-    process = held(tmp_path / "run", tmp_path / "log")
-    os.killpg(process.pid, signal.SIGINT)
-    process.join(60)
+    with held(tmp_path / "run", tmp_path / "log") as process:
+        os.killpg(process.pid, signal.SIGINT)
+        code = process.wait(60)
     told = (tmp_path / "log").read_text()
-    assert process.exitcode == 130, told
+    assert code == 130, told
     check_that_it_goes_on(tmp_path / "run", told, *HELD)
 
 
@@ -97,18 +103,14 @@ def alive(session: int) -> list[int]:
     return found
 
 
-@forks
+@sessions
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 def test_a_killed_run_leaves_no_worker_and_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    process = held(killed, tmp_path / "log")
-    process.kill()
-    process.join()
-    try:
+    with held(killed, tmp_path / "log") as process:
+        process.kill()
+        process.wait()
         wait_until(lambda: not alive(process.pid))
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
     before = kept(killed)
     assert len(before) == 1
     assert call(*words(killed, *HELD)).exit_code == call(*words(whole, *HELD)).exit_code == 0
