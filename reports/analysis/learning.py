@@ -1,9 +1,10 @@
 """The answer of a run of training: the best estimator, its lead and cost, and whether metrics of the gradient predict accuracy."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+import pandas as pd
 
 from ...suites.learning import finding
 from ...suites.learning.arrays import Study
@@ -27,7 +28,8 @@ class Winner:
     rivals: int
     seeds: int
     next: str = ""  # the best that is not tied, or the best tie if all are
-    lead: Interval = Interval(None)  # over the next, paired by seed
+    lead: Interval = Interval(None)  # over the next, paired
+    means: Mapping[str, float] = field(default_factory=dict)  # of all of them
 
 
 def winner(study: Study, tasks: Sequence[str]) -> Winner | None:
@@ -38,19 +40,28 @@ def winner(study: Study, tasks: Sequence[str]) -> Winner | None:
     some = here.of(contenders=lambda one: one.competes or not competing)
     scores = some.outcome("accuracy" if len(tasks) == 1 else SCORE)
     complete = np.isfinite(scores).all((0, 2))
-    if not complete.any() or not scores.shape[2]:
+    if not complete.any() or not scores.size:
         return None
     names = [name for name, keep in zip(some.names, complete, strict=True) if keep]
-    scores = scores[:, complete]
-    by_seed = scores.mean(0)
-    found = best(by_seed)
+    parts = independent(scores[:, complete], some.families)
+    found, means = best(parts), parts.mean(1)
     position = found.winner
-    score = mean(by_seed[position]) if len(tasks) == 1 else finding.interquartile_mean(scores[:, position])
-    others = sorted(set(range(len(names))) - {position}, key=lambda place: (place in found.tied, -by_seed[place].mean()))
-    lead = (names[others[0]], mean(by_seed[position] - by_seed[others[0]])) if others else ()
+    others = sorted(set(range(len(names))) - {position}, key=lambda place: (place in found.tied, -means[place]))
+    lead = (names[others[0]], mean(parts[position] - parts[others[0]])) if others else ("", Interval(None))
     tied = tuple(names[rival] for rival in found.tied)
     worse = tuple(names[rival] for rival in others if rival not in found.tied)
-    return Winner(names[position], score, tied, worse, len(others), by_seed.shape[1], *lead)
+    known = dict(zip(names, means.tolist(), strict=True))
+    return Winner(names[position], found.score, tied, worse, len(others), scores.shape[2], *lead, known)
+
+
+def independent(scores: np.ndarray, families: Sequence[str]) -> np.ndarray:
+    """Independent scores ``[E, n]`` of numbers ``[T, E, S]``: means over each family of tasks, or by seed with fewer than four families.
+
+    Seeds are few, and speak of these tasks alone. Families of tasks speak of others like them.
+    """
+    if len(set(families)) < finding.FEWEST:
+        return np.asarray(scores.mean(0))
+    return pd.DataFrame(finding.over_seeds(scores)).groupby(list(families)).mean().to_numpy().T
 
 
 def sentences(study: Study) -> list[str]:
@@ -70,11 +81,11 @@ def _best(study: Study, tasks: Sequence[str], where: str) -> str:
     found, some, exact = winner(study, tasks), study.of(tasks=lambda task: task in tasks), study.of_family("exact")
     if found is None:
         return ""
-    score = f"{estimate(found.score)} {'accuracy' if len(tasks) == 1 else 'of the way from floor to ceiling in the interquartile mean'}"
+    score = f"{estimate(found.score)} {'accuracy' if len(tasks) == 1 else 'of the way from floor to ceiling on average'}"
     if exact is not None:
         values = some.outcome("accuracy" if len(tasks) == 1 else SCORE)[:, some.names.index(exact)]
         if np.isfinite(values).any(1).all():
-            score += f" (the exact gradient: {estimate(mean(values[0]) if len(tasks) == 1 else finding.interquartile_mean(values))})"
+            score += f" (the exact gradient: {estimate(mean(independent(values[:, None], some.families)[0]))})"
     lead = "" if found.lead.low is None else f" Its lead over {found.next} is {change(found.lead, 'difference')}."
     if not found.rivals:
         text = f"{found.name} is the only trained estimator: {score}."

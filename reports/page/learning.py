@@ -12,13 +12,13 @@ import scipy
 
 from ...suites.base import LEARNT, TASK
 from ...suites.learning.arrays import Study, study
-from ...suites.learning.finding import KINDS, OUTCOMES, association, interquartile_mean, measured, probability_of_improvement
+from ...suites.learning.finding import KINDS, OUTCOMES, association, measured, probability_of_improvement
 from ...suites.metrics import label_of, signed_label
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import student_mean as mean
 from ...suites.text import coefficient, estimate, number, plural, significant, whole
 from ..analysis import tables
-from ..analysis.learning import SCORE, sentences, times
+from ..analysis.learning import SCORE, independent, sentences, times
 from ..analysis.loading import rows_of
 from .cells import EMPTY, LEVEL, Table, TableCell, estimate_cell, tabulate
 
@@ -147,12 +147,13 @@ def overall_table(study: Study) -> Table:
         names = {name for name, keep in zip(study.names, known[latent].any(0), strict=True) if keep}
         study = study.of(tasks=tasks.__contains__, contenders=lambda one: one.name in names)
     scores, against = study.outcome(SCORE), study.of_family(BASE)
-    common = [task in study.common for task in study.tasks]
+    common = np.isin(study.tasks, study.common)
+    families = [family for family, kept in zip(study.families, common, strict=True) if kept]
     rows: list[dict[str, Any]] = []
     for place, contender in enumerate(study.contenders):
         own = scores[:, place]
         complete = np.isfinite(own[common]).any(1)
-        over = estimate_cell(interquartile_mean(own[common])) if complete.all() else EMPTY
+        over = estimate_cell(mean(independent(own[common, None], families)[0])) if complete.all() else EMPTY
         row = {"estimator": contender.name, "objective": contender.objective}
         rows.append({**row, "all tasks": over if over.text else TableCell(plural(int(complete.sum()), "task"), math.nan)})
         if against:
@@ -162,7 +163,7 @@ def overall_table(study: Study) -> Table:
     rows.sort(key=lambda row: -np.nan_to_num(row["all tasks"].key, nan=-1.0))
     hints = {
         **{"objective": _HINTS["objective"], **dict.fromkeys(study.tasks, "mean over seeds with a 95 % interval")},
-        "all tasks": "interquartile mean over the tasks of most estimators, with a stratified bootstrap interval; higher is better",
+        "all tasks": "mean over families of the tasks of most estimators, by seed with fewer than four families; higher is better",
         f"better than {BASE}": "probability that a run ends with a higher accuracy, over the tasks that both were trained on",
     }
     note = "Normalised accuracy: (accuracy − floor) / (ceiling − floor), higher is better."

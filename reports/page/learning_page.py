@@ -17,7 +17,7 @@ from ...suites.learning.finding import DECLARED, TESTED, association, measured, 
 from ...suites.metrics import signed_label
 from ...suites.statistics.selection import student_mean
 from ...suites.tasks import TASKS, make_task
-from ...suites.text import change, coefficient, estimate, listed, number, plural
+from ...suites.text import change, coefficient, number, percent, plural
 from .. import published, results
 from ..analysis.learning import RECOMMENDING, SCORE, predictor_name, winner
 from .cells import tabulate
@@ -36,6 +36,15 @@ WELL_KNOWN = (
     "structured_attention",
     "sparsemap",
 )
+
+STRUCTURES = {
+    "latent trees": ("projective_tree", "spanning_tree", "constituency", "shift_reduce"),
+    "latent sequences": ("linear_chain", "semi_markov", "ctc", "alignment"),
+    "latent subsets": ("subset",),
+    "latent permutations": ("assignment",),
+    "latent categories": ("categorical", "categories"),
+}
+LOSSES = {"likelihood": "likelihood of a decoder", "differentiable": "differentiable", "elbo": "ELBO", "black_box": "values only"}
 
 
 def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Path:
@@ -92,12 +101,12 @@ def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Pa
 
 def _summary(study: Study) -> list[str]:
     """The declared predictors that were confirmed, refuted, or neither, for every tested outcome."""
-    words = {"confirmed": "predicted by", "refuted": "not predicted by", "open": "open:"}
+    words = {"confirmed": "Predicted by", "refuted": "Not predicted by", "open": "Not shown, and not excluded, for"}
     sentences = []
     for outcome in TESTED if study.predictors else ():
         found = [(one.verdict, f"{predictor_name(one)} ({coefficient(one.whole.pooled)})") for one in verdicts(study, outcome)]
-        parts = [f"{text} {', '.join(some)}" for verdict, text in words.items() if (some := [name for of, name in found if of == verdict])]
-        sentences.append(f"**{signed_label(outcome).capitalize()}**: {'; '.join(parts)}.")
+        parts = [f"{text} {', '.join(some)}." for verdict, text in words.items() if (some := [name for of, name in found if of == verdict])]
+        sentences.append(f"**{signed_label(outcome).capitalize()}.** {' '.join(parts)}")
     return sentences
 
 
@@ -130,25 +139,26 @@ def _of(study: Study, declaration: str, value: str) -> Study:
 
 
 def _decisions(study: Study) -> list[dict[str, str]]:
-    """The best estimators by decoder and by kind of loss, each with its evidence; kinds of the most tasks, at most ten rows."""
-    wanted = [("all models", study)]
-    for declaration, words in (("decoding", "decoder: {}"), ("kind", "loss: {}"), ("structure", "structure: {}")):
-        values = [value for task in study.common if (value := getattr(declared(task), declaration))]
-        several = sorted({value for value in values if values.count(value) > 1}, key=values.count, reverse=True)
-        wanted += [(words.format(value.replace("_", " ")), _of(study, declaration, value)) for value in several]
-    found = [(title, part, winner(part, part.tasks)) for title, part in wanted[:10]]
-    return [
-        {
-            "your model": title,
-            "use": best.name,
-            "not significantly worse": f"{listed(best.tied, 3)} (of {best.rivals})",
-            "clearly worse, of the well-known": ", ".join(name for name in WELL_KNOWN if name in best.worse),
-            "evidence": f"{estimate(best.score)} of the way from floor to ceiling, {plural(len(part.tasks), 'task')}"
-            + ("" if best.lead.low is None else f"; lead over {best.next} {change(best.lead, 'difference')}"),
-        }
-        for title, part, best in found
-        if best is not None
-    ]
+    """The best estimator, and the well-known ones, for the tasks of most estimators, by structure, and by kind of loss."""
+    common = study.of(tasks=study.common.__contains__)  # a black-box loss has few estimators
+    parts = {"any structure": common}
+    parts |= {title: common.of(tasks=lambda task, names=names: declared(task).structure in names) for title, names in STRUCTURES.items()}
+    parts |= {f"loss: {words}": _of(study, "kind", kind) for kind, words in LOSSES.items()}
+    rows = []
+    for title, part in parts.items():
+        if (best := winner(part, part.tasks)) is None:
+            continue
+        known = sorted((name for name in WELL_KNOWN if name in best.means), key=best.means.__getitem__, reverse=True)
+        rows.append(
+            {
+                "your model": title,
+                "tasks (families)": f"{len(part.tasks)} ({len(set(part.families))})",
+                "best": f"{best.name} {percent(best.means[best.name])}",
+                "not clearly worse": f"{len(best.tied)} of {best.rivals} others",
+                "well-known estimators": ", ".join(f"{name} {percent(best.means[name])}{'*' * (name in best.worse)}" for name in known),
+            }
+        )
+    return rows
 
 
 def _beliefs(study: Study) -> list[dict[str, str]]:

@@ -98,8 +98,8 @@ class Verdict:
 def association(study: Study, predictor: str, stage: str, outcome: str) -> Association:
     """One correlation over the competing estimators of a study, with the signs of both metrics."""
     competing = study.of(contenders=lambda one: one.competes)
-    before = METRICS[predictor].sign * _over_seeds(competing.predictor(predictor, stage))
-    after = METRICS[outcome].sign * _over_seeds(competing.outcome(outcome))
+    before = METRICS[predictor].sign * over_seeds(competing.predictor(predictor, stage))
+    after = METRICS[outcome].sign * over_seeds(competing.outcome(outcome))
     return associate(competing.tasks, competing.families, before, after, [one.idea for one in competing.contenders])
 
 
@@ -146,7 +146,7 @@ def associate(tasks: Sequence[str], families: Sequence[str], predictor: Array, o
     return replace(found, pooled=Interval(value, min(low, value), max(high, value), "jackknife"), p_value=p_value)
 
 
-def _over_seeds(values: Array) -> Array:
+def over_seeds(values: Array) -> Array:
     """Means over seeds ``[T, E]`` of numbers ``[T, E, S]``, NaN where there is none."""
     known = np.isfinite(values)
     return np.asarray(np.where(known.any(-1), np.where(known, values, 0.0).sum(-1) / np.maximum(known.sum(-1), 1), np.nan))
@@ -186,23 +186,26 @@ def rank_correlations(x: Array, y: Array, fewest: int = FEWEST) -> Array:
     return np.asarray(np.where(known, (x * y).sum(-1) / np.sqrt(np.where(known, spread, 1.0)), np.nan))
 
 
-def interquartile_mean(scores: Array) -> Interval:
-    """The mean of the middle half of all scores ``[task, seed]``, without NaN."""
-    rows = [row[np.isfinite(row)] for row in scores if np.isfinite(row).any()]  # the seeds of every task that have a number
-    return _bootstrapped(lambda drawn: np.asarray(scipy.stats.trim_mean(np.concatenate(drawn, axis=-1), 0.25, axis=-1)), rows)
-
-
 def probability_of_improvement(scores: Array, base: Array) -> Interval:
     """P(a run is better than one of the base), a tie counting half: the mean over tasks that both have runs of."""
     both = [pair for pair in zip(scores, base, strict=True) if all(np.isfinite(side).any() for side in pair)]
     first, second = ([side[np.isfinite(side)] for side in sides] for sides in (zip(*both, strict=True) if both else ((), ())))
 
-    def statistic(drawn: list[Array]) -> Array:
+    def mean_share(drawn: list[Array]) -> Array:
         pairs = zip(drawn[: len(both)], drawn[len(both) :], strict=True)
         above = [a[..., :, None] - b[..., None, :] for a, b in pairs]
         return np.asarray(np.mean([((one > 0) + 0.5 * (one == 0)).mean((-1, -2)) for one in above], axis=0))
 
-    return _bootstrapped(statistic, first + second)
+    runs = first + second
+    if not runs:
+        return Interval(None)
+    value = float(mean_share(runs))
+    if max(map(len, runs)) < 2:
+        return Interval(value)
+    random = np.random.default_rng(0)
+    resamples = [row[random.integers(len(row), size=(RESAMPLES_OF_SEEDS, len(row)))] for row in runs]  # [resamples, seed]
+    low, high = np.quantile(mean_share(resamples), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(value, float(low), float(high), "bootstrap")
 
 
 class Survival(NamedTuple):
@@ -219,15 +222,3 @@ def survival(times: Array, censored: Array) -> Survival:
     curve = scipy.stats.ecdf(scipy.stats.CensoredData.right_censored(times, censored)).sf
     below = curve.quantiles[curve.probabilities <= 0.5]
     return Survival(len(times), int((~censored).sum()), float(below[0]) if len(below) else None)
-
-
-def _bootstrapped(statistic: Callable[[list[Array]], Array], rows: list[Array]) -> Interval:
-    if not rows:
-        return Interval(None)
-    value = float(statistic(rows))
-    if max(map(len, rows)) < 2:
-        return Interval(value)
-    random = np.random.default_rng(0)
-    resamples = [row[random.integers(len(row), size=(RESAMPLES_OF_SEEDS, len(row)))] for row in rows]  # [resamples, seed]
-    low, high = np.quantile(statistic(resamples), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(value, float(low), float(high), "bootstrap")

@@ -11,7 +11,6 @@ from structgrad.suites.learning.finding import (
     Verdict,
     associate,
     association,
-    interquartile_mean,
     probability_of_improvement,
     survival,
     verdicts,
@@ -154,19 +153,6 @@ def test_every_registered_estimator_has_an_idea():
     assert idea_of("reinforce_greedy") == idea_of("reinforce_normalised") == "baselines"
     assert not any(idea_of(name).startswith(OWN) for name in REGISTERED)
     assert idea_of("mine").startswith(OWN)
-
-
-def test_an_interquartile_mean_leaves_a_quarter_out_at_either_end():
-    scores = np.array([[0.0, 0.1, 0.2, 0.3], [0.4, 0.5, 0.6, 100.0]])
-    found = interquartile_mean(scores)
-    assert found.value == pytest.approx(0.35)
-    assert found.low <= found.value <= found.high
-
-
-def test_resamples_stay_within_tasks():
-    """Tasks that differ and seeds that do not leave nothing to chance."""
-    found = interquartile_mean(np.array([[0.1] * 4, [0.5] * 4, [0.9] * 4]))
-    assert found.low == found.high == pytest.approx(0.5)
 
 
 def test_improvement_is_the_share_of_pairs_that_are_better():
