@@ -101,7 +101,7 @@ def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Pa
 
 def _summary(study: Study) -> list[str]:
     """The declared predictors that were confirmed, refuted, or neither, for every tested outcome."""
-    words = {"confirmed": "Predicted by", "refuted": "Not predicted by", "open": "Not shown, and not excluded, for"}
+    words = {"confirmed": "Predicted by", "refuted": "Not predicted by", "open": "Neither shown nor excluded:"}
     sentences = []
     for outcome in TESTED if study.predictors else ():
         found = [(one.verdict, f"{predictor_name(one)} ({coefficient(one.whole.pooled)})") for one in verdicts(study, outcome)]
