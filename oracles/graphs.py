@@ -175,9 +175,13 @@ def _shape(tensors: Sequence[Tensor], numbers: Sequence[float], call: str) -> Te
     one = _read(call)
     given = dict(zip(one.names, tensors, strict=False))
     batches = batch_ndims(given, one.fixed, one.oracle, one.kind.event_ndims)
-    batch = torch.broadcast_shapes(*(value.shape[: batches[name]] for name, value in given.items()))
-    padded = one.oracle._complete(given["scores"], given["lengths"]) if one.kind.gives == "padded" else given["scores"]
-    event = padded.shape[batches["scores"] :]
+    # Lengths change no shape. Wrong ones are refused when the graph runs, in one sentence.
+    batch = torch.broadcast_shapes(*(value.shape[: batches[name]] for name, value in given.items() if name != "lengths"))
+    event = given["scores"].shape[batches["scores"] :]
+    if one.kind.gives == "padded":
+        limits = one.oracle.length_limits(tuple(event))
+        right = given["scores"].new_zeros((len(limits),) if len(limits) > 1 else (), dtype=torch.int64)
+        event = one.oracle._complete(given["scores"], right).shape[batches["scores"] :]
     if one.kind.gives == "batch":
         return given["scores"].new_empty(batch)
     if one.fixed.get("as_indices"):

@@ -143,6 +143,11 @@ def test_what_is_wrong_is_said_when_the_graph_runs() -> None:
     compiled = torch.compile(SUBSET.argmax, backend="eager", fullgraph=True)
     with pytest.raises(ValueError, match="`argmax` got n=2 parts for k=3; expected n >= k"):
         compiled(numbers(4, 2))
+    for call in (CHAIN.argmax, CHAIN.marginals, CHAIN.pad):
+        with pytest.raises(
+            ValueError, match=r"got lengths: torch.int64 of shape \(2,\); expected an integer tensor of shape \(3,\), one len"
+        ):
+            torch.compile(call, backend="eager", fullgraph=True)(numbers(3, 4, 2, 2), lengths=torch.tensor([1, 2]))
 
 
 @pytest.mark.parametrize("transform", [func.grad, func.jacrev, func.jacfwd])
