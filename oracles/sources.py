@@ -4,8 +4,10 @@ import ast
 import functools
 import hashlib
 import importlib.util
+import os
 import sys
 import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -119,10 +121,22 @@ def _own_file(name: str) -> Path | None:
             origin = spec.origin if spec is not None and spec.has_location else None
     if origin is None or not origin.endswith(".py"):
         return None
-    path = Path(origin)
-    folders = path.resolve().parents
-    installed = any(folder in folders for folder in _INSTALLED) or any(folder.name in _PACKAGES for folder in folders)
-    return None if installed else path
+    return None if _installed(path := Path(origin)) else path
+
+
+def _installed(path: Path) -> bool:
+    return any(folder in _INSTALLED or folder.name in _PACKAGES for folder in path.resolve().parents)
+
+
+def own_fault(error: BaseException) -> tuple[str, str] | None:
+    """The user's own function that raised an exception, and the line; None if there is none, or if this package refused its input."""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if os.path.isfile(frame.f_code.co_filename)]
+    ours = [f"{frame.f_globals.get('__name__')}.".startswith(_OURS) for frame, _ in frames]
+    own = [one for one, our in zip(frames, ours, strict=True) if not our and not _installed(Path(one[0].f_code.co_filename))]
+    if not own or (ours[-1] and isinstance(error, ValueError)):
+        return None
+    frame, line = own[-1]
+    return own[0][0].f_code.co_qualname, f"line {line} of {os.path.relpath(frame.f_code.co_filename)}"
 
 
 @functools.lru_cache(maxsize=1024)

@@ -61,14 +61,19 @@ def sentences() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    except OSError as error:
-        fail(f"{error.filename}: {error.strerror}" if error.strerror and error.filename else error)
-    except ValueError as error:
-        fail(error)
-    except (MemoryError, OverflowError, RuntimeError) as error:
+    except Exception as error:
+        from ...oracles.sources import own_fault
+
         text = " ".join(str(error).split())
-        if isinstance(error, RuntimeError) and not any(words in text.lower() for words in _TOO_LARGE):
-            raise
-        fail(f"got sizes that exceed the memory ({text}); choose smaller ones")
+        too_large = any(words in text.lower() for words in _TOO_LARGE)
+        if own := own_fault(error):
+            fail(f"`{own[0]}` raised {f'{type(error).__name__}: {text}'.rstrip(': .')}, in {own[1]}; correct it first")
+        if isinstance(error, OSError):
+            fail(f"{error.filename}: {error.strerror}" if error.strerror and error.filename else error)
+        if isinstance(error, ValueError):
+            fail(error)
+        if isinstance(error, MemoryError | OverflowError) or (isinstance(error, RuntimeError) and too_large):
+            fail(f"got sizes that exceed the memory ({text}); choose smaller ones")
+        raise
     finally:
         warnings.showwarning = ordinary

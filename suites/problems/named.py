@@ -22,6 +22,7 @@ from ...estimators.base import Estimator
 from ...oracles.capabilities import Oracle
 from ...oracles.capabilities.ragged import Inside
 from ...oracles.registry import unknown
+from ...oracles.sources import own_fault
 from ..base import LEARNT, TASK, Instance, Problem, ProblemLoss, split_loss
 from ..tasks import TASKS, make_task
 from ..tasks.own_losses import ends, imported_loss, smoothness
@@ -86,7 +87,8 @@ def own_loss(name: str, instance: Instance, oracle: Oracle) -> OwnLoss:
         try:
             function = found(instance)
         except Exception as error:  # it may be anybody's
-            raise ValueError(f"the loss {name!r} raised {type(error).__name__} for the instance {instance.name}: {error}") from error
+            text = ", in ".join([str(error), *(own_fault(error) or ())[1:]])
+            raise ValueError(f"the loss {name!r} raised {type(error).__name__} for the instance {instance.name}: {text}") from error
         if not callable(function):
             raise ValueError(f"the loss {name!r} made a {type(function).__name__} of an instance; expected a function of structures")
     return OwnLoss(name, function, oracle, instance.scores)

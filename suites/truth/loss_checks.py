@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...oracles.capabilities import EnumerableOracle, Oracle
 from ...oracles.registry import parse
+from ...oracles.sources import own_fault
 from ..problems import LOSSES, is_code, is_sized, load
 from ..problems.regimes import REGIMES
 
@@ -83,7 +84,7 @@ def values(loss: Callable[[Tensor], Tensor], structures: Tensor, event_ndim: int
         with torch.no_grad():
             losses = loss(structures)
     except Exception as error:  # any user-supplied code may run here
-        text = " ".join(str(error).split())
+        text = ", in ".join([" ".join(str(error).split()), *(own_fault(error) or ())[1:]])
         raise ValueError(f"the loss raised {type(error).__name__}: {text}; {EXPECTED}, here of shape {tuple(structures.shape)}") from error
     if not isinstance(losses, Tensor) or losses.is_complex():
         got = f"a tensor of dtype {losses.dtype}" if isinstance(losses, Tensor) else f"a {type(losses).__name__}"

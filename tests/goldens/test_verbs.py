@@ -55,6 +55,7 @@ TEXTS = {
     "raises.py": "raise RuntimeError('no')",
     "taken.py": NAMED.format("rloo"),
     "taken_too.py": NAMED.format("crf"),
+    "hook.py": NAMED.format("hook") + "\n    def evaluations(self):\n        return {}['losses']\n",
     "damaged.npz": "",
     "damaged.parquet": "no",
     "table.csv": "a,b",
