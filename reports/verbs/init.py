@@ -57,9 +57,14 @@ def init(  # noqa: PLR0913 - one parameter per option
                 typer.echo(f"note: pip must find {needed} where these files run, or name another source of structgrad there")
         except OSError as error:
             raise ValueError(f"`init` cannot write {error.filename or folder} ({error.strerror}); name another folder") from error
-    command = "learn ./my_task.py:task --quick" if task else "run --config structgrad.toml"
-    command = "audit --oracle ./my_structure.py:Spread" if oracle else command
-    typer.echo(f"next: {'' if folder == Path() else f'cd {folder} && '}structgrad {command}")
+    verb = "learn ./my_task.py:task --quick" if task else "run --config structgrad.toml"
+    steps = [f"structgrad {'audit --oracle ./my_structure.py:Spread' if oracle else verb}"]
+    if others:  # both read the files from a commit
+        versioned = any((parent / ".git").exists() for parent in (folder.resolve(), *folder.resolve().parents))
+        steps = [] if versioned else ["git init -b main"]
+        steps += ["git add .", 'git commit -m "measure estimators"', *(["git push"] if gha else [])]
+        steps += ["asv machine --yes", "asv run HEAD^!"] if asv else []
+    typer.echo(f"next: {' && '.join([*([] if folder == Path() else [f'cd {folder}']), *steps])}")
 
 
 def text_of(template: str, folder: Path) -> str:

@@ -32,6 +32,8 @@ def test_a_first_project_is_written_and_never_overwritten(project: Path) -> None
     again = call("init", ".", "--asv", "--gha")
     assert "kept (already exists; --force replaces it): gate.toml" in again.stdout
     assert "written: .github/workflows/structgrad.yml" in again.stdout
+    commands = 'git init -b main && git add . && git commit -m "measure estimators" && git push && asv machine --yes && asv run HEAD^!'
+    assert again.stdout.splitlines()[-1] == f"next: {commands}"
     assert (project / "gate.toml").read_text() == "mine"
     assert call("init", "--force").exit_code == 0
     assert (project / "gate.toml").read_text() != "mine"
