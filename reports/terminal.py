@@ -79,16 +79,17 @@ class Verbosity:
 
 
 def plain_progress(quiet: float = QUIET_SECONDS) -> "Progress":
-    """Print lines at the start, at the end, at the first compilation and after so many seconds."""
-    last, compiled = -float("inf"), False
+    """Print lines at the start, at the end, at the first compilation and after so many seconds, which double while no cell ends."""
+    last, wait, shown, compiled = -float("inf"), quiet, 0, False
 
     def report(snapshot: "Snapshot") -> None:
-        nonlocal last, compiled
+        nonlocal last, wait, shown, compiled
         begins = not compiled and any(busy.compiling for busy in snapshot.busy)
         compiled = compiled or begins
         ending = snapshot.finished == snapshot.total and snapshot.label != ""
-        if ending or begins or time.monotonic() - last >= quiet:
-            last = time.monotonic()
+        same = snapshot.finished == shown
+        if ending or begins or time.monotonic() - last >= (wait if same else quiet):
+            last, wait, shown = time.monotonic(), 2 * (wait if same else quiet), snapshot.finished
             sys.stderr.write(f"{progress_text(snapshot)} {snapshot.label}".rstrip() + "\n")
             sys.stderr.flush()
 

@@ -2,6 +2,7 @@ import dataclasses
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -104,6 +105,14 @@ def test_a_failed_cell_gives_exit_code_3(tmp_path: Path, fake_run: Any) -> None:
     assert "error: spigot on toy, final: RuntimeError" in result.stdout
     assert f"again, failed cells only: structgrad run --preset quick --builtin --out {tmp_path}" in result.stdout
     assert "! rloo[num_samples=2] declares itself unbiased, and is found biased on toy, init" in result.stdout
+
+
+def test_plain_progress_waits_longer_while_nothing_changes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    told = terminal.plain_progress()
+    for step, finished in enumerate([0] * 60 + [1] * 40):
+        monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda step=step: 2.0 * step))
+        told(Snapshot(finished, 2))
+    assert capsys.readouterr().err == "0/2 cells\n" * 3 + "1/2 cells\n" * 3
 
 
 def test_plain_progress_is_quiet_between_start_and_end(capsys: pytest.CaptureFixture[str]) -> None:
