@@ -22,7 +22,7 @@ PADDING = -100
 P = ParamSpec("P")
 R = TypeVar("R")
 
-OPERATIONS: set[str] = {"random_uniform"}
+OPERATIONS: set[str] = {"random_uniform", "masked"}
 """Names of operations, under which their errors are raised, and of what they call with arguments of theirs."""
 
 CPU = torch.device("cpu")

@@ -145,33 +145,34 @@ class Oracle(IndexedStructures):
         if mask is None:
             return scores, lengths
         self.check_scores("masked", scores)
-        masks, limits = [*mask] if isinstance(mask, tuple | list) else [mask], self.length_limits(self._event(scores))
+        limits = self.length_limits(self._event(scores))
+        masks: list[Any] = [*mask] if isinstance(mask, tuple | list) and all(isinstance(each, Tensor) for each in mask) else [mask]
+        shape, batch = tuple(scores.shape), tuple(scores.shape)[: scores.ndim - self.event_ndim]
+        allowed = [[(*batch, limit), (*batch, limit + self.rooted)] for limit in limits]  # without a root, and with it
+
+        def wrong(do: str, such: str = "") -> ValueError:
+            kinds = (f"{one.dtype} of shape {tuple(one.shape)}" if isinstance(one, Tensor) else f"a {type(one).__name__}" for one in masks)
+            items = " and ".join(" or ".join(str(each) for each in dict.fromkeys(shapes)) for shapes in allowed)
+            items = "" if self.event_ndim == 1 else f"{'a pair ' * (len(limits) > 1)}{items} of items, or "
+            return ValueError(f"`mask` got {' and '.join(kinds)}{such}; expected booleans: {items}parts that broadcast to {shape}{do}")
+
         if not all(isinstance(each, Tensor) and each.dtype in (torch.bool, *INTEGERS) for each in masks):
-            got = [each.dtype if isinstance(each, Tensor) else type(each).__name__ for each in masks]
-            raise ValueError(f"`mask` must be a boolean torch.Tensor, True for what is allowed; got {', '.join(map(str, got))}")
+            added = ": take mask == 0 if it is added to scores, mask.bool() if it is 0 and 1"
+            raise wrong(added if isinstance(masks[0], Tensor) else ": take torch.as_tensor(mask).bool()")
         known = all(each.is_cpu for each in masks) and not (transforming() or is_compiling())
         if known and any(each.dtype != torch.bool and bool((each != each.bool()).any()) for each in masks):
-            raise ValueError("`mask` must be True or False, or 1 or 0, everywhere; got other integers: give lengths as lengths=")
-        masks, shape, batch = [each.bool() for each in masks], tuple(scores.shape), tuple(scores.shape)[: scores.ndim - self.event_ndim]
+            raise wrong(": give lengths as lengths=", " with other integers than 0 and 1")
+        masks = [each.bool() for each in masks]
         if len(masks) == 1 and (self.event_ndim == 1 or masks[0].ndim != len(batch) + 1):
             sizes = zip(masks[0].shape[::-1], shape[::-1], strict=False)
             if self.event_ndim <= masks[0].ndim <= scores.ndim and all(size in (1, whole) for size, whole in sizes):
                 return scores.masked_fill(~masks[0], -math.inf), lengths
-        allowed = [[(*batch, limit), (*batch, limit + self.rooted)] for limit in limits]  # without a root, and with it
         if len(masks) != len(limits) or any(tuple(each.shape) not in shapes for each, shapes in zip(masks, allowed, strict=True)):
-            items = " and ".join(" or ".join(str(each) for each in dict.fromkeys(shapes)) for shapes in allowed)
-            raise ValueError(
-                f"`mask` must be {f'a pair of {items}' if len(limits) > 1 else items} for items, or broadcast to {shape} for parts; got "
-                f"{' and '.join(str(tuple(each.shape)) for each in masks)}"
-                + ("" if self.event_ndim == 1 else f". One of {len(batch) + 1} dimension(s) is of items: give shared parts as mask[None]")
-            )
+            raise wrong(": take mask[None] for parts that all items share" if tuple(masks[0].shape) == self._event(scores) else "")
         if lengths is not None:
-            raise ValueError("`mask` of items gives their lengths; got lengths too, expected one of them")
+            raise wrong(": leave out lengths=, which a mask of items gives", " with lengths")
         if known and any(bool((each[..., 1:] & ~each[..., :-1]).any()) for each in masks):
-            raise ValueError(
-                "`mask` of items must be True up to the length of each item, and False after it; got True after False: pad on the right, "
-                f"or give a mask of parts, which broadcasts to {shape}"
-            )
+            raise wrong(": pad on the right, or give a mask of parts", ", an item of which is True after False")
         counts = [each.sum(-1).sub(each.shape[-1] - limit).clamp(min=0) for each, limit in zip(masks, limits, strict=True)]
         return scores, counts[0] if len(counts) == 1 else torch.stack(counts, -1)
 

@@ -72,6 +72,8 @@ else:
         for place, names in PLACES.items():
             if name in names.split():
                 return getattr(import_module(f"structgrad.{place}"), name)
+        if name in ("distributions", "estimators", "oracles", "suites"):
+            return import_module(f"structgrad.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
