@@ -87,21 +87,17 @@ def learnt_model(task: Task, estimator: Estimator[Any], seed: int, stage: str) -
 
 
 def remembered(task: Task, names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
-    """The result of ``compute``, cached on disk by names and by the task: its sizes, a user's own code, and its first items."""
-    batch = task.batch("train", torch.arange(min(64, task.size("train"))))
-    data = hashlib.blake2b(digest_size=16)
-    for part in (*batch.inputs, batch.labels):
-        data.update(part.detach().cpu().contiguous().numpy().tobytes())
-    return cached((task.name, repr(task), task.version, digest_of(source_of(task)), data.hexdigest(), *names), compute)
-
-
-def cached(names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
-    """The result of ``compute``, cached on disk by names, sources of tasks, and version of torch.
+    """The result of ``compute``, cached on disk by names and by the task: its sizes, its code, its first items, and version of torch.
 
     Only one process computes an entry, and the others wait. If an entry cannot be read or written, it is computed again. ``compute`` runs
     on one thread, because the number of threads changes the rounding of sums.
     """
-    path = cache_file(names)
+    batch = task.batch("train", torch.arange(min(64, task.size("train"))))
+    data = hashlib.blake2b(digest_size=16)
+    for part in (*batch.inputs, batch.labels):
+        data.update(part.detach().cpu().contiguous().numpy().tobytes())
+    known = (task.name, repr(task), task.version, digest_of(source_of(task)), data.hexdigest(), *names, sources(), torch.__version__)
+    path = user_cache() / "tasks" / f"{hashlib.blake2b(repr(known).encode(), digest_size=16).hexdigest()}.pt"
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, NotImplementedError):  # without a lock, two processes may compute the same
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,12 +114,6 @@ def cached(names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
         with contextlib.suppress(OSError, RuntimeError):
             write_state(path, computed)
         return computed
-
-
-def cache_file(names: tuple[object, ...]) -> Path:
-    """The file of an entry of the user's cache."""
-    digest = hashlib.blake2b(repr((*names, sources(), torch.__version__)).encode(), digest_size=16)
-    return user_cache() / "tasks" / f"{digest.hexdigest()}.pt"
 
 
 @functools.cache

@@ -17,7 +17,6 @@ import pytest
 from numba.core import caching
 
 from structgrad.oracles.kernels import compilation
-from structgrad.suites.tasks.references import cache_file
 from structgrad.user_cache import user_cache
 
 pytest.importorskip("fcntl", reason="there are no such locks on Windows")
@@ -203,4 +202,3 @@ def test_a_user_without_a_home_has_a_cache(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(Path, "home", refuse)
     assert tmp_path in user_cache().parents
-    assert tmp_path in cache_file(("it",)).parents

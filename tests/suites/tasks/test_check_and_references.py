@@ -14,7 +14,7 @@ from structgrad.oracles import Subset
 from structgrad.suites.tasks import ModuleTask, Task, make_task
 from structgrad.suites.tasks.check import check_task
 from structgrad.suites.tasks.clusters import Clusters
-from structgrad.suites.tasks.references import cache_file, cached
+from structgrad.suites.tasks.references import remembered
 
 SIZES: dict[str, Any] = {"clusters": 3, "features": 4, "train": 200, "heldout": 100, "steps": 20}
 
@@ -133,6 +133,9 @@ def test_a_task_without_data_or_items_is_not_checked_further(monkeypatch: pytest
     assert check_task(Clusters(**SIZES)) == ["clusters cannot be checked: no points are there"]
 
 
+TASK = Clusters(**SIZES)
+
+
 def never() -> dict[str, Tensor]:
     return pytest.fail("computed again")
 
@@ -147,21 +150,22 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not parameters", b"PK\x03\x04"])
-def test_results_are_read_by_their_names(content: bytes | None) -> None:
+def test_results_are_read_by_their_names(content: bytes | None, tmp_path: Path) -> None:
     """A file that cannot be read is written again, and no other file is left."""
+    assert remembered(TASK, ("a", 1), lambda: state(0.1)) == state(0.1)
     if content is not None:
-        cache_file(("a", 1)).parent.mkdir(parents=True)
-        cache_file(("a", 1)).write_bytes(content)
-    assert cached(("a", 1), lambda: state(0.1)) == state(0.1)
-    assert cached(("a", 1), never) == state(0.1)
-    assert cached(("a", 2), lambda: state(0.2)) == state(0.2)
-    assert {path.suffix for path in cache_file(("a", 1)).parent.iterdir()} <= {".pt", ".lock"}
+        [file] = (tmp_path / "structgrad" / "tasks").glob("*.pt")
+        file.write_bytes(content)
+        assert remembered(TASK, ("a", 1), lambda: state(0.3)) == state(0.3)
+    assert remembered(TASK, ("a", 1), never) == state(0.1 if content is None else 0.3)
+    assert remembered(TASK, ("a", 2), lambda: state(0.2)) == state(0.2)
+    assert {path.suffix for path in (tmp_path / "structgrad" / "tasks").iterdir()} <= {".pt", ".lock"}
 
 
 def test_results_that_cannot_be_written_are_computed_again(tmp_path: Path) -> None:
     (tmp_path / "structgrad").write_text("no folder")
-    assert cached(("a",), lambda: state(0.4)) == state(0.4)
-    assert cached(("a",), lambda: state(0.5)) == state(0.5)
+    assert remembered(TASK, ("a",), lambda: state(0.4)) == state(0.4)
+    assert remembered(TASK, ("a",), lambda: state(0.5)) == state(0.5)
 
 
 def test_results_are_computed_on_one_thread() -> None:
@@ -169,7 +173,7 @@ def test_results_are_computed_on_one_thread() -> None:
     before, threads = torch.get_num_threads(), []
     torch.set_num_threads(2)
     try:
-        cached(("a",), lambda: threads.append(torch.get_num_threads()) or state(0.6))
+        remembered(TASK, ("a",), lambda: threads.append(torch.get_num_threads()) or state(0.6))
         assert (threads, torch.get_num_threads()) == ([1], 2)
     finally:
         torch.set_num_threads(before)
