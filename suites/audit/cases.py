@@ -22,7 +22,7 @@ from ..measures.suite import Effort
 from ..problems.named import own_loss
 from ..problems.sized import is_sized, refuse_unsized, sized_structure
 from ..statistics.seeds import generator
-from ..tasks.own_losses import imported_loss
+from ..tasks.own import imported_loss
 from ..truth import Target, exact_truth
 from ..truth.loss_checks import examine_loss
 from ..truth.replay import hooked

@@ -25,7 +25,7 @@ from ...oracles.registry import unknown
 from ...oracles.sources import own_fault
 from ..base import LEARNT, TASK, Instance, Problem, ProblemLoss, split_loss
 from ..tasks import TASKS, make_task
-from ..tasks.own_losses import ends, imported_loss, smoothness
+from ..tasks.own import ends, imported_loss, smoothness
 from ..tasks.references import LEARNT_STAGES, learnt_model, reference_name
 from ..tasks.task import Batch, LatentModel, Split, Task, TaskLoss
 from ..trust import DATA_VARIABLE

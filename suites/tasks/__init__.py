@@ -3,8 +3,7 @@
 from importlib import import_module
 
 from ...oracles import Oracle, registry
-from .module_task import ModuleTask
-from .own_losses import with_own_loss
+from .own import ModuleTask, with_own_loss
 from .task import Batch, LatentModel, Split, Task, TaskLoss
 
 __all__ = ["TASKS", "Batch", "LatentModel", "ModuleTask", "Split", "Task", "TaskLoss", "make_task"]

@@ -74,7 +74,6 @@ def _of_items(task: Task) -> Iterator[str]:
         if (size := task.size(split)) < ITEMS:
             yield f"the split {split} has {size} items; expected at least {ITEMS}"
             return
-    for split in get_args(Split):
         parts, again = (_tensors(task.batch(split, torch.arange(ITEMS))) for _ in range(2))
         for name, part in parts.items():
             if len(part) != ITEMS:

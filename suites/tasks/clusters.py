@@ -55,9 +55,16 @@ class Clusters(Task):
     stackable: ClassVar[bool] = True
     oracle = Categorical()
 
+    @functools.lru_cache(maxsize=12)  # noqa: B019 - few tasks, which live as long as the process
     def data(self, split: Split) -> Batch:
+        """Points of a split, and whether their clusters are known; all splits share centres and classifiers."""
         items, labelled = (self.train, self.labelled) if split == "train" else (self.heldout, 0)
-        return _drawn(self.clusters, self.features, items, labelled, split)
+        world, generator = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1 + get_args(Split).index(split))
+        centres, weights = (torch.randn(self.clusters, self.features, generator=world) for _ in range(2))
+        z = torch.randint(self.clusters, (items,), generator=generator)
+        x = centres[z] + torch.randn(items, self.features, generator=generator)
+        labels = ((weights[z] * (x - centres[z])).sum(-1) > 0).float()
+        return Batch((x, torch.arange(items) < labelled), labels, None, one_hot(z, self.clusters).float())
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         return nn.Linear(self.features, self.clusters), nn.Linear(self.features, self.clusters)
@@ -102,17 +109,6 @@ class Clusters(Task):
 ClustersPretrained = variant(
     Clusters, "clusters_pretrained", "latent clusters, after training on a few known ones", start="pretrained", labelled=50
 )
-
-
-@functools.lru_cache(maxsize=12)
-def _drawn(clusters: int, features: int, items: int, labelled: int, split: Split) -> Batch:
-    """Points of a split, and whether their clusters are known; all splits share centres and classifiers."""
-    world, generator = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1 + get_args(Split).index(split))
-    centres, weights = torch.randn(clusters, features, generator=world), torch.randn(clusters, features, generator=world)
-    z = torch.randint(clusters, (items,), generator=generator)
-    x = centres[z] + torch.randn(items, features, generator=generator)
-    labels = ((weights[z] * (x - centres[z])).sum(-1) > 0).float()
-    return Batch((x, torch.arange(items) < labelled), labels, None, one_hot(z, clusters).float())
 
 
 def v_measure(found: Tensor, true: Tensor) -> float:

@@ -51,8 +51,18 @@ class L2XSwitch(Task):
     family = "explanations"
     oracle = Subset(CHOSEN)
 
+    @functools.lru_cache(maxsize=12)  # noqa: B019 - few tasks, which live as long as the process
     def data(self, split: Split) -> Batch:
-        return _drawn(self.train if split == "train" else self.heldout, split)
+        items, generator = self.train if split == "train" else self.heldout, torch.Generator().manual_seed(get_args(Split).index(split))
+        x = torch.randn(items, FEATURES, generator=generator)
+        switch = torch.rand(items, generator=generator) < 0.5
+        x[:, -1] += torch.where(switch, 3.0, -3.0)
+        first, second, third, fourth = x[:, 4:8].unbind(-1)
+        orange = 4 - x[:, :4].square().sum(-1)
+        additive = 100 * (0.2 * first).sin() - second.abs() - third - (-fourth).exp() + 2.4
+        y = torch.rand(items, generator=generator) < torch.where(switch, orange, additive).sigmoid()
+        masks = torch.zeros(2, FEATURES).scatter_(1, torch.tensor(RELEVANT), 1.0)
+        return Batch((x,), y.float(), None, masks[(~switch).long()])
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         hidden = (self.hidden, self.hidden)
@@ -68,22 +78,5 @@ class L2XSwitch(Task):
     def floor(self, seed: int) -> float:
         """The decoder trained and tested on subsets that are drawn uniformly."""
         generator = torch.Generator().manual_seed(seed)
-
-        def drawn(batch: Batch) -> Tensor:
-            return self.oracle.argmax(torch.rand(batch.inputs[0].shape, generator=generator))
-
+        drawn = lambda batch: self.oracle.argmax(torch.rand(batch.inputs[0].shape, generator=generator))  # noqa: E731
         return fit_decoder(self, self.model(seed), drawn, rate=0.003, seed=seed)["accuracy"]
-
-
-@functools.lru_cache(maxsize=12)
-def _drawn(items: int, split: Split) -> Batch:
-    generator = torch.Generator().manual_seed(get_args(Split).index(split))
-    x = torch.randn(items, FEATURES, generator=generator)
-    switch = torch.rand(items, generator=generator) < 0.5
-    x[:, -1] += torch.where(switch, 3.0, -3.0)
-    first, second, third, fourth = x[:, 4:8].unbind(-1)
-    orange = 4 - x[:, :4].square().sum(-1)
-    additive = 100 * (0.2 * first).sin() - second.abs() - third - (-fourth).exp() + 2.4
-    y = torch.rand(items, generator=generator) < torch.where(switch, orange, additive).sigmoid()
-    masks = torch.zeros(2, FEATURES).scatter_(1, torch.tensor(RELEVANT), 1.0)
-    return Batch((x,), y.float(), None, masks[(~switch).long()])

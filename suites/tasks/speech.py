@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -133,8 +133,7 @@ class AutoEncoder(Task):
 
     def data(self, split: Split) -> Batch:
         """Windows ``[m, d]``, standardised by those for training."""
-        windows = _generated(self.drawn, self.categories, self.parts) if self.generated else _windows(*self.paths(), self.frames, self.hop)
-        return windows[split]
+        return _windows(replace(self, steps=1, rates=()), () if self.generated else self.paths())[split]
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         size, code = self.data("train").labels.shape[-1], self.categories * self.parts
@@ -187,7 +186,13 @@ def _recordings(path: Path, frames: int, asked: str) -> tuple[list[np.ndarray], 
 
 @functools.lru_cache(maxsize=32)
 def _split(path: Path, segments: int, kept: tuple[int, int], fold: int) -> Mapping[Split, Batch]:
-    every = _segments(path, segments)
+    """Coefficients of segments, with mean 0 and standard deviation 1 over all frames, and positions, ``[b, n, d + n]``."""
+    recordings, digits, _ = _recordings(path, segments, "`fsdd` got segments")
+    frames = np.concatenate(recordings)
+    mean, scale = frames.mean(0), frames.std(0)
+    cuts = [np.array_split((frames - mean) / scale, segments) for frames in recordings]
+    means = torch.tensor(np.array([[part.mean(0) for part in parts] for parts in cuts]), dtype=torch.float32)
+    every = Batch((torch.cat([means, torch.eye(segments).expand(len(means), -1, -1)], -1),), torch.tensor(digits).long())
     generator = torch.Generator().manual_seed(fold)
     shares: list[tuple[Tensor, ...]] = []
     for digit in range(10):
@@ -201,44 +206,24 @@ def _split(path: Path, segments: int, kept: tuple[int, int], fold: int) -> Mappi
     return {"train": every.take(left), "validation": every.take(validation), "test": every.take(test)}
 
 
-@functools.lru_cache(maxsize=2)
-def _segments(path: Path, segments: int) -> Batch:
-    """All recordings: coefficients of segments, with mean 0 and standard deviation 1 over all frames, and positions, ``[b, n, d + n]``."""
-    recordings, digit, _ = _recordings(path, segments, "`fsdd` got segments")
-    frames = np.concatenate(recordings)
-    mean, scale = frames.mean(0), frames.std(0)
-    cuts = [np.array_split((frames - mean) / scale, segments) for frames in recordings]
-    means = torch.tensor(np.array([[part.mean(0) for part in parts] for parts in cuts]), dtype=torch.float32)
-    place = torch.eye(segments).expand(len(means), segments, segments)
-    return Batch((torch.cat([means, place], -1),), torch.tensor(digit).long())
-
-
 @functools.lru_cache(maxsize=4)
-def _windows(path: Path, frames: int, hop: int) -> dict[Split, Batch]:
-    recordings, _, numbers = _recordings(path, frames, "`vae` got frames")
+def _windows(task: AutoEncoder, paths: tuple[Path, ...]) -> dict[Split, Batch]:
     found: dict[Split, list[Tensor]] = {"train": [], "validation": [], "test": []}
-    count = 0
-    for recording, number in zip(recordings, numbers, strict=True):
-        count += number != TEST_RECORDING
-        split: Split = "test" if number == TEST_RECORDING else "validation" if count % VALIDATED == 0 else "train"
-        found[split].append(torch.from_numpy(recording).unfold(0, frames, hop).flatten(1))
-    return _standardised({split: torch.cat(parts) for split, parts in found.items()})
-
-
-@functools.lru_cache(maxsize=4)
-def _generated(items: int, categories: int, parts: int) -> dict[Split, Batch]:
-    """Uniform codes through a random perceptron, with noise of a third of the variance."""
-    generator, size = torch.Generator().manual_seed(0), 40
-    places = torch.randn(categories, parts, size, generator=generator)
-    weights = torch.randn(size, size, generator=generator) / size**0.5
-    found: dict[Split, Tensor] = {}
-    for split in get_args(Split):
-        code = torch.randint(parts, (items, categories), generator=generator)
-        mixed = places[torch.arange(categories), code].sum(1).tanh() @ weights
-        found[split] = mixed + 0.5 * torch.randn(items, size, generator=generator)
-    return _standardised(found)
-
-
-def _standardised(windows: dict[Split, Tensor]) -> dict[Split, Batch]:
+    if task.generated:  # uniform codes through a random perceptron, with noise of a third of the variance
+        generator, size = torch.Generator().manual_seed(0), 40
+        places = torch.randn(task.categories, task.parts, size, generator=generator)
+        weights = torch.randn(size, size, generator=generator) / size**0.5
+        for parts in found.values():
+            code = torch.randint(task.parts, (task.drawn, task.categories), generator=generator)
+            mixed = places[torch.arange(task.categories), code].sum(1).tanh() @ weights
+            parts.append(mixed + 0.5 * torch.randn(task.drawn, size, generator=generator))
+    else:
+        recordings, _, numbers = _recordings(*paths, task.frames, "`vae` got frames")
+        count = 0
+        for recording, number in zip(recordings, numbers, strict=True):
+            count += number != TEST_RECORDING
+            split: Split = "test" if number == TEST_RECORDING else "validation" if count % VALIDATED == 0 else "train"
+            found[split].append(torch.from_numpy(recording).unfold(0, task.frames, task.hop).flatten(1))
+    windows = {split: torch.cat(parts) for split, parts in found.items()}
     mean, scale = windows["train"].mean(0), windows["train"].std(0)
-    return {split: Batch((x := (windows[split] - mean) / scale,), x) for split in windows}
+    return {split: Batch((x := (rows - mean) / scale,), x) for split, rows in windows.items()}

@@ -173,12 +173,17 @@ class Task(Configured, abc.ABC):
         return scores if batch.lengths is None else self.oracle.pad(scores, batch.lengths)
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
-        """Logits ``[..., b]`` or ``[..., b, C]`` by the decoder, from the inputs and from structures ``[..., b, *event]``."""
-        return model.decoder(*batch.inputs, structure)  # type: ignore[no-any-return]
+        """Logits ``[..., b]`` or ``[..., b, C]`` by the decoder from inputs and structures ``[..., b, *event]``; without one, these."""
+        return structure if self.decoding == "none" else model.decoder(*batch.inputs, structure)
 
     def quality(self, batch: Batch, structure: Tensor) -> Tensor | None:
         """Quality ``[b]`` of structures ``[b, *event]``, between 0 and 1; None if it is not defined item by item."""
         return None
+
+    def unpadded(self, batch: Batch, structure: Tensor) -> Tensor:
+        """Structures ``[..., b, *event]`` with zeros in the padding."""
+        event = tuple(structure.shape[structure.ndim - self.oracle.event_ndim :])
+        return structure if batch.lengths is None else self.oracle.unpadded(structure, event, batch.lengths)
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
         """The loss of the structures of a batch; by default the cross-entropy of the label."""
@@ -187,8 +192,12 @@ class Task(Configured, abc.ABC):
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
         """Quality of predictions from structures ``[b, *event]``, one number per item ``[b]``: ``accuracy``, ``structure_accuracy``."""
         predicted, labels, quality = self.predict(model, batch, structure), batch.labels, self.quality(batch, structure)
-        found = {"accuracy": explained(predicted, labels) if self.squared else of_items(right(predicted, labels), labels).mean(-1)}
-        return found if quality is None else found | {"structure_accuracy": quality}
+        if self.squared:
+            errors, squares = (of_items(part.square(), labels).sum(-1) for part in (predicted - labels, labels))
+            accuracy = (1 - errors / squares).clamp(min=0)  # the explained share of the squares
+        else:
+            accuracy = of_items(right(predicted, labels), labels).mean(-1)
+        return {"accuracy": accuracy} | ({} if quality is None else {"structure_accuracy": quality})
 
     def floor(self, seed: int) -> float:
         """Accuracy without structure; by default that of the most frequent label of the training items."""
@@ -202,7 +211,8 @@ class Task(Configured, abc.ABC):
 
         task = self.at(seed)
         if not self.best and task.batch("train", torch.arange(1)).gold is not None:
-            return fit_decoder(task, task.model(seed), Batch.true, rate=self.rate, seed=seed)["accuracy"]
+            rate = getattr(self, "decoder_rate", self.rate)
+            return fit_decoder(task, task.model(seed), Batch.true, rate=rate, seed=seed)["accuracy"]
         estimator = self.best or reference_name(task, training=True)
         return task.evaluate(train(task, estimator, rate=self.rate, seed=seed))["accuracy"]
 
@@ -276,12 +286,6 @@ def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
 def right(logits: Tensor, labels: Tensor) -> Tensor:
     """Whether the most probable label is the true one, as 0 and 1; shapes as in `label_loss`."""
     return (((logits > 0) == (labels > 0.5)) if labels.is_floating_point() else logits.argmax(-1) == labels).float()
-
-
-def explained(predicted: Tensor, labels: Tensor) -> Tensor:
-    """The explained share ``[..., b]`` of the squares of an item's labels, at least 0."""
-    errors, squares = (of_items(part.square(), labels).sum(-1) for part in (predicted - labels, labels))
-    return (1 - errors / squares).clamp(min=0)
 
 
 def of_items(values: Tensor, labels: Tensor) -> Tensor:

@@ -297,13 +297,14 @@ Structures = Callable[[Batch], Tensor]  # structures ``[..., b, *event]`` for th
 def fit_decoder(  # noqa: PLR0913
     task: Task, model: LatentModel, trained: Structures, *, rate: float, seed: int, tested: Structures | None = None
 ) -> dict[str, float]:
-    """Train a decoder on structures for the task's steps; means of `Task.judge` over the test split, at ``tested`` structures if given."""
+    """Means of `Task.judge` over the test split, at ``tested`` structures if given, after training at others if the decoder learns."""
 
     def loss(items: Tensor) -> Tensor:
         batch = task.batch("train", items)
         return task.loss(model, batch)(trained(batch)).mean()
 
-    fit(model.decoder, loss, task, rate=rate, seed=seed)
+    if any(parameter.requires_grad for parameter in model.decoder.parameters()):
+        fit(model.decoder, loss, task, rate=rate, seed=seed)
     return judged(task, model, tested or trained)
 
 

@@ -28,6 +28,7 @@ DECLARATIONS: dict[LossKind, dict[str, Any]] = {
 """Declarations of a `TaskLoss` by its kind."""
 
 T = TypeVar("T", bound=Task)
+Views = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,11 @@ class GeneratedTask(Task):
     def drawn(self, items: int, world: torch.Generator, draws: torch.Generator) -> Batch:
         """Items of a split, whose laws are drawn from ``world``, equal in all splits."""
 
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - few tasks, which live as long as the process
     def data(self, split: Split) -> Batch:
-        return _data(replace(self, steps=1, rates=()), split)
+        names = (f"{self.family or self.name}: {part}" for part in ("world", split))  # so that no two families share numbers
+        world, draws = (torch.Generator().manual_seed(zlib.crc32(name.encode())) for name in names)
+        return self.drawn(self.train if split == "train" else self.heldout, world, draws)
 
     def quality(self, batch: Batch, structure: Tensor) -> Tensor:
         gold, parts = batch.true(), tuple(range(-self.oracle.event_ndim, 0))
@@ -80,12 +84,6 @@ class DecodedTask(Task):
             model.decoder.load_state_dict(_pretrained(replace(self, steps=1, rates=())))
             model.decoder.requires_grad_(False)
         return model
-
-    def ceiling(self, seed: int) -> float:
-        """The decoder that was trained on the true structures, tested on them."""
-        if self.decoding == "frozen":
-            return judged(self, self.model(seed), Batch.true)["accuracy"]
-        return fit_decoder(self, self.model(seed), Batch.true, rate=self.decoder_rate, seed=seed)["accuracy"]
 
 
 @dataclass(frozen=True)
@@ -125,10 +123,7 @@ class LatentTask(DecodedTask, GeneratedTask):
 
     def floor(self, seed: int) -> float:
         """The decoder trained and tested at the mean of all structures."""
-
-        def uniform(batch: Batch) -> Tensor:
-            return self.oracle.marginals(torch.zeros_like(batch.true()))
-
+        uniform = lambda batch: self.oracle.marginals(torch.zeros_like(batch.true()))  # noqa: E731
         return fit_decoder(self, Task.model(self, seed), uniform, rate=self.decoder_rate, seed=seed)["accuracy"]
 
 
@@ -138,9 +133,6 @@ class DecisionTask(GeneratedTask):
 
     decoding = "none"
     best: ClassVar[str] = "crf"
-
-    def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
-        return structure
 
     def cost(self, batch: Batch, z: Tensor) -> Tensor:
         """The cost ``[..., b]`` of decisions ``[..., b, *event]``, of the kind of the task; by default the lack of success."""
@@ -179,24 +171,17 @@ def perceptron(*sizes: int, activation: type[nn.Module] = nn.Tanh) -> nn.Module:
 
 
 class PairScorer(nn.Module):
-    """Scores by a perceptron of two views of the inputs, such as head and modifier, which are broadcast."""
+    """Scores by a perceptron of two views of the inputs, such as head and modifier, which are broadcast; ``pool`` reduces hidden units."""
 
-    def __init__(self, features: int, hidden: int, views: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, features: tuple[int, int], hidden: int, views: Views, pool: Callable[[Tensor], Tensor] = lambda x: x) -> None:
         super().__init__()
-        self.one, self.other, self.score = nn.Linear(features, hidden), nn.Linear(features, hidden), nn.Linear(hidden, 1)
-        self.views = views
+        self.one, self.other, self.score = nn.Linear(features[0], hidden), nn.Linear(features[1], hidden), nn.Linear(hidden, 1)
+        self.views, self.pool = views, pool
 
     def forward(self, x: Tensor) -> Tensor:
-        """Inputs to scores ``[b, *event]``, of views ``[b, *event, d]``."""
+        """Inputs to scores ``[b, *event]``, of views ``[b, *event, d]``, or with more dimensions before the last, which are pooled."""
         one, other = self.views(x)
-        return self.score((self.one(one) + self.other(other)).tanh()).squeeze(-1)  # type: ignore[no-any-return]
-
-
-@functools.lru_cache(maxsize=64)
-def _data(task: GeneratedTask, split: Split) -> Batch:
-    names = (f"{task.family or task.name}: {part}" for part in ("world", split))  # so that no two families share numbers
-    world, draws = (torch.Generator().manual_seed(zlib.crc32(name.encode())) for name in names)
-    return task.drawn(task.train if split == "train" else task.heldout, world, draws)
+        return self.score(self.pool((self.one(one) + self.other(other)).tanh())).squeeze(-1)  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(maxsize=16)

@@ -135,7 +135,7 @@ class Budget(DecisionTask):
         return Batch((x,), covers, None, selections[values.argmax(0)])
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
-        return PairScorer(2 * FEATURES, 32, lambda x: (x, x.mean(-2, keepdim=True))), nn.Identity()
+        return PairScorer((2 * FEATURES, 2 * FEATURES), 32, lambda x: (x, x.mean(-2, keepdim=True))), nn.Identity()
 
     def _value(self, batch: Batch, z: Tensor) -> Tensor:
         """``[..., b, n] -> [..., b]``: the mean number of topics, or of the items that cover one."""

@@ -71,14 +71,14 @@ class Window(nn.Module):
 
 
 class Tagger(nn.Module):
-    """Scores of a chain of tags by windows, and by pairs of tags."""
+    """Scores of a chain: those of tags, by a module, and those of pairs of tags."""
 
-    def __init__(self, features: int, hidden: int, tags: int) -> None:
+    def __init__(self, unary: nn.Module, tags: int) -> None:
         super().__init__()
-        self.unary, self.transition = Window(features, hidden, tags), nn.Parameter(torch.zeros(tags, tags))
+        self.unary, self.transition = unary, nn.Parameter(torch.zeros(tags, tags))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, n, d] -> [b, n, t, t]``."""
+        """``[b, n, d] -> [b, n, t, t]``, by unary scores ``[b, n, t]``."""
         return LinearChain.from_potentials(self.unary(x), self.transition)
 
 
@@ -111,7 +111,7 @@ class Tags(LatentTask):
         return Batch((centres[z] + noise,), labels, None, LinearChain.structure(z, self.tags, torch.float32))
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
-        return Tagger(FEATURES, 16, self.tags), nn.Linear(FEATURES, self.tags)
+        return Tagger(Window(FEATURES, 16, self.tags), self.tags), nn.Linear(FEATURES, self.tags)
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
         return (structure.sum(-2) * model.decoder(batch.inputs[0])).sum(-1)  # type: ignore[no-any-return]

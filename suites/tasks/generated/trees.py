@@ -48,7 +48,7 @@ class Heads(LatentTask):
         return Batch((x,), y[:, 1:].float(), None, z)
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
-        arcs = PairScorer(FEATURES, 32, lambda x: (x.unsqueeze(-2), x.unsqueeze(-3)))
+        arcs = PairScorer((FEATURES, FEATURES), 32, lambda x: (x.unsqueeze(-2), x.unsqueeze(-3)))
         return arcs, nn.Sequential(perceptron(2 * FEATURES, 32, 1), nn.Flatten(-2))
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
@@ -90,26 +90,15 @@ class Influence(LatentTask):
         return Batch((series,), series[:, 1:, 1:], None, z)
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
-        return Pairs(SIZE, 16), nn.Linear(SIZE, SIZE)
+        def views(series: Tensor) -> tuple[Tensor, Tensor]:
+            before, after = series[..., :-1, :], series[..., 1:, :]
+            return before.unsqueeze(-3), torch.cat([before, after], -1).unsqueeze(-4)
+
+        return PairScorer((SIZE, 2 * SIZE), 16, views, lambda hidden: hidden.square().sum(-2)), nn.Linear(SIZE, SIZE)
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
         before = batch.inputs[0][..., :-1, :]
         return model.decoder((structure.mT @ before.flatten(-2)).unflatten(-1, before.shape[-2:]))[..., 1:, :, :]  # type: ignore[no-any-return]
-
-
-class Pairs(nn.Module):
-    """Scores of arcs by the series of head and modifier: the mean over moments of a perceptron of two states and the next one."""
-
-    def __init__(self, size: int, hidden: int) -> None:
-        super().__init__()
-        self.head, self.next, self.score = nn.Linear(size, hidden), nn.Linear(2 * size, hidden), nn.Linear(hidden, 1)
-
-    def forward(self, series: Tensor) -> Tensor:
-        """``[b, n + 1, t + 1, d] -> [b, n + 1, n + 1]``."""
-        before, after = series[..., :-1, :], series[..., 1:, :]
-        modifier = self.next(torch.cat([before, after], -1))
-        hidden = (self.head(before).unsqueeze(-3) + modifier.unsqueeze(-4)).tanh().square().sum(-2)
-        return self.score(hidden).squeeze(-1)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -171,10 +160,6 @@ class Algebra(GeneratedTask):
         trees = self.oracle.enumerate((self.leaves, self.leaves))
         best = max(trees, key=lambda tree: float(self.judge(model, train, tree.expand_as(train.true()))["accuracy"].mean()))
         return judged(self, model, lambda batch: best.expand_as(batch.true()))["accuracy"]
-
-    def ceiling(self, seed: int) -> float:
-        """The true trees."""
-        return 1.0
 
 
 class Spans(nn.Module):

@@ -1,7 +1,6 @@
 """Compositions along trees: representations from the leaves up, at structures and between them."""
 
 import abc
-import functools
 import math
 
 import torch
@@ -65,7 +64,9 @@ class ChartDecoder(TreeDecoder):
 
     def _roots(self, leaves: Tensor, lengths: Tensor, z: Tensor) -> Tensor:
         length, compose = z.shape[-1], self.composition
-        first, cut, last = _cuts(length, z.device)
+        # First token, last token before the cut, and last token of every cut of a span in two, by width, first token and cut.
+        places = [(i, i + k, i + w) for w in range(1, length) for i in range(length - w) for k in range(w)]
+        first, cut, last = torch.tensor(places, device=z.device).reshape(-1, 3).unbind(-1)
         products = (z[..., first, cut] * z[..., cut + 1, last]).clamp(min=0)
         begins = [leaves[..., 0, :].expand(*z.shape[:-2], -1)]
         lefts, rights = ([side] for side in compose.sides(leaves))
@@ -98,31 +99,25 @@ class StackDecoder(TreeDecoder):
 
     def _roots(self, leaves: Tensor, lengths: Tensor, z: Tensor) -> Tensor:
         compose, size = self.composition, z.shape[-2]
-        places, known = _by_steps(size, z.device)
         # [..., b, 2n − 1, 2, n + 1]: actions by step and by the number of shifts before.
+        step, action, shifts = torch.meshgrid(*(torch.arange(end, device=z.device) for end in (2 * size - 3, 2, size)), indexing="ij")
+        depth = 2 * shifts - step
+        within = (depth >= 0) & (depth <= shifts)
+        places = torch.where(within, (shifts * size + depth) * 2 + action, 0)
+        known = within & ShiftReduce().read_mask((size, size, 2), z.device).flatten()[places]
         actions = torch.where(known, z.flatten(-3)[..., places], 0)
         pushed = actions[..., 0, :-1] @ leaves
-        shifts, reduces = actions.sum(-1, keepdim=True).unbind(-2)
+        shifted, reduced = actions.sum(-1, keepdim=True).unbind(-2)
         stack, tops = z.new_zeros(*z.shape[:-3], size - 1, leaves.shape[-1]), []
-        for step in range(2 * size - 3):
-            shift, reduce = shifts[..., step, :], reduces[..., step, :]
+        for now in range(2 * size - 3):
+            shift, reduce = shifted[..., now, :], reduced[..., now, :]
             (left, _), (_, right) = compose.sides(stack[..., 1, :]), compose.sides(stack[..., 0, :])
-            top = pushed[..., step, :] + reduce * compose.finished(compose.pairs(left, right))
+            top = pushed[..., now, :] + reduce * compose.finished(compose.pairs(left, right))
             below = shift.unsqueeze(-1) * stack[..., :-1, :] + reduce.unsqueeze(-1) * pad(stack[..., 2:, :], (0, 0, 0, 1))
             stack = torch.cat([top.unsqueeze(-2), below], -2)
             tops.append(top)
         place = (2 * lengths - 2).reshape(-1, 1, 1).expand(*z.shape[:-3], 1, leaves.shape[-1])
         return torch.stack(tops, -2).gather(-2, place).squeeze(-2)
-
-
-@functools.lru_cache(maxsize=32)
-def _by_steps(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Indices into flat events for n + 1 = size, and whether they are read: ``[2n − 1, 2, n + 1]`` by step, action and shifts."""
-    step, action, shifts = torch.meshgrid(*(torch.arange(end, device=device) for end in (2 * size - 3, 2, size)), indexing="ij")
-    depth = 2 * shifts - step
-    within = (depth >= 0) & (depth <= shifts)
-    place = torch.where(within, (shifts * size + depth) * 2 + action, 0)
-    return place, within & ShiftReduce().read_mask((size, size, 2), device).flatten()[place]
 
 
 def spans_of(derivations: Tensor) -> Tensor:
@@ -141,19 +136,7 @@ def spans_of(derivations: Tensor) -> Tensor:
 
 def derivations_of(spans: Tensor) -> Tensor:
     """Derivations ``[..., n + 1, n + 1, 2]`` of the trees of spans ``[..., n, n]``, in the dtype of these; the inverse of `spans_of`."""
-    size = spans.shape[-1] + 1
-    place = torch.arange(size, device=spans.device)
-    reductions = spans.sum(-2).long() - 1
-    before = pad((1 - reductions).cumsum(-1), (1, 0)).unsqueeze(-1)
-    # SHIFT after i shifts at the depth that is left; REDUCE at those from one above the depth before the last shift, down to it.
-    shift = (place == before) & (place.unsqueeze(-1) < size - 1)
-    reduce = pad((place <= before[..., :-1, :] + 1) & (place > before[..., 1:, :]), (0, 0, 1, 0))
-    return torch.stack([shift, reduce], -1).to(spans.dtype)
-
-
-@functools.lru_cache(maxsize=32)
-def _cuts(length: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """First tokens, last tokens before the cut, and last tokens of all cuts of spans in two, by width, first token and cut."""
-    places = [(i, i + k, i + w) for w in range(1, length) for i in range(length - w) for k in range(w)]
-    first, cut, last = torch.tensor(places, device=device).reshape(-1, 3).unbind(-1)
-    return first, cut, last
+    reductions = spans.sum(-2).long() - 1  # after each token: the spans of several tokens that end there
+    shifts = torch.arange(spans.shape[-1], device=spans.device) + reductions.cumsum(-1) - reductions
+    actions = torch.ones(*shifts.shape[:-1], 2 * spans.shape[-1] - 1, dtype=torch.long, device=spans.device)
+    return ShiftReduce.structure(actions.scatter(-1, shifts, 0), spans.dtype)

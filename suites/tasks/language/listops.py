@@ -85,43 +85,27 @@ class ListOps(DecodedTask):
     def modules(self) -> tuple[nn.Module, nn.Module]:
         return SpanScorer(PADDING + 1, 16, 32), ChartDecoder(PADDING + 1, self.dimension, self.hidden, VALUES)
 
-    def batch(self, split: Split, items: Tensor) -> Batch:
-        lines = super().batch(split, items)
-        return lines._replace(gold=self.structures(lines.true()))
-
-    def structures(self, spans: Tensor) -> Tensor:
-        """The oracle's structures of trees, given as spans ``[b, n, n]``."""
-        return spans
-
     def spans(self, structures: Tensor) -> Tensor:
-        """The inverse of `structures`."""
+        """Spans ``[b, n, n]`` of structures."""
         return structures
 
     def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
-        return model.decoder(*batch.inputs, batch.lengths, self._cut(batch, structure))  # type: ignore[no-any-return]
+        return model.decoder(*batch.inputs, batch.lengths, self.unpadded(batch, structure))  # type: ignore[no-any-return]
 
     def quality(self, batch: Batch, structure: Tensor) -> Tensor:
+        """The share of the true spans that are found, without tokens and whole lines; 1 if none is left."""
         assert batch.lengths is not None
-        return bracket_recall(self.spans(self._cut(batch, structure)), self.spans(batch.true()), batch.lengths)
-
-    def _cut(self, batch: Batch, z: Tensor) -> Tensor:
-        """Structures ``[..., b, *event]`` with zeros in the padding."""
-        assert batch.lengths is not None
-        return z * self.oracle.length_mask(tuple(z.shape[z.ndim - self.oracle.event_ndim :]), batch.lengths)
+        found, true = self.spans(self.unpadded(batch, structure)), self.spans(batch.true())
+        place, end = torch.arange(self.longest), batch.lengths.reshape(-1, 1, 1)
+        first = place.unsqueeze(-1)
+        counted = true * ((first < place) & (place < end) & ((first > 0) | (place < end - 1)))
+        total = counted.sum((-2, -1))
+        return torch.where(total > 0, (counted * found).sum((-2, -1)) / total.clamp(min=1), 1)
 
     def parameter_groups(self, model: LatentModel, rate: float) -> list[dict[str, object]]:
         """A smaller rate for the decoder."""
         parts = ((model.encoder, rate), (model.decoder, 0.3 * rate))
         return [{"params": [part for part in module.parameters() if part.requires_grad], "lr": lr} for module, lr in parts]
-
-
-def bracket_recall(found: Tensor, true: Tensor, lengths: Tensor) -> Tensor:
-    """The share ``[b]`` of the true spans ``[b, n, n]`` that are found, without tokens and whole lines; 1 if none is left."""
-    place = torch.arange(true.shape[-1], device=true.device)
-    first, last, end = place.unsqueeze(-1), place, lengths.reshape(-1, 1, 1)
-    counted = true * ((first < last) & (last < end) & ((first > 0) | (last < end - 1)))
-    total = counted.sum((-2, -1))
-    return torch.where(total > 0, (counted * found).sum((-2, -1)) / total.clamp(min=1), 1)
 
 
 _FROZEN = "values of {}nested lists, for a decoder that was trained on the true trees"
@@ -143,8 +127,9 @@ class ListOpsParser(ListOps):
 
     oracle: ClassVar[Oracle] = ShiftReduce("local")
 
-    def structures(self, spans: Tensor) -> Tensor:
-        return derivations_of(spans)
+    def batch(self, split: Split, items: Tensor) -> Batch:
+        lines = super().batch(split, items)
+        return lines._replace(gold=derivations_of(lines.true()))
 
     def spans(self, structures: Tensor) -> Tensor:
         return spans_of(structures).to(structures.dtype)

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from ....oracles import LinearChain
 from ....oracles.options import Count
 from ...trust import text_of
+from ..generated.sequences import Tagger
 from ..task import Batch, LatentModel, Rates, Split, Task, TaskLoss
-from .treebank import bucket, sentence_rows
+from .treebank import Words, bucket, sentence_rows
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
 BUCKETS = 20_000
@@ -61,17 +62,15 @@ class NamedEntities(Task):
         return _read(*self.paths(), self.shortest, self.longest)
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
-        return Tagger(self.hidden), nn.Identity()
-
-    def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
-        return structure
+        words, unary = Words(BUCKETS, self.hidden), nn.Linear(self.hidden, len(TAGS))
+        nn.init.normal_(words.weight, std=0.3)
+        return Tagger(nn.Sequential(words, unary), len(TAGS)), nn.Identity()
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
         return TaskLoss(lambda z: 1 - _right(batch, z.sum(-2)), "wrong_tags", vertex_degree=1, extension="linear", gold=batch.gold)
 
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        assert batch.lengths is not None
-        tags = LinearChain.tags(structure * self.oracle.length_mask(tuple(structure.shape[-3:]), batch.lengths))
+        tags = LinearChain.tags(self.unpadded(batch, structure))
         found = [f1([true], [said]) for true, said in zip(_names(batch.labels), _names(tags), strict=True)]
         return {"accuracy": torch.tensor(found), "structure_accuracy": _right(batch, nn.functional.one_hot(tags, len(TAGS)).float())}
 
@@ -96,21 +95,6 @@ class NamedEntities(Task):
         return f1([tags for _, tags in test], [[usual.get(word, "O") for word in words] for words, _ in test])
 
 
-class Tagger(nn.Module):
-    """Scores of a chain: a linear function of the embeddings of a word's features, and of pairs of tags."""
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.table = nn.Embedding(BUCKETS, hidden)
-        self.unary = nn.Linear(hidden, len(TAGS))
-        self.transition = nn.Parameter(torch.zeros(len(TAGS), len(TAGS)))
-        nn.init.normal_(self.table.weight, std=0.3)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """``[b, n, f] -> [b, n, t, t]``."""
-        return LinearChain.from_potentials(self.unary(self.table(features).sum(-2)), self.transition)
-
-
 @functools.lru_cache(maxsize=4)
 def _read(trained: Path, tested: Path, shortest: int, longest: int) -> Mapping[Split, tuple[list[Tagged], Batch]]:
     """Sentences by split, with ``shortest`` to ``longest`` words; a tenth of the training file is for validation."""
@@ -120,18 +104,16 @@ def _read(trained: Path, tested: Path, shortest: int, longest: int) -> Mapping[S
         for path in (trained, tested)
     )
     parts: dict[Split, list[Tagged]] = {"train": [one for i, one in enumerate(every) if i % 10], "validation": every[::10], "test": test}
-    return {split: (sentences, tensors(sentences, longest)) for split, sentences in parts.items()}
-
-
-def tensors(sentences: Sequence[Tagged], longest: int) -> Batch:
-    """Features ``[b, n, f]`` and tags by number ``[b, n]``, 0 in padding as the oracle completes them."""
-    features = torch.zeros(len(sentences), longest, FEATURES, dtype=torch.long)
-    tags = torch.zeros(len(sentences), longest, dtype=torch.long)
-    for item, (words, names) in enumerate(sentences):
-        features[item, : len(words)] = torch.tensor([[bucket(each, BUCKETS) for each in row] for row in features_of(words)])
-        tags[item, : len(words)] = torch.tensor([TAGS.index(name) for name in names])
-    lengths = torch.tensor([len(words) for words, _ in sentences])
-    return Batch((features,), tags, lengths, LinearChain.structure(tags, len(TAGS), torch.float32))
+    found: dict[Split, tuple[list[Tagged], Batch]] = {}
+    for split, sentences in parts.items():
+        features = torch.zeros(len(sentences), longest, FEATURES, dtype=torch.long)
+        tags = torch.zeros(len(sentences), longest, dtype=torch.long)  # 0 in padding, as the oracle completes them
+        for item, (words, names) in enumerate(sentences):
+            features[item, : len(words)] = torch.tensor([[bucket(each, BUCKETS) for each in row] for row in features_of(words)])
+            tags[item, : len(words)] = torch.tensor([TAGS.index(name) for name in names])
+        lengths = torch.tensor([len(words) for words, _ in sentences])
+        found[split] = sentences, Batch((features,), tags, lengths, LinearChain.structure(tags, len(TAGS), torch.float32))
+    return found
 
 
 def features_of(words: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -77,9 +77,6 @@ class Parsing(TreebankTask):
     def modules(self) -> tuple[nn.Module, nn.Module]:
         return ArcScorer(self.hidden, self.longest), nn.Identity()
 
-    def predict(self, model: LatentModel, batch: Batch, structure: Tensor) -> Tensor:
-        return structure
-
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
         return TaskLoss(lambda z: 1 - attachment(batch, z), "wrong_heads", vertex_degree=1, extension="linear", gold=batch.gold)
 
@@ -89,16 +86,13 @@ class Parsing(TreebankTask):
 
     def floor(self, seed: int) -> float:
         """Every word headed by the one before it, or all by the one after, whichever is better on the sentences to learn from."""
-        chains = {side: self._chain("train", side) for side in (-1, 1)}
-        return self._chain("test", max(chains, key=chains.__getitem__))
+        return self._chain("test", max((-1, 1), key=lambda side: self._chain("train", side)))
 
     def _chain(self, split: Split, side: int) -> float:
         trees = self.data(split)
         assert trees.lengths is not None
-        places = torch.arange(1, self.longest + 1)
-        lengths = trees.lengths.unsqueeze(-1)
-        right = (trees.labels == torch.where(places + side > lengths, 0, places + side)) & (places <= lengths)
-        return float((right.sum(-1) / trees.lengths).mean())
+        heads = torch.arange(1, self.longest + 1) + side
+        return float(trees.mean(trees.labels == torch.where(heads > trees.lengths.unsqueeze(-1), 0, heads)).mean())
 
 
 @dataclass(frozen=True)
@@ -127,20 +121,14 @@ class Pipeline(TreebankTask):
     references: ClassVar[tuple[str, ...]] = ("peng2018backpropagating",)
     structured: ClassVar[str] = "unlabelled attachment score"
 
-    def size(self, split: Split) -> int:
-        return super().size(split) - (self.parsed if split == "train" else 0)
-
     def model(self, seed: int) -> LatentModel:
         with seeded(seed):
             decoder = Relations(self.hidden, self.longest, len(self.treebank().names))
         return LatentModel(copy.deepcopy(_parser(replace(self, steps=1, rates=()), seed)), decoder)
 
     def data(self, split: Split) -> Batch:
-        bank = self.treebank()
-        return bank.trees[split]._replace(labels=bank.relations[split])
-
-    def batch(self, split: Split, items: Tensor) -> Batch:
-        return super().batch(split, items + self.parsed if split == "train" else items)
+        bank, first = self.treebank(), self.parsed if split == "train" else 0
+        return bank.trees[split]._replace(labels=bank.relations[split]).map(lambda part: part[first:])
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
         return TaskLoss(lambda z: batch.mean(label_loss(self.predict(model, batch, z), batch.labels)), "cross_entropy", gold=batch.gold)
@@ -161,7 +149,7 @@ def _parser(task: Pipeline, seed: int) -> ArcScorer:
         parser = ArcScorer(task.hidden, task.longest)
 
     def loss(items: Tensor) -> Tensor:
-        batch = task.data("train").take(items)
+        batch = task.treebank().trees["train"].take(items)
         return crf_loss(task.oracle, parser(*batch.inputs), batch.true(), lengths=batch.lengths).mean()
 
     if task.parser_steps:  # as many items to learn from as the task leaves out
@@ -241,33 +229,18 @@ def bucket(feature: str, buckets: int) -> int:
     return 1 + int.from_bytes(hashlib.blake2b(feature.encode(), digest_size=4).digest(), "big") % (buckets - 1)
 
 
-class Words(nn.Module):
+class Words(nn.Embedding):
     """Embeddings of words: the sum of those of their features."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.table = nn.Embedding(BUCKETS, size)
-        nn.init.normal_(self.table.weight, std=0.3)
 
     def forward(self, features: Tensor) -> Tensor:
         """``[b, n, f] -> [b, n, size]``."""
-        return self.table(features).sum(-2)  # type: ignore[no-any-return]
+        return super().forward(features).sum(-2)
 
 
-class Apart(nn.Module):
-    """A vector for how far a head is before or after its modifier."""
-
-    places: Tensor
-
-    def __init__(self, size: int, longest: int) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.zeros(2 * longest + 1, size))
-        place = torch.arange(longest + 1)
-        self.register_buffer("places", place.unsqueeze(0) - place.unsqueeze(1) + longest)
-
-    def forward(self) -> Tensor:
-        """``[n + 1, n + 1, size]``: heads before modifiers."""
-        return self.table[self.places]
+def distances(size: int) -> Tensor:
+    """How far a head is before or after its modifier, as numbers ``[size, size]`` from 0: heads before modifiers."""
+    place = torch.arange(size)
+    return place - place.unsqueeze(1) + size - 1
 
 
 class ArcScorer(nn.Module):
@@ -275,9 +248,10 @@ class ArcScorer(nn.Module):
 
     def __init__(self, size: int, longest: int) -> None:
         super().__init__()
-        self.words = Words(size)
+        self.words = Words(BUCKETS, size)
+        nn.init.normal_(self.words.weight, std=0.3)
         self.head, self.modifier = nn.Linear(3 * size, size), nn.Linear(3 * size, size, bias=False)
-        self.apart = Apart(size, longest)
+        self.apart = nn.Embedding.from_pretrained(torch.zeros(2 * longest + 1, size), freeze=False)
         self.out = nn.Linear(size, 1)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -285,7 +259,7 @@ class ArcScorer(nn.Module):
         embedded = self.words(features)
         pad = torch.zeros_like(embedded[..., :1, :])
         around = torch.cat([embedded, torch.cat([pad, embedded[..., :-1, :]], -2), torch.cat([embedded[..., 1:, :], pad], -2)], -1)
-        hidden = self.head(around).unsqueeze(-2) + self.modifier(around).unsqueeze(-3) + self.apart()
+        hidden = self.head(around).unsqueeze(-2) + self.modifier(around).unsqueeze(-3) + self.apart(distances(features.shape[-2]))
         return self.out(hidden.tanh()).squeeze(-1)  # type: ignore[no-any-return]
 
 
@@ -294,15 +268,16 @@ class Relations(nn.Module):
 
     def __init__(self, size: int, longest: int, relations: int) -> None:
         super().__init__()
-        self.words = Words(size)
+        self.words = Words(BUCKETS, size)
+        nn.init.normal_(self.words.weight, std=0.3)
         self.modifier, self.head = nn.Linear(size, size), nn.Linear(size, size, bias=False)
-        self.apart = Apart(size, longest)
+        self.apart = nn.Embedding.from_pretrained(torch.zeros(2 * longest + 1, size), freeze=False)
         self.out = nn.Linear(size, relations)
 
     def forward(self, features: Tensor, z: Tensor) -> Tensor:
         """``[b, n + 1, f], [..., b, n + 1, n + 1] -> [..., b, n, R]``: logits."""
         embedded = self.words(features)
         z = z * features.any(-1).unsqueeze(-1)  # padding heads no word
-        apart = torch.einsum("...hm,hmd->...md", z, self.apart())
+        apart = torch.einsum("...hm,hmd->...md", z, self.apart(distances(features.shape[-2])))
         hidden = self.modifier(embedded) + z.mT @ self.head(embedded) + apart
         return self.out(hidden[..., 1:, :].tanh())  # type: ignore[no-any-return]

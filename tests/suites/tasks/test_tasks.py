@@ -100,7 +100,8 @@ def test_models_and_data_depend_on_the_seed_alone(task: Task) -> None:
     before, items = torch.get_rng_state(), torch.arange(5)
     first = [*task.batch("train", items).inputs, *task.model(3).parameters()]
     for name in [name for name in sys.modules if name.startswith("structgrad.suites.tasks.")]:
-        for cache in vars(sys.modules[name]).values():
+        found = vars(sys.modules[name]).values()
+        for cache in [*found, *(part for kind in found if isinstance(kind, type) for part in vars(kind).values())]:
             if isinstance(cache, functools._lru_cache_wrapper):
                 cache.cache_clear()
     again = [*task.batch("train", items).inputs, *task.model(3).parameters()]
