@@ -12,11 +12,10 @@ import torch
 
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
-from ...estimators.noise import Gumbel, SmoothNoise
 from ...estimators.own import OWN_FORMS, FunctionEstimator
 from .cases import AuditEffort, Case, Structure, structures_for, with_loss
 from .causes import SIGN, Explanation, Point, corrected, explain
-from .interventions import cause_by_intervention, cause_of_noise
+from .interventions import cause_by_intervention
 from .laws import LAWS
 from .means import compare, mean_checks, same_mean_checks, twin_of
 from .result import SPOILING, Audit, Check, FlatComparison, check_limits, checked, settled
@@ -206,13 +205,10 @@ class _Examination:
     def _by_intervention(self, law: str) -> str:
         structure = self.structures[0]
         estimator = Case(self.subject, structure, self.effort).fresh()
-        noise = getattr(estimator, "noise", Gumbel())
         with contextlib.suppress(Exception):  # the estimator may raise anything
             if (law, estimator.objective) == ("objective", "expected"):
                 has_count = any("sample" in name for name in numbers(self.subject.estimator))
                 return cause_by_intervention(estimator, structure, has_count=has_count)
-            if (law, estimator.objective) == ("objective", "perturbed") and isinstance(noise, SmoothNoise):
-                return cause_of_noise(estimator, structure, noise)
         return ""
 
     def _means(self, law: str, estimator: Estimator[Any], reference: Estimator[Any] | None, replicates: int = 4096) -> list[Point]:

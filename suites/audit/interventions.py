@@ -14,7 +14,6 @@ from scipy import optimize
 from torch import Tensor
 
 from ...estimators.base import Estimator
-from ...estimators.noise import SmoothNoise
 from ...estimators.score_function import scores_of
 from ...oracles.capabilities import MarginalOracle, SamplingOracle
 from .cases import FLAT, PEAKED, USUAL, AuditLoss, Structure, all_structures, off_structures, random_scores, seeded
@@ -136,22 +135,18 @@ class Dissection:
         """The estimate if all losses are 0, ``[rows, d]``."""
         return self.run(lambda values, numbers, z: 0 * values)
 
-    def growth(self, step: float) -> Tensor:
-        """``[N, rows, d]``: the growth of the estimate over that of the loss of one sample."""
+    @cached_property
+    def responses(self) -> Tensor:
+        """``D_i``, ``[N, rows, d]``: the growth of the estimate if the loss of one sample grows by 1."""
 
         def raised(sample: int) -> Change:
             def change(values: Tensor, numbers: list[int], z: Tensor) -> Tensor:
-                bump = step * (torch.tensor(numbers) == sample).to(values).unsqueeze(-1)
+                bump = (torch.tensor(numbers) == sample).to(values).unsqueeze(-1)
                 return (values.reshape(-1, ROWS) + bump).reshape(values.shape)
 
             return change
 
-        return torch.stack([(self.run(raised(number)) - self.estimate) / step for number in self.inside])
-
-    @cached_property
-    def responses(self) -> Tensor:
-        """``D_i``, ``[N, rows, d]``: the growth if the loss of one sample grows by 1."""
-        return self.growth(1.0)
+        return torch.stack([self.run(raised(number)) - self.estimate for number in self.inside])
 
     def moves_with_slopes(self, *, of_sample: bool) -> bool:
         """Whether the mean moves if the gradient of the loss grows, by a constant or by one that depends on the sample.
@@ -226,27 +221,6 @@ def cause_by_intervention(estimator: Estimator[Any], structure: Structure, *, ha
     return ""
 
 
-def cause_of_noise(estimator: Estimator[Any], structure: Structure, noise: SmoothNoise) -> str:
-    """Whether the structures that the loss gets are those of the noise at another scale; empty if not."""
-
-    def shares(structures: Tensor) -> Tensor:
-        flat = structures.reshape(-1, 1, *structure.event).double()
-        return (flat == all_structures(structure)).flatten(2).all(-1).double().mean(0)
-
-    for regime in (FLAT, USUAL):
-        found = Dissection(estimator, structure, regime)
-        if not found.inside or found.points.numel():
-            return ""
-        rows = found.scores.expand(16 * ROWS, *structure.event)
-        drawn = noise.draw(structure.oracle, rows, generator=seeded(3, "dissection"))
-        shown, scales = shares(found.samples), torch.logspace(-1, 1, 41, base=4, dtype=torch.float64).tolist()
-        distances = [float((shares(structure.oracle.argmax(rows + scale * drawn)) - shown).abs().max()) for scale in scales]
-        best = min(range(len(scales)), key=distances.__getitem__)
-        if distances[best] < 0.03 < distances[len(scales) // 2]:
-            return f"the structures are those of noise {scales[best]:.2g} times as large: is it multiplied by its scale twice, or never?"
-    return ""
-
-
 def _causes(found: Dissection) -> Iterator[str]:
     """Proven causes. Only the first one is reported, so that each may rely on those before it."""
     yield from _without_response(found) if found.size else _relaxed(found)
@@ -258,8 +232,6 @@ def _causes(found: Dissection) -> Iterator[str]:
         for cause in (_other_distribution, _mixture, _other_score, _fitted):
             yield from cause(found)
     elif not found.differentiated:
-        if _is_uncorrelated(found, found.growth(1e-6)):
-            yield f"{OTHER_SAMPLE}, as the losses are sorted and the samples are not: the mean is 0 whatever the loss"
         yield "the estimate is no sum over samples: their losses decide which of them count, as a maximum, a median or the best k do"
 
 
@@ -467,22 +439,16 @@ def _mixture(found: Dissection) -> Iterator[str]:
     if 0 < int(zero.sum()) < n and same(own[~zero], flat[~zero]):
         left_out = ", ".join(str(number) for number in (zero.nonzero().flatten() + 1).tolist())
         yield f"the score of sample {left_out} of {n} is left out, and the sum is still divided by {n}"
-    if abs(float(own.sum())) < TOLERANCE:
-        yield "the scores of the samples cancel: the mean is 0 whatever the loss; has one of them the wrong sign?"
     if float(own.sum()) < 0.5 and float(others.max()) > float(own.max()) + 0.5 / n:
         yield OTHER_SAMPLE
-
-
-def _is_uncorrelated(found: Dissection, responses: Tensor) -> bool:
-    """Whether the factor of a loss is, in the mean, not along the score of its own sample."""
-    along = (responses * found.s).sum(-1) / found.s.square().sum(-1).clamp(min=1e-300)
-    return float(along.mean().abs()) < min(DEVIATIONS * float(along.std()) / math.sqrt(ROWS), 0.1 / found.size)
 
 
 def _other_score(found: Dissection) -> Iterator[str]:
     if found.mixture is not None or found.own_weights is not None:
         return
-    if _is_uncorrelated(found, found.responses):
+    # Whether the factor of a loss is, in the mean, not along the score of its own sample.
+    along = (found.responses * found.s).sum(-1) / found.s.square().sum(-1).clamp(min=1e-300)
+    if float(along.mean().abs()) < min(DEVIATIONS * float(along.std()) / math.sqrt(ROWS), 0.1 / found.size):
         yield f"{OTHER_SAMPLE}: the mean is 0 whatever the loss"
     if not bool(found.varies.all()) or not found.follow_p(found.varies):
         return
