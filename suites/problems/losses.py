@@ -7,7 +7,7 @@ nothing about the loss inside the hull.
 import abc
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,11 +29,10 @@ class LinearForm:
 
 @dataclass(frozen=True, eq=False)
 class QuadraticForm:
-    """``‖A z − b‖² + constant`` with the matrix A, [r, *event], and the target b, [r]."""
+    """``‖A z − b‖²`` with the matrix A, [r, *event], and the target b, [r]."""
 
     matrix: Tensor
     target: Tensor
-    constant: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,17 +298,7 @@ class Offset:
         self.name, self.offset = f"{inner.name}{constant:+g}", inner.offset + constant
         self.differentiable, self.inside_hull = inner.differentiable, inner.inside_hull
         self.vertex_degree, self.extension = inner.vertex_degree, inner.extension
-
-    @property
-    def form(self) -> LossForm | None:
-        """The form of the loss without the constant, if it has one."""
-        form: LossForm | None = getattr(self.inner, "form", None)
-        if isinstance(form, PointForm):
-            return replace(form, here=form.here + self.constant, elsewhere=form.elsewhere + self.constant)
-        if isinstance(form, CountForm):
-            function = form.function
-            return replace(form, function=lambda *counts: function(*counts) + self.constant)
-        return None if form is None else replace(form, constant=form.constant + self.constant)
+        self.form: LossForm | None = getattr(inner, "form", None)  # without the constant, on which no gradient depends
 
     def __call__(self, structure: Tensor) -> Tensor:
         return self.inner(structure) + self.constant

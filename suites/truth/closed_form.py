@@ -84,7 +84,7 @@ def expectation(law: Law, form: Count | LossForm, parameters: Tensor) -> tuple[s
         offset = centre - _flat(form.target)
         with torch.enable_grad():
             change = (2 * offset * mean + 2 * half).sum()
-        value, variance = offset @ offset + form.constant, math.nan
+        value, variance = offset @ offset, math.nan
         square = 2 * half.detach()
         magnitude = float(2 * offset.abs() @ square.clamp(min=0).sqrt() + square.sum())
     else:
@@ -136,7 +136,7 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
     gradient, error = pulled_back(oracle, theta, gradient.reshape(event), bound)
     return Truth(
         gradient=gradient,
-        value=value,
+        value=value + getattr(loss, "offset", 0.0),
         loss_variance=variance,
         log_partition=law.log_partition,
         # A(θ) − ⟨θ, μ⟩, both relative to the best structure.
