@@ -15,6 +15,7 @@ from ..statistics.interval import Interval
 from ..statistics.seeds import generator
 from ..statistics.selection import GRADIENT_WORK, student_mean
 from ..truth.loss_checks import checked, examine_loss, values
+from ..truth.replay import hooked
 from .draws import Draws, estimates
 from .suite import Context, Finding, Suite
 
@@ -105,25 +106,17 @@ class Descent(Suite):
         return None if count <= CAP else f"`descent` got a space of {counted(count)} structures; expected at most {counted(CAP)}"
 
 
-class _CountedLoss:
-    """A loss that counts its evaluations; those that may be differentiated count as three."""
-
-    def __init__(self, draws: Draws) -> None:
-        self.draws, self.evaluations = draws, 0
-
-    def __call__(self, z: Tensor) -> Tensor:
-        self.evaluations += z.numel() // self.draws.scores.numel() * (1 + GRADIENT_WORK * z.requires_grad)
-        return self.draws.loss(z)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.draws.loss, name)
-
-
 def steps_of(estimator: Estimator[Any], draws: Draws, budget: int) -> int:
-    """Training steps within a budget of loss evaluations, at least one."""
-    loss = _CountedLoss(draws)
-    estimator.gradient(loss, draws.oracle, draws.scores, generator=draws.generator("work"))
-    return max(1, round(budget / max(loss.evaluations, 1)))
+    """Training steps within a budget of loss evaluations, at least one; those that may be differentiated count as three."""
+    evaluations = 0
+
+    def counted(_: str, loss: Loss, z: Tensor) -> Tensor:
+        nonlocal evaluations
+        evaluations += z.numel() // draws.scores.numel() * (1 + GRADIENT_WORK * z.requires_grad)
+        return loss(z)
+
+    estimator.gradient(hooked(draws.loss, ("__call__",), counted), draws.oracle, draws.scores, generator=draws.generator("work"))
+    return max(1, round(budget / max(evaluations, 1)))
 
 
 def trained(estimator: Estimator[Any], draws: Draws, table: StructureTable, steps: int, seeds: int) -> Interval:
