@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -30,42 +29,39 @@ def available(device: torch.device) -> float:
     return SHARE * max(min(left, _allotted.get()) - torch.cuda.memory_allocated(device), 0)
 
 
-@dataclass(frozen=True)
-class Launches:
-    """A range of rows, cut into launches. Their sizes depend on memory only if it is scarce."""
+def launched(  # noqa: PLR0913 - a range of rows, its size and place, and what is computed
+    name: str, rows: int, device: torch.device, span: tuple[int, int], compute: Callable[[int, int], T], *, block: int = 1
+) -> Iterator[tuple[int, T]]:
+    """Yield the first row and ``compute(first, count)`` of every launch of a range; without enough memory, again with half its rows.
 
-    name: str  # the name of the computation, for messages
-    rows: int  # rows of a launch
-    device: torch.device  # the device
-    block: int = 1  # rows that are never split; ``rows`` is a multiple of it
-
-    def over(self, start: int, stop: int, compute: Callable[[int, int], T]) -> Iterator[tuple[int, T]]:
-        """Yield the first row and ``compute(first, count)`` of every launch; without enough memory, again with half its rows."""
-        rows, first = self.rows, start
-        while first < stop:
-            count = min(rows, stop - first)
-            try:
-                found = compute(first, count)
-            except RuntimeError as error:
-                # Some CUDA libraries have no class for it.
-                if not isinstance(error, torch.OutOfMemoryError) and "out of memory" not in str(error).lower():
-                    raise
-                if count <= self.block:
-                    place = str(self.device)
-                    if self.device.type == "cuda":
-                        left, whole = torch.cuda.mem_get_info(self.device)
-                        place += f", where {left / GIB:.1f} of {whole / GIB:.1f} GiB are free"
-                    raise torch.OutOfMemoryError(
-                        f"{self.name} got no memory for {count} at a time on {place}; expected it for so few: choose smaller "
-                        "problems or fewer --jobs on this device, or end what else computes there"
-                    ) from error
-                # A block, doubled as often as possible, so that sums over launches hardly depend on their size.
-                rows = self.block << max((count // 2 // self.block).bit_length() - 1, 0)
-            else:
-                yield first, found
-                del found
-                first += count
-                continue
-            # Here the traceback, which holds intermediate tensors, is released.
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+    The sizes of launches depend on memory only if it is scarce: else they have so many ``rows``, a multiple of ``block``, whose rows are
+    never split. The ``name`` is for messages.
+    """
+    first, stop = span
+    while first < stop:
+        count = min(rows, stop - first)
+        try:
+            found = compute(first, count)
+        except RuntimeError as error:
+            # Some CUDA libraries have no class for it.
+            if not isinstance(error, torch.OutOfMemoryError) and "out of memory" not in str(error).lower():
+                raise
+            if count <= block:
+                place = str(device)
+                if device.type == "cuda":
+                    left, whole = torch.cuda.mem_get_info(device)
+                    place += f", where {left / GIB:.1f} of {whole / GIB:.1f} GiB are free"
+                raise torch.OutOfMemoryError(
+                    f"{name} got no memory for {count} at a time on {place}; expected it for so few: choose smaller "
+                    "problems or fewer --jobs on this device, or end what else computes there"
+                ) from error
+            # A block, doubled as often as possible, so that sums over launches hardly depend on their size.
+            rows = block << max((count // 2 // block).bit_length() - 1, 0)
+        else:
+            yield first, found
+            del found
+            first += count
+            continue
+        # Here the traceback, which holds intermediate tensors, is released.
+        if device.type == "cuda":
+            torch.cuda.empty_cache()

@@ -18,6 +18,7 @@ from ...estimators.own import FunctionEstimator
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.random_streams import SeedBlocks
 from ..base import check_finite
+from ..truth.references import central_difference
 from .cases import COUNTED, EXTREME, FLAT, USUAL, AuditLoss, Case, Structure, masked_scores, off_structures, random_scores, seeded
 from .result import Check, confirmed
 from .subject import numbers, to_change
@@ -298,9 +299,9 @@ def parameters(case: Case) -> Iterator[Check]:
     total = value(weight)
     found = torch.autograd.grad(total, weight, allow_unused=True)[0] if total.requires_grad else None
     # With gradients enabled: an estimator may need that of the loss for its value.
-    near, far = ((value(weight + size) - value(weight - size)).detach() / (2 * size) for size in (1e-4, 2e-4))
-    wanted, doubt, got = float(4 * near - far) / 3, abs(float(near - far)), 0.0 if found is None else float(found)
-    fine = abs(got - wanted) <= 1e-5 * abs(wanted) + 1e-6 + 10 * doubt
+    wanted, doubt = (float(one) for one in central_difference(lambda size: value(weight + size).detach()))
+    got = 0.0 if found is None else float(found)
+    fine = abs(got - wanted) <= 1e-5 * abs(wanted) + 1e-6 + 10 * abs(doubt)
     bad = "" if fine else f"a parameter of the loss gets {got:.4g}; the derivative is {wanted:.4g}"
     cause = "the value is detached from the loss: a decoder would not learn" if got == 0 else ""
     remedy = "return `losses.mean(0) + term - term.detach()`, where `term` is your surrogate and `losses` are not detached" if cause else ""

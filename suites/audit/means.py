@@ -24,7 +24,7 @@ from ..statistics.metrics import Summary, estimated_metrics, exact_metrics, summ
 from ..statistics.moments import Moments
 from ..text import estimate
 from ..truth import Target
-from ..truth.references import STEP, relaxed_gradient
+from ..truth.references import central_difference, relaxed_gradient
 from ..truth.replay import replay, slots_of
 from .cases import FLAT, PEAKED, USUAL, AuditLoss, Case, Structure, masked_scores, random_scores, seeded, target
 from .causes import Point
@@ -181,21 +181,17 @@ def relaxed_checks(case: Case, points: list[Point]) -> Iterator[Check]:
 
 def derivatives(estimator: Estimator[Any], structure: Structure, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Central differences of the value of every row, ``[rows, *event]``, and by how much two steps disagree, ``[rows]``."""
-
-    def slope(size: float, step: Tensor) -> Tensor:
-        # With gradients enabled: an estimator may need that of the loss for its value.
-        up, down = (
-            estimator.surrogate(AuditLoss(structure), structure.oracle, rows, generator=seeded(1, "relaxed")).detach().double()
-            for rows in (scores + size * step, scores - size * step)
-        )
-        return (up - down) / (2 * size)
-
-    near, far = torch.zeros_like(scores), torch.zeros_like(scores)
+    slopes, doubts, loss = torch.zeros_like(scores), torch.zeros_like(scores), AuditLoss(structure)
     for part in structure.oracle.read_mask(structure.event).nonzero().tolist():
         step = torch.zeros(structure.event, dtype=scores.dtype)
         step[tuple(part)] = 1
-        near[(slice(None), *part)], far[(slice(None), *part)] = slope(STEP, step), slope(2 * STEP, step)
-    return (4 * near - far) / 3, (near - far).flatten(1).norm(dim=-1)
+
+        def value(size: float, step: Tensor = step) -> Tensor:
+            # With gradients enabled: an estimator may need that of the loss for its value.
+            return estimator.surrogate(loss, structure.oracle, scores + size * step, generator=seeded(1, "relaxed")).detach().double()
+
+        slopes[(slice(None), *part)], doubts[(slice(None), *part)] = central_difference(value)
+    return slopes, doubts.flatten(1).norm(dim=-1)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...estimators import Estimator, Loss
 from ...oracles.capabilities.ragged import of_lengths
 from ..base import NonFiniteError, check_finite
-from ..device_memory import Launches, available
+from ..device_memory import available, launched
 from ..statistics.metrics import Summary, single
 from ..statistics.moments import BATCHES, Moments
 from ..statistics.seeds import BLOCK, generator, seed_blocks, seed_sequence
@@ -66,7 +66,7 @@ class Draws:
         def launch(first: int, count: int) -> Tensor:
             return compute(self.scores.expand(count, *self.scores.shape), seed_blocks(key, first, count, device))
 
-        return Launches(f"`{name}` on scores of shape {tuple(self.scores.shape)}", size, device, BLOCK).over(*rows, launch)
+        return launched(f"`{name}` on scores of shape {tuple(self.scores.shape)}", size, device, rows, launch, block=BLOCK)
 
     def estimates(self, estimator: Estimator[Any], rows: Range, slot: str = "replicates") -> Iterator[tuple[int, Tensor]]:
         """The first row and the estimates ``[r, *event]`` of every launch of a range; a deterministic estimator is called once."""

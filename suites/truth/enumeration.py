@@ -19,7 +19,7 @@ from ...estimators.base import check_call
 from ...oracles.capabilities import EnumerableOracle, MarginalOracle, Oracle
 from ...oracles.capabilities.enumeration import MAX_RANK
 from ...oracles.magnitudes import counted, duration
-from ..device_memory import Launches, available
+from ..device_memory import available, launched
 from ..statistics.metrics import Geometry
 from .loss_checks import checked, examine_loss, values
 
@@ -45,7 +45,7 @@ class Truth:
         value: ``E L``; nan if unknown. ``loss_variance``: ``Var L``, as well.
         log_partition: A(θ). ``entropy``: in nats. ``marginals``: μ, ``[*event]``.
         count: number of structures. ``support``: number of structures of positive probability; nan if unknown.
-        kurtosis: of the score-function estimate with baseline ``E L``, by part, ``[*event]``; ``inf`` without variance, or if left out.
+        kurtosis: of the score-function estimate with baseline ``E L``, by part, ``[*event]``; ``inf`` without variance, or if unknown.
         kurtosis_along: the same along the gradient. If a kurtosis is large, few samples carry the variance and a t-test misleads.
         method: ``enumeration``, the closed form, or `UNKNOWN` (the gradient is then 0).
         error: a bound on ‖computed − exact gradient‖, for the losses as the loss computes them; ``inf`` if unknown.
@@ -82,9 +82,7 @@ class Target:
     truth: Truth
 
 
-def exact_truth(  # noqa: PLR0913 - an instance, and three limits on the work
-    loss: Loss, oracle: EnumerableOracle | str, scores: Tensor, *, cap: int = CAP, chunk: int | None = None, kurtosis: bool = True
-) -> Truth:
+def exact_truth(loss: Loss, oracle: EnumerableOracle | str, scores: Tensor, *, cap: int = CAP) -> Truth:
     """Enumerate all structures for the exact gradient, the law of the structures, and the kurtosis of the score function.
 
     The error bound is to first order in the unit roundoff u (Higham 2002, "Accuracy and stability of numerical algorithms", section 3.3).
@@ -96,8 +94,6 @@ def exact_truth(  # noqa: PLR0913 - an instance, and three limits on the work
         oracle: an enumerable oracle or its name.
         scores: ``[*event]``.
         cap: refuse spaces that are larger.
-        chunk: structures at a time; as many as fit the cache of a core when None.
-        kurtosis: False leaves the kurtosis out, in half of the time.
 
     Raises:
         ValueError: more structures than the cap, or no feasible structure.
@@ -112,7 +108,7 @@ def exact_truth(  # noqa: PLR0913 - an instance, and three limits on the work
         (1.1102, 3, True)
     """
     loss, structures, scores = check_call("exact_truth", loss=loss, oracle=oracle, scores=scores)
-    return Enumeration(loss, structures, scores, cap=cap, chunk=chunk).truth(kurtosis=kurtosis)
+    return Enumeration(loss, structures, scores, cap=cap).truth()
 
 
 class Enumeration:
@@ -121,12 +117,12 @@ class Enumeration:
     ``probabilities`` and ``errors``, ``L − E L``, are [count], 0 for infeasible structures; ``value`` is ``E L``.
     """
 
-    def __init__(self, loss: Loss, oracle: EnumerableOracle, scores: Tensor, *, cap: int = CAP, chunk: int | None = None) -> None:
+    def __init__(self, loss: Loss, oracle: EnumerableOracle, scores: Tensor, *, cap: int = CAP) -> None:
         self.oracle, self.scores = oracle, scores.detach().double()
         self.event = tuple(scores.shape)
         if scores.ndim != oracle.event_ndim:
             raise ValueError(f"`exact_truth` got scores of shape {self.event}; expected one instance, [*event]")
-        self.count, self.chunk = oracle.count(self.event), chunk or fitting_chunk(scores)
+        self.count, self.chunk = oracle.count(self.event), fitting_chunk(scores)
         potentials = oracle.natural_parameters(self.scores)
         best = oracle.argmax(potentials if potentials is self.scores else self.scores).flatten()
         forbidden = (potentials == -math.inf).flatten()
@@ -176,16 +172,16 @@ class Enumeration:
 
     def _chunks(self, compute: Callable[[Tensor, Tensor, slice], T]) -> Iterator[T]:
         """Results for chunks: of structures, uint8 ``[c, *event]``, their deviations ``[c, parts]``, and the slice of their ranks."""
-        launches = Launches(f"`exact_truth` of structures of shape {self.event}", self.chunk, self.scores.device)
+        name = f"`exact_truth` of structures of shape {self.event}"
 
         def launch(first: int, count: int) -> T:
             structures = self.oracle.enumerate(self.event, first, first + count, dtype=torch.uint8, device=self.scores.device)
             flips = (structures.flatten(1)[:, self._places] ^ self._mode).double()
             return compute(structures, flips, slice(first, first + count))
 
-        return (found for _, found in launches.over(0, self.count, launch))
+        return (found for _, found in launched(name, self.chunk, self.scores.device, (0, self.count), launch))
 
-    def truth(self, *, kurtosis: bool) -> Truth:
+    def truth(self) -> Truth:
         """The exact gradient, value and moments."""
         p, errors = self.probabilities, self.errors
         variance = float(checked(torch.stack([(p @ errors.square()).sqrt()]))[0].square())
@@ -195,10 +191,8 @@ class Enumeration:
         relative = doubt.sum()
         bound = doubts + rows[3].sum() * means + covariance.abs() * (relative + 2) + mean_doubt * (p @ errors.abs())
         gradient, error = pulled_back(self.oracle, self.scores, self._spread(self._signs * covariance, 0), ROUNDOFF * float(bound.norm()))
-        tails = torch.full((len(means) + 1,), math.inf, dtype=p.dtype, device=p.device)
-        if kurtosis:
-            squares, fourths = self._powers(means, covariance)
-            tails = torch.where(squares > 0, fourths / squares.square().clamp(min=1e-300), math.inf)
+        squares, fourths = self._powers(means, covariance)
+        tails = torch.where(squares > 0, fourths / squares.square().clamp(min=1e-300), math.inf)
         return Truth(
             gradient=gradient,
             value=self.value,

@@ -16,7 +16,7 @@ from ...estimators import Estimator, Loss
 from ...estimators.noise import Gumbel, SmoothNoise
 from ...estimators.surrogates import evaluate
 from ...oracles.capabilities import EnumerableOracle, FactorisedOracle, MarginalOracle
-from ..device_memory import Launches
+from ..device_memory import launched
 from ..statistics.metrics import NoisyGradient
 from ..statistics.seeds import BLOCK, seed_blocks, seed_sequence
 from .enumeration import CAP, exact_truth
@@ -38,6 +38,12 @@ def own_reference(estimator: Estimator[Any]) -> Kind | None:
     return cast("Kind", estimator.objective)
 
 
+def central_difference(value: Callable[[float], Tensor]) -> tuple[Tensor, Tensor]:
+    """The derivative of a function of a step at 0, by differences of two sizes, extrapolated; and by how much these disagree."""
+    near, far = ((value(size) - value(-size)) / (2 * size) for size in (STEP, 2 * STEP))
+    return (4 * near - far) / 3, near - far
+
+
 def relaxed_gradient(oracle: Any, loss: Loss, scores: Tensor, point: Callable[[Tensor], Tensor] | None = None) -> NoisyGradient:
     """The gradient of the loss at the marginals, or at another ``point`` of the scores, [*event], in float64.
 
@@ -46,12 +52,10 @@ def relaxed_gradient(oracle: Any, loss: Loss, scores: Tensor, point: Callable[[T
     """
     theta = scores.detach().double()
     if point is not None:
-        directions = STEP * torch.eye(theta.numel(), dtype=theta.dtype, device=theta.device).reshape(-1, *theta.shape)
+        directions = torch.eye(theta.numel(), dtype=theta.dtype, device=theta.device).reshape(-1, *theta.shape)
         with torch.no_grad():
-            places = torch.cat([theta + length * directions for length in (1, -1, 2, -2)])
-            ahead, behind, far_ahead, far_behind = evaluate(loss, point(places), theta.ndim).double().chunk(4)
-        near, far = (ahead - behind) / (2 * STEP), (far_ahead - far_behind) / (4 * STEP)
-        return NoisyGradient(((4 * near - far) / 3).reshape(theta.shape), float((near - far).square().sum()))
+            gradient, doubt = central_difference(lambda size: evaluate(loss, point(theta + size * directions), theta.ndim).double())
+        return NoisyGradient(gradient.reshape(theta.shape), float(doubt.square().sum()))
     if not isinstance(oracle, MarginalOracle):
         raise ValueError(f"`relaxed_gradient` got the oracle {oracle.name} without marginals; expected another, or point=")
     with torch.enable_grad():
@@ -90,7 +94,7 @@ def perturbed_gradient(  # noqa: PLR0913 - an instance, a law, and two numbers o
         return torch.einsum("cb,cb...->c...", centred, slopes) / (BLOCK - 1)
 
     name = f"`perturbed_gradient` with {BLOCK} draws a row and scores of shape {tuple(theta.shape)}"
-    estimates = torch.cat([part for _, part in Launches(name, BLOCKS_PER_LAUNCH, theta.device).over(0, blocks, launch)])
+    estimates = torch.cat([part for _, part in launched(name, BLOCKS_PER_LAUNCH, theta.device, (0, blocks), launch)])
     moving, gradient = oracle.free_parts(theta), estimates.mean(0)
     noise = float((estimates - gradient).square().sum(0)[moving].sum()) / (blocks - 1) / blocks
     return NoisyGradient(torch.where(moving, gradient, 0), noise)

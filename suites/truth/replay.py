@@ -19,7 +19,7 @@ from ...estimators.score_function import scores_of
 from ...estimators.without_replacement import draw_set, log_mass_of_others, race
 from ...oracles.capabilities import DistinctSamplingOracle, DrawnSet, KBestOracle, MarginalOracle, SamplingOracle
 from ...oracles.random_streams import RowGenerator
-from ..device_memory import Launches
+from ..device_memory import launched
 from ..statistics.metrics import Summary, summarise
 from ..statistics.moments import Moments
 from .enumeration import Enumeration, Target
@@ -135,7 +135,9 @@ def replay(estimator: Estimator[Any], target: Target, slots: int, information: T
     ``information``, [d, d], are 0 without it. If ``repeated``, only tuples of equal samples are dealt, with the probability of one.
     """
     count, dealt_slots = target.truth.count, 1 if repeated else slots
-    structures, probabilities = structures_and_probabilities(target)
+    structures = target.oracle.enumerate(tuple(target.scores.shape), dtype=torch.uint8, device=target.scores.device)
+    log_weights = torch.cat([target.oracle.score(part.double(), target.scores.double()) for part in structures.split(CHUNK)])
+    probabilities = (log_weights - target.truth.log_partition).exp()
 
     def estimates(first: int, number: int) -> tuple[Tensor, Tensor]:
         index = torch.arange(first, first + number, device=target.scores.device)
@@ -344,16 +346,8 @@ def _moments(
 ) -> Summary:
     """The exact moments of estimates and weights that are computed for ranges (first, number) of all outcomes."""
     totals = Moments.empty(target.truth.gradient.flatten(), information, batches=1)
-    launches = Launches(f"{name} of shape {tuple(target.scores.shape)}", CHUNK, target.scores.device)
-    for _, (estimates, weights) in launches.over(0, total, outcomes):
+    name = f"{name} of shape {tuple(target.scores.shape)}"
+    for _, (estimates, weights) in launched(name, CHUNK, target.scores.device, (0, total), outcomes):
         if len(weights):
             totals.add(estimates, weights=weights)
     return summarise(totals, exact=True)
-
-
-def structures_and_probabilities(target: Target) -> tuple[Tensor, Tensor]:
-    """Every structure, uint8, and its exact probability, with the log-partition of the enumeration."""
-    parameters = target.oracle.natural_parameters(target.scores).double()
-    structures = target.oracle.enumerate(tuple(target.scores.shape), dtype=torch.uint8, device=target.scores.device)
-    scores = [torch.where(part > 0, part * parameters, 0).flatten(1).sum(-1) for part in structures.split(CHUNK)]
-    return structures, (torch.cat(scores) - target.truth.log_partition).exp()

@@ -15,7 +15,7 @@ from structgrad.estimators import LeaveOneOut
 from structgrad.estimators.noise import Gumbel
 from structgrad.oracles import Subset
 from structgrad.oracles.magnitudes import GIB
-from structgrad.suites.device_memory import Launches, allot, available
+from structgrad.suites.device_memory import allot, available, launched
 from structgrad.suites.measures import draws as measuring_draws
 from structgrad.suites.measures.bias import Sampling, draw_moments
 from structgrad.suites.measures.draws import Draws, estimates
@@ -68,18 +68,18 @@ def test_half_of_the_rows_are_launched_where_memory_runs_out_in_whole_blocks(
     most: int, rows: int, start: int, stop: int, asked: list[tuple[int, int]]
 ) -> None:
     work = Work(most)
-    assert covered(Launches("it", rows, CPU, block=128).over(start, stop, work)) == list(range(start, stop))
+    assert covered(launched("it", rows, CPU, (start, stop), work, block=128)) == list(range(start, stop))
     assert work.asked == asked
 
 
 def test_too_little_memory_for_a_block_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(100)
     with pytest.raises(torch.OutOfMemoryError, match=r"^`it` got no memory for 128 at a time on cpu; expected it for so few: choose"):
-        list(Launches("`it`", 512, CPU, block=128).over(0, 512, work))
+        list(launched("`it`", 512, CPU, (0, 512), work, block=128))
     assert [count for _, count in work.asked] == [512, 256, 128]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (GIB // 2, 80 * GIB))
     with pytest.raises(torch.OutOfMemoryError, match=r"for 1 at a time on cuda:1, where 0\.5 of 80\.0 GiB are free"):
-        list(Launches("`it`", 1, torch.device("cuda:1")).over(0, 2, Work(0)))
+        list(launched("`it`", 1, torch.device("cuda:1"), (0, 2), Work(0)))
 
 
 def test_launches_take_their_share_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def test_a_device_gives_the_gradient_of_the_cpu(case: str, device: torch.device)
     oracle, scores = make_oracle(case), torch.randn(DEVICE_CASES[case], dtype=torch.float64)
     weights = torch.randn(DEVICE_CASES[case], dtype=torch.float64)
     here = exact_truth(squared_loss(weights), oracle, scores)
-    there = exact_truth(squared_loss(weights.to(device)), oracle, scores.to(device), chunk=5)
+    there = exact_truth(squared_loss(weights.to(device)), oracle, scores.to(device))
     assert there.gradient.device.type == device.type
     assert float((there.gradient.cpu() - here.gradient).norm()) <= here.error + there.error + 1e-14 * float(here.gradient.norm())
     torch.testing.assert_close(there.kurtosis.cpu(), here.kurtosis, rtol=1e-9, atol=0)
@@ -49,7 +49,7 @@ def test_forty_million_structures() -> None:
     device, oracle = torch.device("cuda"), Subset(14)
     scores, weights = (torch.randn(28, dtype=torch.float64, device=device) for _ in range(2))
     torch.cuda.reset_peak_memory_stats(device)
-    truth = exact_truth(lambda z: z @ weights, oracle, scores, cap=10**8, kurtosis=False)
+    truth = exact_truth(lambda z: z @ weights, oracle, scores, cap=10**8)
     assert truth.count == 40_116_600
     leaf = scores.clone().requires_grad_()
     (expected,) = torch.autograd.grad(oracle.marginals(leaf) @ weights, leaf)
@@ -114,7 +114,7 @@ def fifty_digits(name: str, regime: float | str) -> list[Any]:
 def errors_of(name: str, regime: float | str, offset: float) -> tuple[float, float, float]:
     """The error of the gradient, its bound, and the norm of the gradient."""
     exact = fifty_digits(name, regime)
-    truth = exact_truth(loss_of(name, offset), SPACES[name][0], scores_in(name, regime), kurtosis=False)
+    truth = exact_truth(loss_of(name, offset), SPACES[name][0], scores_in(name, regime))
     found = truth.gradient.flatten().tolist()
     error = mpmath.sqrt(mpmath.fsum((mpmath.mpf(f) - e) ** 2 for f, e in zip(found, exact, strict=True)))
     return float(error), truth.error, float(mpmath.sqrt(mpmath.fsum(e**2 for e in exact)))
