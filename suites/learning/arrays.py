@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -143,18 +144,14 @@ def _task(row: Row) -> str:
 
 def _arrays(found: Study, numbers: Iterable[tuple[K, Row, float | None]]) -> dict[K, Array]:
     """Medians over the numbers of each entry ``[task, estimator, seed]``, by key; a row without a seed counts for all seeds."""
-    tasks, estimators, seeds = ({item: i for i, item in enumerate(axis)} for axis in (found.tasks, found.names, found.seeds))
-    entries: dict[K, dict[tuple[int, int, int], list[float]]] = defaultdict(lambda: defaultdict(list))
+    entries: dict[K, dict[tuple[str, str, int], list[float]]] = defaultdict(lambda: defaultdict(list))
     for key, row, value in numbers:
-        task, seed, several = _task(row), seed_of(row), entries[key]
-        if task in tasks and row.estimator in estimators and value is not None:
-            for place in range(len(seeds)) if seed is None else (seeds[seed],) if seed in seeds else ():
-                several[tasks[task], estimators[row.estimator], place].append(value)
-    arrays = {key: found._empty() for key in entries}
-    for key, several in entries.items():
-        for where, values in several.items():
-            arrays[key][where] = np.median(values)
-    return arrays
+        seed, several = seed_of(row), entries[key]
+        for one in found.seeds if seed is None else (seed,):
+            several[_task(row), row.estimator, one] += [] if value is None else [value]
+    places, shape = [*itertools.product(found.tasks, found.names, found.seeds)], found._empty().shape
+    medians = {key: [np.median(several[at]) if several[at] else np.nan for at in places] for key, several in entries.items()}
+    return {key: np.array(values).reshape(shape) for key, values in medians.items()}
 
 
 @functools.cache

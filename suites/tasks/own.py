@@ -119,10 +119,8 @@ class ModuleTask(Task):
         return padded
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        def per_structure(z: Tensor) -> Tensor:
-            return self._of_predictions(model, batch, z, self.loss_per_item or _defaults(batch.labels)[0], "loss_per_item")
-
-        return TaskLoss(per_structure, "own")
+        function = self.loss_per_item or _defaults(batch.labels)[0]
+        return TaskLoss(lambda z: self._of_predictions(model, batch, z, function, "loss_per_item"), "own")
 
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
         worth = self.accuracy or _defaults(batch.labels)[1]

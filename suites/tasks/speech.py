@@ -150,11 +150,7 @@ class AutoEncoder(Task):
         return model.decoder(structure.flatten(-2))  # type: ignore[no-any-return]
 
     def regulariser(self, model: LatentModel, batch: Batch) -> Callable[[Tensor], Tensor]:
-        def divergence(scores: Tensor) -> Tensor:
-            log_probs = scores.log_softmax(-1)
-            return (log_probs.exp() * (log_probs + math.log(self.parts))).sum((-2, -1))
-
-        return divergence
+        return lambda scores: ((logs := scores.log_softmax(-1)).exp() * (logs + math.log(self.parts))).sum((-2, -1))
 
     @torch.no_grad()
     def evaluate(self, model: LatentModel, split: Split = "test") -> dict[str, float]:
