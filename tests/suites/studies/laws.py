@@ -21,7 +21,7 @@ from structgrad.suites.problems import make_loss
 from structgrad.suites.statistics.moments import BATCHES, Moments
 from structgrad.suites.truth import Target, exact_truth
 from structgrad.suites.truth.enumeration import geometry
-from structgrad.suites.truth.replay import scripted, slots_of, structures_and_probabilities
+from structgrad.suites.truth.replay import scripted, slots_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +49,11 @@ class EstimateLaw:
             raise ValueError(
                 f"`EstimateLaw.of` got {estimator.name}, which draws other random numbers than samples; expected one that is replayed"
             )
-        structures, weights = structures_and_probabilities(target)
+        structures = target.oracle.enumerate(tuple(target.scores.shape), dtype=torch.float64)
+        weights = target.oracle.log_prob(structures, target.scores).exp()
         index = torch.arange(len(weights) ** slots)
         ranks = torch.stack([index // len(weights) ** slot % len(weights) for slot in range(slots)])
-        script, rows = scripted(target.oracle, structures[ranks].double()), target.scores.expand(len(index), *target.scores.shape)
+        script, rows = scripted(target.oracle, structures[ranks]), target.scores.expand(len(index), *target.scores.shape)
         estimates = estimator.gradient(target.loss, script, rows, generator=torch.Generator())
         probabilities = weights[ranks].prod(0).numpy()
         information = geometry(target.oracle, target.scores, target.truth)
