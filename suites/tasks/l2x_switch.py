@@ -53,6 +53,7 @@ class L2XSwitch(Task):
 
     @functools.lru_cache(maxsize=12)  # noqa: B019 - few tasks, which live as long as the process
     def data(self, split: Split) -> Batch:
+        """Items of a split, drawn once, with the features that determine the label."""
         items, generator = self.train if split == "train" else self.heldout, torch.Generator().manual_seed(get_args(Split).index(split))
         x = torch.randn(items, FEATURES, generator=generator)
         switch = torch.rand(items, generator=generator) < 0.5

@@ -54,6 +54,7 @@ class GeneratedTask(Task):
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - few tasks, which live as long as the process
     def data(self, split: Split) -> Batch:
+        """Items of a split, drawn once."""
         names = (f"{self.family or self.name}: {part}" for part in ("world", split))  # so that no two families share numbers
         world, draws = (torch.Generator().manual_seed(zlib.crc32(name.encode())) for name in names)
         return self.drawn(self.train if split == "train" else self.heldout, world, draws)
