@@ -6,18 +6,18 @@ Usage: ``python -m structgrad.reports.page.learning_page RUN [RUN ...] --to docs
 import argparse
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from ...suites.learning.arrays import Study, declared
-from ...suites.learning.finding import DECLARED, TESTED, association, measured, verdicts
-from ...suites.metrics import signed_label
+from ...suites.learning.finding import DECLARED, TESTED, association, measured, over_seeds, verdicts
+from ...suites.metrics import METRICS, signed_label
 from ...suites.statistics.selection import student_mean
 from ...suites.tasks import TASKS, make_task
-from ...suites.text import change, coefficient, number, percent, plural
+from ...suites.text import ZERO, coefficient, number, percent, plural
 from .. import published, results
 from ..analysis.learning import RECOMMENDING, SCORE, predictor_name, winner
 from .cells import tabulate
@@ -25,6 +25,7 @@ from .learning import learning_of, overall_table, predictor_table, task_table
 from .page import document
 
 WANTED = (24, 24, 3)  # tasks, estimators and seeds of a whole study
+BASE, COMPARED = "always rloo[num_samples=4]", "difference to always rloo[num_samples=4]"
 WELL_KNOWN = (
     "reinforce",
     "rloo[num_samples=4]",
@@ -90,6 +91,7 @@ def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Pa
         verdicts=tabulate("", _verdicts(study), {}),
         kinds=tabulate("", _by_kind(study), {}),
         decisions=tabulate("", _decisions(study), {}),
+        choices=tabulate("", _choices(study), {}),
         beliefs=tabulate("", _beliefs(study), {}),
         tasks=[(task, paths[task], known.get(task)) for task in study.tasks],
         manifests=[manifest for _, manifest in read],
@@ -99,15 +101,21 @@ def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Pa
     return folder / "learning.md"
 
 
-def _summary(study: Study) -> list[str]:
-    """The declared predictors that were confirmed, refuted, or neither, for every tested outcome."""
-    words = {"confirmed": "Predicted by", "refuted": "Not predicted by", "open": "Neither shown nor excluded:"}
-    sentences = []
+def _summary(study: Study) -> Iterator[str]:
+    """The declared predictors that were confirmed or not, best first, for every tested outcome; and what a choice by one is worth."""
     for outcome in TESTED if study.predictors else ():
-        found = [(one.verdict, f"{predictor_name(one)} ({coefficient(one.whole.pooled)})") for one in verdicts(study, outcome)]
-        parts = [f"{text} {', '.join(some)}." for verdict, text in words.items() if (some := [name for of, name in found if of == verdict])]
-        sentences.append(f"**{signed_label(outcome).capitalize()}.** {' '.join(parts)}")
-    return sentences
+        found = sorted(verdicts(study, outcome), key=lambda one: one.whole.pooled.value or 0.0, reverse=True)
+        shown = [f"{predictor_name(one)} ({coefficient(one.whole.pooled)})" for one in found if one.verdict == "confirmed"]
+        others = [predictor_name(one) for one in found if one.verdict != "confirmed"]
+        named = signed_label(outcome).capitalize()
+        yield f"**{named}** is predicted by {'; '.join(shown) or 'none of the declared numbers'}." + (
+            f" Not shown to predict it: {'; '.join(others)}." if others else ""
+        )
+    ways = {row["choice"]: row for row in _choices(study)}
+    if BASE in ways and len(ways) > 1:
+        better = [way for way, row in ways.items() if way.startswith("by ") and row[COMPARED].partition("[")[2].startswith("+")]
+        further = f"Further come: {', '.join(better)}." if better else "No choice by one of these numbers comes significantly further."
+        yield f"**Choice.** {BASE.capitalize()} comes {ways[BASE]['of the way']} of the way from floor to ceiling. {further}"
 
 
 def _verdicts(study: Study) -> list[dict[str, str]]:
@@ -134,15 +142,15 @@ def _by_kind(study: Study) -> list[dict[str, str]]:
     ]
 
 
-def _of(study: Study, declaration: str, value: str) -> Study:
-    return study.of(tasks=lambda task: getattr(declared(task), declaration) == value)
+def _of(study: Study, declaration: str, *values: str) -> Study:
+    return study.of(tasks=lambda task: getattr(declared(task), declaration) in values)
 
 
 def _decisions(study: Study) -> list[dict[str, str]]:
     """The best estimator, and the well-known ones, for the tasks of most estimators, by structure, and by kind of loss."""
     common = study.of(tasks=study.common.__contains__)  # a black-box loss has few estimators
     parts = {"any structure": common}
-    parts |= {title: common.of(tasks=lambda task, names=names: declared(task).structure in names) for title, names in STRUCTURES.items()}
+    parts |= {title: _of(common, "structure", *names) for title, names in STRUCTURES.items()}
     parts |= {f"loss: {words}": _of(study, "kind", kind) for kind, words in LOSSES.items()}
     rows = []
     for title, part in parts.items():
@@ -161,6 +169,33 @@ def _decisions(study: Study) -> list[dict[str, str]]:
     return rows
 
 
+def _choices(study: Study) -> list[dict[str, str]]:
+    """How far models come with the estimators that a rule chooses, on the tasks of most estimators; the best rule first."""
+    part = study.of(tasks=study.common.__contains__, contenders=lambda one: one.competes)
+    scores, ways = over_seeds(part.outcome(SCORE)), dict[str, np.ndarray]()
+    for name, stage in measured(part):
+        numbers = np.where(np.isfinite(scores), METRICS[name].sign * over_seeds(part.predictor(name, stage)), np.nan)
+        if (name, stage) in DECLARED and np.isfinite(numbers).any(1).all():
+            tied = numbers >= np.nanmax(numbers, 1, keepdims=True) - ZERO  # such as deterministic ones, of variance 0
+            ways[f"by {signed_label(name)} at {stage}"] = np.nanmean(np.where(tied, scores, np.nan), 1)
+    ways |= {f"always {name}": scores[:, part.names.index(name)] for name in WELL_KNOWN if name in part.names}
+    ways |= {"the best of all, in hindsight": np.nanmax(scores, 1), "the median of all": np.nanmedian(scores, 1)} if scores.size else {}
+    found = {
+        way: pd.Series(values, list(part.families)).groupby(level=0).mean().to_numpy()
+        for way, values in ways.items()
+        if np.isfinite(values).all()
+    }
+    base = found.get(BASE)
+    return [
+        {
+            "choice": way,
+            "of the way": percent(values.mean()),
+            COMPARED: "" if base is None or base is values else coefficient(student_mean(values - base)),
+        }
+        for way, values in sorted(found.items(), key=lambda item: -item[1].mean())
+    ]
+
+
 def _beliefs(study: Study) -> list[dict[str, str]]:
     """Popular beliefs, each with a difference of normalised accuracy that it predicts to be positive, and whether that holds."""
     tests = (
@@ -174,7 +209,7 @@ def _beliefs(study: Study) -> list[dict[str, str]]:
         means = [np.array([task[np.isfinite(task)].mean() if np.isfinite(task).any() else np.nan for task in side]) for side in scores]
         found = student_mean(pd.Series(means[0] - means[1], list(part.families), dtype=float).groupby(level=0).mean().to_numpy())
         verdict = "not shown" if found.low is None or found.low <= 0 <= (found.high or 0) else "holds" if found.low > 0 else "fails"
-        rows.append({"belief": belief, "test": test, "found": change(found, "difference"), "verdict": verdict})
+        rows.append({"belief": belief, "test": test, "found": coefficient(found), "verdict": verdict})
     variance = [one for one in verdicts(study, "accuracy") if one.predictor == "parameter_variance"]
     rows += [
         {"belief": "low variance is better", "test": predictor_name(one), "found": coefficient(one.whole.pooled), "verdict": one.verdict}
@@ -199,7 +234,8 @@ def publish(study: Study, folder: Path = published.FOLDER) -> None:
         means = pd.DataFrame(accuracies, list(competing.names)).mean(axis=1).dropna().sort_values(ascending=False, kind="stable")
         trained[task] = {"structure": declared(task).structure, "kind": declared(task).kind, "best": list(means.items())}
     known = {"page": "docs/results/learning.md", "outcome": signed_label("accuracy"), "tasks": len(study.tasks), "used": used}
-    known |= {"confirmed": [fact for fact in facts if fact["verdict"] == "confirmed"], "trained": trained}
+    known |= {"confirmed": [fact for fact in facts if fact["verdict"] == "confirmed"]}
+    known |= {"choices": {row["choice"]: row["of the way"] for row in _choices(study)}, "trained": trained}
     results.write_whole(folder / published.PREDICTORS, (json.dumps(known, indent=1, ensure_ascii=False) + "\n").encode())
     named = {**study.outcomes, **{f"{name}@{stage}": values for (name, stage), values in study.predictors.items()}}
     index = pd.MultiIndex.from_product([study.tasks, study.names, study.seeds], names=["task", "estimator", "seed"])

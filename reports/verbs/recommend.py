@@ -148,12 +148,16 @@ def _of_training(known: dict[str, Any], oracle: str) -> Iterator[str]:
     """Whether ρ, or another metric, was confirmed to predict training, and the estimators that trained best on the same structure."""
     used, confirmed = known["used"], [f"{one['predictor']} at {one['stage']}" for one in known["confirmed"]]
     state = {"open": "and is not confirmed", "refuted": "and is too low to rely on"}.get(used["verdict"], "and is confirmed")
-    others = f"Confirmed: {listed(confirmed)}" if confirmed else "No metric of gradients is confirmed to predict training"
+    others = f"Confirmed: {'; '.join(confirmed)}" if confirmed else "No metric of gradients is confirmed to predict training"
     correlation = coefficient(Interval(*used["correlation"]))
     yield (
         f"The rank correlation of ρ with {known['outcome']} was {correlation} over {known['tasks']} trained tasks, {state}. "
         f"{others} ({known['page']})."
     )
+    mine = f"by {used['predictor']} at {used['stage']}"
+    ways = "; ".join(f"{way} {share}" for way, share in known["choices"].items() if way[:3] != "by ")
+    if mine in known["choices"]:
+        yield f"A choice by ρ came {known['choices'][mine]} of the way from floor to ceiling. Others: {ways}."
     for task, one in known["trained"].items():
         if one["best"] and one["structure"] == oracle.partition("[")[0]:
             best = ", ".join(f"{name} ({number(accuracy)})" for name, accuracy in one["best"])

@@ -15,6 +15,7 @@ References:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -103,6 +104,7 @@ def association(study: Study, predictor: str, stage: str, outcome: str) -> Assoc
     return associate(competing.tasks, competing.families, before, after, [one.idea for one in competing.contenders])
 
 
+@functools.lru_cache(maxsize=4)
 def verdicts(study: Study, outcome: str) -> list[Verdict]:
     """The results of the declared predictors that were measured."""
     first = {declared(task).family for task in FIRST_STUDY}

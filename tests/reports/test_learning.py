@@ -164,7 +164,7 @@ def test_beliefs_are_means_over_families():
         for one in trained(task, name, 0, worth)
     ]
     found = {one["belief"]: one for one in learning_page._beliefs(study(rows))}
-    assert found["unbiased is better"]["found"].startswith("+0.45 [")
+    assert found["unbiased is better"]["found"].startswith("+.45 [")
 
 
 def test_differences_over_four_families_of_tasks_are_paired_by_family():
