@@ -193,8 +193,11 @@ class LocalWorker:
             self.close()
             self.config.log.parent.mkdir(parents=True, exist_ok=True)
             self.pool = ProcessPool(max_workers=1, context=_CONTEXT, initializer=_begin, initargs=(self.config, self.state))
-        # Workers watch their limits themselves; pebble kills those that cannot.
-        return self.pool.schedule(_measure, args=(tuple(cells), limits), timeout=sum(limits) / IDLE)
+        # In a thread: an interruption between the start of a process and its first message would leave it with half a message.
+        with ThreadPoolExecutor(1) as thread:
+            # Workers watch their limits themselves; pebble kills those that cannot.
+            call = functools.partial(self.pool.schedule, _measure, args=(tuple(cells), limits), timeout=sum(limits) / IDLE)
+            return thread.submit(call).result()
 
     def collect(self, future: Future[dict[str, str]], cells: Sequence[Cell]) -> dict[str, str]:
         """The texts of the finished cells of a bundle by identity; the others must be submitted again."""
@@ -261,35 +264,15 @@ class _Process(SpawnProcess):
         names: dict[str, Any] = vars(sys.modules["__main__"])
         hidden: dict[str, Any] = {name: names.pop(name) for name in ("__file__", "__spec__") if name in names}
         names["__spec__"] = None
+        masks = hasattr(signal, "pthread_sigmask")
+        resource_tracker.ensure_running()  # its start would unblock signals
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else ()
         try:
-            with _deferred_signals() if hasattr(signal, "pthread_sigmask") else contextlib.nullcontext():
-                super().start()
+            super().start()
         finally:
             names.update(hidden)
-
-
-@contextlib.contextmanager
-def _deferred_signals() -> Iterator[None]:
-    """Interruptions wait: one between the start of a process and its first message would leave it with half a message.
-
-    A mask alone, which the process inherits, does not do it. Another thread receives the signal, and the main thread runs the handler.
-    """
-    resource_tracker.ensure_running()  # its start would unblock signals
-    received: list[int] = []
-    handlers: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        handlers = {number: handler for number in (signal.SIGINT, signal.SIGTERM) if callable(handler := signal.getsignal(number))}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        for number in handlers:
-            signal.signal(number, lambda number, _: received.append(number))
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for number in received:
-            signal.raise_signal(number)
+            if masks:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Context(SpawnContext):
