@@ -12,9 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..base import SCHEMA_VERSION
-from ..trust import json_of
-from .store import FILE, NewerSchemaError, Store, check_writable, holds_run, locked
+from .store import FILE, Store, check_writable, holds_run, locked
 
 COPY_SECONDS = 60.0  # seconds between two copies of a run
 
@@ -133,11 +131,6 @@ def writing(place: Path | str) -> Iterator[tuple[Path, Mirror | None]]:
             return
         mirror, copy = Mirror(str(place), folder), Path(name)
         mirror.remote.fetch(copy)
-        version = 0
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            version = int(json_of((copy / MANIFEST).read_bytes())["schema_version"])
-        if version > SCHEMA_VERSION:
-            raise NewerSchemaError(Path(f"{place}/{MANIFEST}"), version)
         if holds_run(copy):
             with Store(folder, write=True) as cells:
                 try:
