@@ -2,13 +2,11 @@
 
 import contextlib
 import difflib
-import json
 import math
 import re
 import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -62,8 +60,9 @@ def _read_npz(file: Path) -> Arrays:
     with file.open("rb") as stream:
         check_archive(stream)
         with np.load(stream, allow_pickle=False) as archive:
-            _refuse_repeated(archive.files)
             for key in archive.files:
+                if archive.files.count(key) > 1:
+                    raise _RefusedFileError(f"has the key {key!r} twice; expected each key once, save it again")
                 try:
                     arrays[key] = archive[key]
                 except ValueError as error:
@@ -88,19 +87,11 @@ def _read_safetensors(file: Path) -> Arrays:
         tensors = safetensors.torch.load_file(file)  # which also checks the length of the header
     except safetensors.SafetensorError as error:
         raise OSError(str(error)) from error
-    with file.open("rb") as stream:
-        header = stream.read(int.from_bytes(stream.read(8), "little"))
-    json.loads(header, object_pairs_hook=lambda pairs: _refuse_repeated([key for key, _ in pairs]))
     kept = (torch.float32, torch.float64)
     return {
         key: np.asarray((tensor.float() if tensor.is_floating_point() and tensor.dtype not in kept else tensor).numpy())
         for key, tensor in tensors.items()
     }
-
-
-def _refuse_repeated(keys: Sequence[str]) -> None:
-    if twice := [key for key in keys if keys.count(key) > 1]:
-        raise _RefusedFileError(f"has the key {twice[0]!r} twice; expected each key once, save it again")
 
 
 COUNTED = {  # the units of lengths of items, for oracles that do not declare them
