@@ -50,20 +50,10 @@ OWN_LOSS = "own"  # the name for the default loss of a problem
 LOSS_NAMES = (OWN_LOSS, *LOSSES)  # the losses that a plan may name
 
 
-class OwnLoss:
-    """A function of structures, ``[..., *event] -> [...]``, as a `ProblemLoss`. Its derivative and its values in the hull are tried out."""
-
-    vertex_degree: int | None = None
-    offset: float = 0.0
-    varies = True  # `examine_loss` refuses a constant
-
-    def __init__(self, name: str, function: Callable[[Tensor], Tensor], oracle: Oracle, scores: Tensor) -> None:
-        self.name, self.function = name, function
-        self.differentiable, self.inside_hull = smoothness(function, *ends(oracle, scores.double().unsqueeze(0)))
-        self.extension = "formula" if self.inside_hull else "none"
-
-    def __call__(self, structure: Tensor) -> Tensor:
-        return self.function(structure)
+def tried_loss(name: str, function: Callable[[Tensor], Tensor], oracle: Oracle, scores: Tensor, **known: Any) -> TaskLoss:
+    """A function of structures, ``[..., *event] -> [...]``, as a loss. Its derivative and its values in the hull are tried out."""
+    differentiable, inside_hull = smoothness(function, *ends(oracle, scores.double().unsqueeze(0)))
+    return TaskLoss(function, name, differentiable, inside_hull, extension="formula" if inside_hull else "none", **known)
 
 
 def is_code(name: str) -> bool:
@@ -71,7 +61,7 @@ def is_code(name: str) -> bool:
     return ":" in name
 
 
-def own_loss(name: str, instance: Instance, oracle: Oracle) -> OwnLoss:
+def own_loss(name: str, instance: Instance, oracle: Oracle) -> TaskLoss:
     """The loss that a name means for an instance, whose own loss is that of the problem.
 
     A function with the one parameter ``instance`` is a factory: it is called with the instance, and returns the loss.
@@ -91,7 +81,7 @@ def own_loss(name: str, instance: Instance, oracle: Oracle) -> OwnLoss:
             raise ValueError(f"the loss {name!r} raised {type(error).__name__} for the instance {instance.name}: {text}") from error
         if not callable(function):
             raise ValueError(f"the loss {name!r} made a {type(function).__name__} of an instance; expected a function of structures")
-    return OwnLoss(name, function, oracle, instance.scores)
+    return tried_loss(name, function, oracle, instance.scores, varies=True)
 
 
 def with_loss(name: str, loss: str) -> str:

@@ -18,7 +18,8 @@ from ...estimators.layer import PROBES
 from ...oracles import Oracle
 from ..base import Instance, Problem, Row, estimator_name
 from ..measures.suite import EFFORTS, Effort
-from ..problems.named import OwnLoss
+from ..problems.named import tried_loss
+from ..tasks.task import TaskLoss
 from .cells import measured
 from .planning.plan import Plan
 from .planning.presets import FIRST_ESTIMATORS
@@ -116,22 +117,19 @@ def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-class _ItemLoss(OwnLoss):
+def _loss_of_item(record: _Record, item: int, oracle: Oracle, scores: Tensor) -> TaskLoss:
     """The loss of one item of a batch: all items get its structure, and the others' losses are left out."""
+    place, event, batch = record.places[item], tuple(record.scores.shape[1:]), record.batch
+    pads = [pad for whole, own in zip(event, scores.shape, strict=True) for pad in (whole - own, 0)][::-1]
 
-    varies = False  # at a step of training it may be constant
+    def call(structure: Tensor) -> Tensor:
+        assert record.loss is not None
+        leading = structure.shape[: structure.ndim - len(event)]
+        whole = nn.functional.pad(structure, pads).reshape(*leading, *[1] * len(batch), *event)
+        losses = record.loss(whole.expand(*leading, *batch, *event).to(record.device, torch.float64))
+        return losses.to(structure).reshape(*leading, -1)[..., place]
 
-    def __init__(self, record: _Record, item: int, oracle: Oracle, scores: Tensor) -> None:
-        self.record, self.place, self.event = record, record.places[item], tuple(record.scores.shape[1:])
-        self.pads = [pad for whole, own in zip(self.event, scores.shape, strict=True) for pad in (whole - own, 0)][::-1]
-        super().__init__("training", self._of_item, oracle, scores)
-
-    def _of_item(self, structure: Tensor) -> Tensor:
-        assert self.record.loss is not None
-        leading, batch = structure.shape[: structure.ndim - len(self.event)], self.record.batch
-        whole = nn.functional.pad(structure, self.pads).reshape(*leading, *[1] * len(batch), *self.event)
-        losses = self.record.loss(whole.expand(*leading, *batch, *self.event).to(self.record.device, torch.float64))
-        return losses.to(structure).reshape(*leading, -1)[..., self.place]
+    return tried_loss("training", call, oracle, scores)
 
 
 class Probe:
@@ -215,7 +213,7 @@ class Probe:
             if record.loss is not None:
                 with record.restored():
                     items = tuple(
-                        Instance(f"item-{item}", scores, _ItemLoss(record, item, self.layer.oracle, scores))
+                        Instance(f"item-{item}", scores, _loss_of_item(record, item, self.layer.oracle, scores))
                         for item, scores in enumerate(self._cut(record))
                     )
                     problem = Problem("probe", f"step={record.step}", self.layer.oracle, items, "probe")

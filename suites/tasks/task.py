@@ -84,6 +84,7 @@ class TaskLoss:
     Attributes:
         call: the loss of structures, which are padded as the scores are. Their padding must not change it.
         gold: the true structures ``[b, *event]``, padded as the scores are. Supervised losses read them here.
+        varies: whether a loss with the same value at all structures is refused, as one of the user's own is.
     """
 
     ignores_padding: ClassVar[bool] = True
@@ -96,6 +97,7 @@ class TaskLoss:
     extension: str = "formula"
     offset: float = 0.0
     gold: Tensor | None = None
+    varies: bool = False
 
     def __call__(self, structure: Tensor) -> Tensor:
         return self.call(structure)
