@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from ...suites.learning import finding
-from ...suites.learning.arrays import Study
+from ...suites import learning as finding
+from ...suites.learning import Study
 from ...suites.metrics import signed_label
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import best, student_mean as mean

@@ -11,8 +11,7 @@ import pandas as pd
 import scipy
 
 from ...suites.base import LEARNT, TASK
-from ...suites.learning.arrays import Study, study
-from ...suites.learning.finding import KINDS, OUTCOMES, association, measured, probability_of_improvement
+from ...suites.learning import KINDS, OUTCOMES, Study, association, measured, probability_of_improvement, study
 from ...suites.metrics import label_of, signed_label
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import student_mean as mean

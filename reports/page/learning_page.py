@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ...suites.learning.arrays import Study, declared
-from ...suites.learning.finding import DECLARED, TESTED, association, measured, over_seeds, verdicts
+from ...suites.learning import DECLARED, TESTED, Study, association, declared, measured, over_seeds, verdicts
 from ...suites.metrics import METRICS, signed_label
 from ...suites.statistics.selection import student_mean
 from ...suites.tasks import TASKS, make_task

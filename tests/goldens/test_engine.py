@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from structgrad.suites.base import Problem
-from structgrad.suites.learning.finding import FIRST_STUDY
+from structgrad.suites.learning import FIRST_STUDY
 from structgrad.suites.problems import TaskProblem
 from structgrad.suites.running.planning import grid as grid_module
 from structgrad.suites.running.planning.estimates import START, CostModel, time_limit

@@ -9,7 +9,7 @@ from structgrad.reports import published, results
 from structgrad.reports.analysis.learning import sentences, winner
 from structgrad.reports.page import charts, learning_page
 from structgrad.reports.page.learning import learning_of
-from structgrad.suites.learning.arrays import study
+from structgrad.suites.learning import study
 from tests.suites.learning.planted import learnt, planted, row, trained
 
 FEW = ("exact", "reinforce", "rloo", "ste", "imle", "sparsemap")

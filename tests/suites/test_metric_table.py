@@ -20,7 +20,7 @@ from structgrad.suites.statistics.metrics import SAMPLES
 
 PACKAGE = Path(structgrad.suites.__file__).parents[1]
 TABLE = PACKAGE / "suites" / "metrics.py"
-MEASURING = ("suites/measures", "suites/statistics", "suites/running", "suites/tasks", "suites/learning")
+MEASURING = ("suites/measures", "suites/statistics", "suites/running", "suites/tasks")
 
 
 def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:

@@ -5,13 +5,15 @@ import pytest
 import scipy
 
 from structgrad.estimators import ESTIMATORS as REGISTERED
-from structgrad.suites.learning.arrays import OWN, idea_of, study
-from structgrad.suites.learning.finding import (
+from structgrad.suites.learning import (
+    OWN,
     Association,
     Verdict,
     associate,
     association,
+    idea_of,
     probability_of_improvement,
+    study,
     survival,
     verdicts,
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from structgrad.estimators import make_estimator
-from structgrad.suites.learning.arrays import study
+from structgrad.suites.learning import study
 from structgrad.suites.measures import learning, parameter_bias
 from structgrad.suites.measures.learning import LearningSuite
 from structgrad.suites.measures.suite import EFFORTS, Context
