@@ -11,8 +11,7 @@ __all__ = ["TASKS", "Batch", "LatentModel", "ModuleTask", "Split", "Task", "Task
 TASKS: dict[str, str] = {
     name: module
     for module, names in (
-        ("clusters", "clusters"),
-        ("l2x_switch", "l2x_switch"),
+        ("synthetic", "clusters l2x_switch"),
         ("speech", "fsdd"),
         ("language.matching", "matching"),
         ("language.listops", "listops listops_frozen listops_generated listops_parser"),
@@ -22,7 +21,7 @@ TASKS: dict[str, str] = {
         ("generated.decisions", "paths paths_squared ranking ranking_gain ranking_pairs budget budget_sum budget_coverage"),
         ("generated.sequences", "tags tags_frozen tags_elbo segments segments_pretrained transcripts warping"),
         ("speech", "vae_bits"),
-        ("clusters", "clusters_pretrained"),
+        ("synthetic", "clusters_pretrained"),
         ("generated.trees", "heads influence influence_squared algebra algebra_soft"),
         ("generated.sequences", "gates gates_frozen"),
     )

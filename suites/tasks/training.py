@@ -264,7 +264,7 @@ def train_all(  # noqa: PLR0913
 
     Example:
         >>> from structgrad.estimators import LeaveOneOut
-        >>> from structgrad.suites.tasks.clusters import Clusters
+        >>> from structgrad.suites.tasks.synthetic import Clusters
         >>> small = Clusters(clusters=3, features=4, train=200, heldout=100, steps=20)
         >>> [found] = train_all(small, LeaveOneOut(), [Job(seed=0, rate=0.05)])
         >>> len(found.curve), found.diverged, sorted(found.metrics)

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot, pad
 
 from ....oracles import CTC, Alignment, IndependentCategoricals, LinearChain, SemiMarkov
 from ....oracles.options import Count
-from ..clusters import v_measure
+from ..synthetic import v_measure
 from ..task import Batch, LatentModel, Split
 from .base import LatentTask, perceptron, variant
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from structgrad.oracles import Subset
 from structgrad.suites.tasks import ModuleTask, Task, make_task
 from structgrad.suites.tasks.check import check_task
-from structgrad.suites.tasks.clusters import Clusters
 from structgrad.suites.tasks.references import remembered
+from structgrad.suites.tasks.synthetic import Clusters
 
 SIZES: dict[str, Any] = {"clusters": 3, "features": 4, "train": 200, "heldout": 100, "steps": 20}
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from structgrad.suites.tasks.clusters import Clusters, v_measure
-from structgrad.suites.tasks.l2x_switch import L2XSwitch
 from structgrad.suites.tasks.speech import AutoEncoder
+from structgrad.suites.tasks.synthetic import Clusters, L2XSwitch, v_measure
 from structgrad.suites.tasks.training import train
 
 CLUSTERS = Clusters(clusters=3, features=6, train=400, heldout=200, labelled=50, steps=60)

@@ -16,8 +16,8 @@ import torch
 from structgrad.estimators import make_estimator
 from structgrad.suites.tasks import TASKS, Task, make_task
 from structgrad.suites.tasks.check import check_task
-from structgrad.suites.tasks.clusters import Clusters
 from structgrad.suites.tasks.generated.base import GeneratedTask
+from structgrad.suites.tasks.synthetic import Clusters
 from structgrad.suites.tasks.training import BatchOrder, Job, Training, train, train_all
 from structgrad.suites.trust import TASK_FOLDERS
 
@@ -196,7 +196,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from structgrad.estimators import make_estimator
 from structgrad.suites.tasks import training
-from structgrad.suites.tasks.clusters import Clusters
+from structgrad.suites.tasks.synthetic import Clusters
 from structgrad.suites.tasks.training import Job, train_all
 
 batch, calls = Clusters.batch, []
