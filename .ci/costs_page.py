@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from structgrad import StructuredLayer, make_estimator
 from structgrad.reports.results import environment, write_whole
 from structgrad.suites import problems
-from structgrad.suites.measures.cost.timer import MIN_ROUNDS, interleave, single_thread
-from structgrad.suites.measures.memory import load_kernels, peak_memory
+from structgrad.suites.measures.cost.steps import MIN_ROUNDS, interleave, load_kernels, peak_memory, single_thread
 from structgrad.suites.problems.sized import sizes_at
 from structgrad.suites.running.planning.presets import CORE
 

@@ -17,8 +17,7 @@ from structgrad.estimators import SUPERVISED_LOSSES, PerturbedFenchelYoung, Stru
 from structgrad.oracles import AVAILABLE_ORACLES, SpanningTree, Subset
 from structgrad.suites.audit import audit
 from structgrad.suites.measures.bias import measure
-from structgrad.suites.measures.cost.wall_clock import measure_times
-from structgrad.suites.measures.memory import training_memory
+from structgrad.suites.measures.cost.steps import measure_times, training_memory
 from structgrad.suites.problems import load, make_loss
 from structgrad.suites.problems.sized import size_names
 from structgrad.suites.truth import exact_truth

@@ -2,10 +2,9 @@
 
 from .bias import Bias
 from .cost.scaling import ScalingSuite
-from .cost.wall_clock import StepTime, WallClock
+from .cost.steps import Memory, StepTime, WallClock
 from .descent import Descent
 from .learning import LearningSuite, TaskReferences
-from .memory import Memory
 from .parameter_bias import ParameterBias
 from .sparsity import Sparsity
 from .suite import Suite

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from structgrad.suites.measures.memory import peak_memory
+from structgrad.suites.measures.cost.steps import peak_memory
 
 from . import cases
 from .tasks import clock, estimator_task

@@ -55,7 +55,7 @@ def test_the_default_is_a_part_of_the_full_grid_under_the_same_names() -> None:
     )
     command, environment = [sys.executable, "-c", code, str(FOLDER)], os.environ | {"STRUCTGRAD_ASV": "full"}
     full, imported = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
-    assert {"torch._dynamo", "structgrad.suites.measures.memory"} <= set(imported)
+    assert {"torch._dynamo", "structgrad.suites.measures.cost.steps"} <= set(imported)
     default = {f"{kind.__module__.split('.')[-1]}.{kind.__name__}": kind.params for kind in EVERY}
     assert {name.rpartition(".")[0] for name in full} == set(default)
     for name, lists in full.items():

@@ -24,9 +24,8 @@ from ...statistics.moments import BATCHES
 from ...text import reason_of
 from ...truth.closed_form import UnknownTruthError
 from ..bias import Sampling, measure
-from ..memory import load_kernels, peak_memory
 from ..suite import Context, Finding, Suite
-from .timer import BATCH, MIN_ROUNDS, interleave, probe, single_thread, time_once, timed, timing_batch
+from .steps import BATCH, MIN_ROUNDS, interleave, load_kernels, peak_memory, probe, single_thread, time_once, timed, timing_batch
 
 LENGTHS = tuple(2**power for power in range(2, 11))  # sizes of an event, by the name that the oracle gives its length
 SAMPLES = (1, 2, 4, 8, 16)

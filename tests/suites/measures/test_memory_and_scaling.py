@@ -15,7 +15,7 @@ from structgrad.estimators import Reinforce, StraightThrough, make_estimator
 from structgrad.oracles import Alignment, Assignment, Categorical, Constituency, LinearChain, ShiftReduce, SpanningTree, Subset, kernels
 from structgrad.suites.measures.cost import scaling
 from structgrad.suites.measures.cost.scaling import LENGTHS, ScalingSuite, UnfitError, event_of_length, exponent, reach
-from structgrad.suites.measures.memory import Memory, peak_memory, training_memory
+from structgrad.suites.measures.cost.steps import Memory, peak_memory, training_memory
 from structgrad.suites.measures.suite import Finding
 from structgrad.suites.problems.losses import make_loss
 from tests.estimator_cases import a_case_for, numbers

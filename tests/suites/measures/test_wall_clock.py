@@ -8,9 +8,8 @@ import torch
 
 from structgrad.estimators import Reinforce, StraightThrough, make_estimator
 from structgrad.oracles import Subset
-from structgrad.suites.measures.cost import wall_clock
-from structgrad.suites.measures.cost.timer import MIN_ROUNDS, PATIENCE, WARM_UP, interleave, timing_batch
-from structgrad.suites.measures.cost.wall_clock import WallClock, measure_times
+from structgrad.suites.measures.cost import steps
+from structgrad.suites.measures.cost.steps import MIN_ROUNDS, PATIENCE, WARM_UP, WallClock, interleave, measure_times, timing_batch
 from tests.suites.planted import CONTEXT, Failing, Sleeping, problem, take_no_time_to_sleep
 
 
@@ -51,13 +50,13 @@ def test_an_uncertain_ratio_is_timed_again_and_that_is_bounded(monkeypatch, calm
     called = plant_launches(monkeypatch, {}, lambda name, turn: noise[turn] if name == "ste" and turn < calm_after else 1.0)
     times, *_ = measure_times({"reinforce": Reinforce(), "ste": StraightThrough()}, Subset(2), loss, scores(), rounds=30, budget=60)
     assert 30 <= called["ste"] <= turns
-    assert wall_clock.uncertain(times["ste"]["time_ratio"]) == (calm_after == 10**9)
+    assert steps.uncertain(times["ste"]["time_ratio"]) == (calm_after == 10**9)
 
 
 def plant_launches(monkeypatch, slower, factor):
     """Let a launch of a row take a second times the given factor, by estimator and timed turn; count the turns."""
     called = Counter()
-    monkeypatch.setattr(wall_clock, "time_once", lambda estimator, *given: (PLANTED.get(estimator.name, 1e-3), 0.0))
+    monkeypatch.setattr(steps, "time_once", lambda estimator, *given: (PLANTED.get(estimator.name, 1e-3), 0.0))
 
     def launch(estimator, oracle, loss, batch):
         turn = called[estimator.name, len(batch)]
@@ -67,7 +66,7 @@ def plant_launches(monkeypatch, slower, factor):
         timed = max(turn % (WARM_UP + 30) - WARM_UP, 0) + 30 * (turn // (WARM_UP + 30))
         return (len(batch) * slower.get(estimator.name, 1.0) * float(factor(estimator.name, timed)),)
 
-    monkeypatch.setattr(wall_clock, "_launch", launch)
+    monkeypatch.setattr(steps, "_launch", launch)
     return called
 
 

@@ -1,19 +1,30 @@
-"""Seconds of estimators and of training steps, in interleaved rounds on one thread."""
+"""Seconds and bytes of estimators and of training steps.
+
+There is one timer: callables take turns in random order on one thread, round after round.
+
+On a shared machine, two contenders that are timed one after the other do not compare: the load changes in between. In interleaved rounds,
+ratios are taken within a round. The interval of a median needs no assumption on the noise.
+"""
 
 import functools
+import gc
 import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
-from ....estimators import Estimator, Loss, Reinforce
+from ....estimators import Estimator, Loss, PathwiseEstimator, Reinforce
 from ....estimators.base import check_call
+from ....oracles import kernels
 from ...base import REFERENCE, Problem, pairing
 from ...problems import TaskProblem
 from ...statistics import seeds
@@ -22,7 +33,102 @@ from ...statistics.selection import MAX_RATIO_ERROR
 from ...tasks.training import Job, Training
 from ...text import reason_of
 from ..suite import Context, Finding, Suite
-from .timer import PATIENCE, clock, interleave, probe, single_thread, time_once, timed, timing_batch
+
+BATCH = 32  # rows of a timed step; every row has scores of its own
+WARM_UP = 2  # untimed rounds
+MIN_ROUNDS = 7  # rounds of a slow contender; a median of fewer than 6 has no 95 % interval
+PATIENCE = 4  # a contender that has taken this many times its budget is timed once, and gets no interval
+MIN_SECONDS = 1e-3  # seconds: a shorter call is repeated up to this, and counts as the mean
+MAX_REPEATS = 64
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def interleave(
+    contenders: Mapping[Key, Callable[[], tuple[float, ...]]], *, rounds: int, budget: float, spent: Mapping[Key, float] | None = None
+) -> tuple[dict[Key, Any], dict[Key, str]]:
+    """Time contenders in turns: seconds ``[rounds, columns]``, and the errors of those that raised, which have no seconds.
+
+    Each call returns seconds, one number or several. After ``budget`` seconds a contender makes `MIN_ROUNDS` only, after `PATIENCE` times
+    as many one round. A slow contender has fewer rows than others; row i is round i. ``spent`` are seconds that contenders have taken
+    before: a slow one needs no further warm-up.
+    """
+    order, used = np.random.default_rng(0), {key: (spent or {}).get(key, 0.0) for key in contenders}
+    timed: dict[Key, list[Any]] = {key: [] for key in contenders}
+    fastest, failures = dict.fromkeys(contenders, math.inf), dict[Key, str]()
+
+    def takes_part(key: Key, turn: int) -> bool:
+        if used[key] > PATIENCE * budget:
+            return turn >= WARM_UP and not timed[key]
+        return turn < WARM_UP + (rounds if used[key] <= budget else MIN_ROUNDS)
+
+    for turn in range(WARM_UP + max(rounds, MIN_ROUNDS)):
+        willing = [key for key in contenders if key not in failures and takes_part(key, turn)]
+        for key in (willing[i] for i in order.permutation(len(willing))):
+            call, start = contenders[key], time.perf_counter()
+            try:
+                if turn < WARM_UP:  # the fastest of these calls is the one without compilation
+                    fastest[key] = min(fastest[key], sum(call()))
+                else:
+                    repeats = max(1, min(MAX_REPEATS, math.ceil(MIN_SECONDS / max(fastest[key], 1e-9))))
+                    rows = [call() for _ in range(repeats)]
+                    timed[key].append(rows[0] if repeats == 1 else np.sum(rows, axis=0) / repeats)
+            except Exception as error:  # any user-supplied code may run here
+                failures[key] = reason_of(error)
+            used[key] += time.perf_counter() - start
+    return {key: np.array(values) for key, values in timed.items() if key not in failures}, failures
+
+
+def probe(call: Callable[[], tuple[float, ...]], limit: float) -> float:
+    """Seconds of the fastest of a few calls; of the second one if that exceeds a limit. The first may load or compile."""
+    call()
+    seconds = sum(call())
+    return min([seconds, *(sum(call()) for _ in range(WARM_UP if seconds <= limit else 0))])
+
+
+def clock(device: torch.device) -> float:
+    """Read seconds when the device has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def timed(call: Callable[[], Any], device: torch.device) -> tuple[float]:
+    """Seconds of one call."""
+    start = clock(device)
+    call()
+    return (clock(device) - start,)
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Compute on one thread: with two, a small step on a busy machine takes several times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def timing_batch(scores: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Make `BATCH` distinct rows around one score tensor: shared rows would hide costs of training."""
+    return scores + 1e-3 * torch.randn((BATCH, *scores.shape), generator=generator, dtype=scores.dtype, device=scores.device)
+
+
+def time_once(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> tuple[float, float]:
+    """Seconds of one forward (of a layer and the loss if the estimator is a layer, else of the surrogate) and of its backward."""
+    leaf = scores.detach().clone().requires_grad_()
+    generator = torch.Generator(scores.device).manual_seed(0)
+    start = clock(scores.device)
+    if isinstance(estimator, PathwiseEstimator) and estimator.evaluations().losses == 1:
+        value = loss(estimator.structure(oracle, leaf, generator=generator)).sum()
+    else:
+        value = estimator.surrogate(loss, oracle, leaf, generator=generator).sum()
+    middle = clock(scores.device)
+    torch.autograd.grad(value, leaf, allow_unused=True)
+    return middle - start, clock(scores.device) - middle
+
 
 ROUNDS = 30  # timed calls of each estimator, unless its budget ends earlier
 BUDGET = 0.5  # seconds of each contender, after which it makes the fewest rounds and no more
@@ -178,3 +284,70 @@ class StepTime(Suite):
                 yield Finding(name, "step_time", None, status="error", reason=failures[name])
                 continue
             yield Finding.of(name, "step_time", median_interval(seconds[name][:, 0]))
+
+
+def peak_memory(call: Callable[[], object], *, device: torch.device | str = "cpu") -> int:
+    """The most bytes that a call took from torch and held at one time, without those held before; 0 for a call that allocates nothing.
+
+    Tensors and the memory of kernels count, the interpreter and imported libraries do not. So small tensors are visible, unlike in the
+    resident set of a process. On CUDA the caching allocator's own counter is read. On the CPU the profiler's record of every allocation and
+    release is summed. Garbage collection is off: tensors in reference cycles are held until the call ends.
+
+    Example:
+        >>> peak_memory(lambda: torch.zeros(1000, dtype=torch.float64))
+        8000
+    """
+    place, collects = torch.device(device), gc.isenabled()
+    gc.disable()  # it would release older memory during the call, sooner in one run and later in another
+    try:
+        if place.type == "cuda":
+            torch.cuda.synchronize(place)
+            torch.cuda.reset_peak_memory_stats(place)
+            before = torch.cuda.memory_allocated(place)
+            call()
+            torch.cuda.synchronize(place)
+            return torch.cuda.max_memory_allocated(place) - before
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded, kernels.shown_to_torch():
+            call()
+    finally:
+        if collects:
+            gc.enable()
+    results = None if recorded.profiler is None else recorded.profiler.kineto_results
+    if results is None:
+        raise RuntimeError("`peak_memory` got no record from torch's profiler; expected a build of torch with the profiler (Kineto)")
+    changes = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
+    return int(max(accumulate((size for _, size in sorted(changes, key=lambda change: change[0])), initial=0)))
+
+
+def load_kernels(call: Callable[[], object]) -> None:
+    """Make a call as `peak_memory` does, before it measures that call: a first call loads kernels, whose code must not count."""
+    with kernels.shown_to_torch():
+        call()
+
+
+def training_memory(estimator: Estimator[Any] | str, oracle: Any, loss: Loss, scores: Tensor) -> int:
+    """Peak bytes of the second of two equal training steps on scores ``[*batch, *event]``: memory that is kept does not count."""
+    made, loss, oracle, scores = check_call("training_memory", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
+    step = functools.partial(time_once, made, oracle, loss, scores)
+    load_kernels(step)
+    return peak_memory(step, device=scores.device)
+
+
+class Memory(Suite):
+    """Memory of one training step, forward and backward.
+
+    The batch is that of `timing_batch` around the largest instance. On the CPU the numbers are exact counts: they repeat to the byte.
+    """
+
+    name: ClassVar[str] = "memory"
+    summary: ClassVar[str] = "peak bytes of a training step"
+    version: ClassVar[int] = 2
+    exclusive: ClassVar[bool] = True
+
+    def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
+        instance = max(problem.instances, key=lambda item: item.scores.numel())
+        stream = seeds.generator(context.seed, "wall_clock", problem.name, instance.name, device=context.device)
+        scores = timing_batch(instance.scores.to(context.device, context.dtype), generator=stream)
+        for name, estimator in estimators.items():
+            with single_thread():
+                yield Finding(name, "peak_memory", float(training_memory(estimator, problem.oracle, instance.loss, scores)))
