@@ -60,8 +60,7 @@ class Metric:
     rule: Rule
     unit: Unit = "1"
     range: str = ""  # of its values, with the best value if it is neither end
-    title: str = ""  # of its column; empty for its name
-    label: str = ""  # its name in words, on an axis or in a sentence
+    label: str = ""  # its name in words: of a column, on an axis or in a sentence; empty for its name
     width: tuple[float, float] | None = None
     """Sampling continues until half of the interval is at most this share of the value, or this absolute number if that is larger."""
     undirected: bool = False  # whether it is defined even if the exact gradient is 0
@@ -81,30 +80,19 @@ class Metric:
 METRICS: dict[str, Metric] = {
     # Estimates compared with the exact gradient.
     "relative_bias": Metric(
-        "b = ‖E ĝ − g‖ / ‖g‖: 0 for an unbiased estimator",
-        _NORM,
-        range="0 to ∞",
-        title="rel. bias",
-        label="relative bias",
-        width=(0.05, 0.01),
+        "b = ‖E ĝ − g‖ / ‖g‖: 0 for an unbiased estimator", _NORM, range="0 to ∞", label="relative bias", width=(0.05, 0.01)
     ),
     "relative_bias_squared": Metric("b², estimated without bias by a U-statistic; may be negative", _SQUARE, paired=True),
     "relative_variance": Metric(
         "V = E‖ĝ − E ĝ‖² / ‖g‖² of one estimate ĝ: 0 for a deterministic estimator",
         _GATED,
         range="0 to ∞",
-        title="rel. variance",
         label="relative variance",
         width=(0.05, 0.0),
         paired=True,
     ),
     "relative_mse": Metric(
-        "E‖ĝ − g‖² / ‖g‖² = b² + V; the average of N estimates has b² + V/N",
-        _GATED,
-        range="0 to ∞",
-        title="rel. MSE",
-        label="relative MSE",
-        paired=True,
+        "E‖ĝ − g‖² / ‖g‖² = b² + V; the average of N estimates has b² + V/N", _GATED, range="0 to ∞", label="relative MSE", paired=True
     ),
     "gain": Metric(
         "⟨E ĝ, g⟩ / ‖g‖²: length of the mean along g", _SCALE, range="−∞ to ∞, 1 is best", width=(0.0, 0.02), mean=True, paired=True
@@ -120,7 +108,7 @@ METRICS: dict[str, Metric] = {
         "√(b² − (1 − gain)²): part of the bias b orthogonal to g, which no step size removes",
         _NORM,
         range="0 to ∞",
-        title="orthogonal bias",
+        label="orthogonal bias",
     ),
     "null_bias": Metric("‖bias along directions that change no probability‖ / ‖g‖", _NORM),
     "mean_cosine": Metric("E[⟨ĝ, g⟩ / (‖ĝ‖ ‖g‖)], with 0 for ĝ = 0: depends on bias and variance", _SHARE, mean=True),
@@ -129,7 +117,6 @@ METRICS: dict[str, Metric] = {
         "E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²) of one estimate ĝ: a step of fixed length along ĝ compared with one along g",
         _SHARE,
         range="−1 to 1",
-        title="ρ",
         label="ρ",
         width=(0.025, 0.005),
     ),
@@ -147,13 +134,12 @@ METRICS: dict[str, Metric] = {
     "absolute_bias": Metric("‖E ĝ − g‖, reported if g is too small for a relative bias", _NORM),
     "absolute_variance": Metric("tr Cov(ĝ) of one estimate, reported if g is unknown or too small for a relative variance", _GATED),
     "zero_gradient_rate": Metric(
-        "share of estimates that are exactly 0", replace(_SHARE_LOST, gated=True), title="zero gradients", undirected=True
+        "share of estimates that are exactly 0", replace(_SHARE_LOST, gated=True), label="zero gradients", undirected=True
     ),
     "gradient_nonzeros": Metric(
         "mean number of parts of an estimate that are not 0 but for rounding",
         _GATED,
         unit="count",
-        title="parts, gradient",
         label="parts in the gradient",
         undirected=True,
         mean=True,
@@ -170,7 +156,6 @@ METRICS: dict[str, Metric] = {
         "mean number of non-zero parts of the structures at which the loss is evaluated",
         _GATED,
         unit="count",
-        title="parts, structure",
         label="parts in the structure",
     ),
     # Times and bytes. Absolute times, and metrics that use them, are never compared between runs; ratios are paired within a run.
@@ -179,13 +164,9 @@ METRICS: dict[str, Metric] = {
     ),
     "backward_time": Metric("median seconds of the backward pass for a batch of 32 rows", _NEVER, unit="s"),
     "peak_memory": Metric(
-        "peak bytes of tensors and kernels in a forward and backward pass for a batch of 32 rows",
-        _BYTES,
-        unit="B",
-        title="peak bytes",
-        label="peak bytes",
+        "peak bytes of tensors and kernels in a forward and backward pass for a batch of 32 rows", _BYTES, unit="B", label="peak bytes"
     ),
-    "time_ratio": Metric("seconds per estimate relative to `reinforce`, paired in interleaved rounds", _BETWEEN_RUNS, title="time ratio"),
+    "time_ratio": Metric("seconds per estimate relative to `reinforce`, paired in interleaved rounds", _BETWEEN_RUNS, label="time ratio"),
     "loss_evaluations": Metric("evaluations of the loss per estimate; a backward pass of the loss counts as two", _GATED, unit="count"),
     "seconds_per_estimate": Metric(
         "median seconds per row of forward and backward passes over a large batch; on a CPU, processor time", _NEVER, unit="s"
@@ -243,11 +224,6 @@ METRICS: dict[str, Metric] = {
     "chosen_option": Metric("main option of an estimator, chosen on the validation split with separate seeds", _NEVER),
 }
 """The metrics by name, in the order of the glossary. A new metric is a record here and the code that measures it."""
-
-
-def title_of(metric: str) -> str:
-    """The title of the column of a metric, such as "rel. MSE"."""
-    return METRICS[metric].title or metric if metric in METRICS else metric
 
 
 def label_of(metric: str) -> str:

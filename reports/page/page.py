@@ -11,7 +11,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from ...suites.metrics import METRICS
+from ...suites.metrics import label_of
 from ...suites.text import cells_line, plural
 from ..analysis import tables
 from ..analysis.answers import MAIN_BUDGET, QUESTIONS
@@ -108,6 +108,5 @@ def environment() -> jinja2.Environment:
     """The templates of this package, each compiled once."""
     loader = jinja2.PackageLoader(__package__)
     found = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    found.filters |= {"deflated": dataset.deflated, "escaped": escaped, "safe_text": safe}
-    found.filters["label"] = lambda metric: METRICS[metric].label or METRICS[metric].title or metric
+    found.filters |= {"deflated": dataset.deflated, "escaped": escaped, "safe_text": safe, "label": label_of}
     return found

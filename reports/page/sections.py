@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ...suites.metrics import METRICS, title_of
+from ...suites.metrics import METRICS, label_of
 from ...suites.text import below, estimate, interval, listed, number, plural
 from ..analysis import answers, tables
 from ..analysis.answers import BUDGETS, MAIN_BUDGET, QUESTIONS, Answer
@@ -67,7 +67,7 @@ def described(metric: str, time_unit: str = "seconds") -> str:
 
 
 def _title(metric: str) -> str:
-    return "time of one estimate (µs)" if metric == _TIME else title_of(metric).replace("_", " ")
+    return "time of one estimate (µs)" if metric == _TIME else label_of(metric).replace("_", " ")
 
 
 def _hints(metrics: Iterable[str]) -> dict[str, str]:
@@ -161,7 +161,7 @@ def further_tables(frame: pd.DataFrame) -> list[Table]:
     known, rows, exponents = tables.spreads(frame), tables.measured(frame), tables.swept(frame)
 
     def medians(row: Any, metrics: Iterable[str], **more: TableCell) -> dict[str, TableCell | str]:
-        spreads = {title_of(name): spread_cell(known.get((row.problem, row.stage, row.estimator, name))) for name in metrics}
+        spreads = {label_of(name): spread_cell(known.get((row.problem, row.stage, row.estimator, name))) for name in metrics}
         return {"problem": row.problem, LEVEL: row.stage, "estimator": row.estimator, **more, **spreads}
 
     sparse = [
@@ -176,7 +176,7 @@ def further_tables(frame: pd.DataFrame) -> list[Table]:
         cells = fitted.setdefault(key, {**line, **dict.fromkeys(names, EMPTY)})
         cells[row.metric] = TableCell(interval(row.value, row.low, row.high), row.value)
     descents = tables.distinct(rows[rows["metric"].isin(_DESCENT)], ["problem", "stage", "estimator"])
-    hints = {title_of(name): described(name) for name in (*tables.SPARSITY_METRICS, *names, *_DESCENT)}
+    hints = {label_of(name): described(name) for name in (*tables.SPARSITY_METRICS, *names, *_DESCENT)}
     hints |= {"structures": "how many structures there are", "axis": "what grows"}
     found = (
         ("Sparsity", sparse, "Median over instances with quartiles."),

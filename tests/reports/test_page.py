@@ -118,7 +118,7 @@ def matrix(tab: browser.Browser) -> dict[str, list[str]]:
 
 def test_a_click_on_a_title_sorts_by_number_and_another_one_the_other_way(opened: browser.Browser) -> None:
     for place, order in ((slice(-2, None), "ascending"), (slice(2), "descending")):
-        click(opened, "#problem-toy", "rel. bias")
+        click(opened, "#problem-toy", "relative bias")
         assert [row[0] for row in shown(opened, "#problem-toy")][place] == ["imle[lambda=2.5]"] * 2
         assert all_of(opened, "#problem-toy th[aria-sort]", "one.getAttribute('aria-sort')") == [order]
     opened.run("document.querySelector('#problem-toy th button').focus()")
@@ -187,7 +187,7 @@ def test_a_table_of_many_rows_is_filled_when_it_comes_into_sight(
     assert all_of(tab, ".panel:not([hidden])", "one.dataset.problem") == ["other"]
     tab.run("document.getElementById('panels').scrollIntoView(); 0")
     tab.until(f"{bodies}[1].dataset.packed === undefined")
-    click(tab, "#problem-other", "rel. bias")
+    click(tab, "#problem-other", "relative bias")
     assert shown(tab, "#problem-other")[-1][0] == "imle[lambda=2.5]"
 
 
