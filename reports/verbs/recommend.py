@@ -145,7 +145,7 @@ def _evidence(found: "Candidate", *, timed: bool) -> str:
 
 
 def _of_training(known: dict[str, Any], oracle: str) -> Iterator[str]:
-    """Whether ρ, or another metric, was confirmed to predict training, and the estimators that trained best on the same structure."""
+    """Whether ρ, or another metric, was confirmed to predict training, and the estimators that trained best on structures of its kind."""
     used, confirmed = known["used"], [f"{one['predictor']} at {one['stage']}" for one in known["confirmed"]]
     state = {"open": "and is not confirmed", "refuted": "and is too low to rely on"}.get(used["verdict"], "and is confirmed")
     others = f"Confirmed: {'; '.join(confirmed)}" if confirmed else "No metric of gradients is confirmed to predict training"
@@ -158,10 +158,11 @@ def _of_training(known: dict[str, Any], oracle: str) -> Iterator[str]:
     ways = "; ".join(f"{way} {share}" for way, share in known["choices"].items() if way[:3] != "by ")
     if mine in known["choices"]:
         yield f"A choice by ρ came {known['choices'][mine]} of the way from floor to ceiling. Others: {ways}."
+    kind = oracle.partition("[")[0].rpartition("_")[2]  # a tree is like other trees, and a tied chain like a linear one
     for task, one in known["trained"].items():
-        if one["best"] and one["structure"] == oracle.partition("[")[0]:
+        if one["best"] and one["structure"].rpartition("_")[2] == kind:
             best = ", ".join(f"{name} ({number(accuracy)})" for name, accuracy in one["best"])
-            yield f"Trained best on the task {task}, of the same structure, by accuracy: {best}."
+            yield f"Trained best on the task {task} ({one['structure']}), by accuracy: {best}."
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:
