@@ -7,7 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,13 +39,7 @@ _RECORD = [*KEY, "verdict", "base", "head", "scale", "change", "low", "high", "m
 
 LEVELS = ("fail", "warn")  # reactions of a gate that are shown
 Heads = Sequence[tuple[str, pd.DataFrame]]  # the name of each run, and its comparison with the base
-
-
-class Findings(NamedTuple):
-    """Lines about checks that fail, stay open, or changed, and the number of lines that are left out."""
-
-    lines: list[str]
-    left: int
+Findings = tuple[list[str], int]  # lines about checks that fail, stay open, or changed, and the number of lines that are left out
 
 
 def sentence(item: Any) -> str:
@@ -122,7 +116,7 @@ def by_estimator(items: pd.DataFrame, judged: Collection[str], verb: str, most: 
             text = _group_sentence(items[(items["estimator"] == item.estimator) & (items["metric"] == item.metric) & ~spoken], judged)
         count = f"; {whole(item.total)} of {plural(checked[item.estimator], 'check')} {verb}" if place < len(leaders) else ""
         lines.append(text + count)
-    return Findings(lines, max(len(metrics) - most, 0))
+    return lines, max(len(metrics) - most, 0)
 
 
 def _shared(items: pd.DataFrame, wanted: pd.Series) -> tuple[list[str], pd.Series]:
@@ -214,12 +208,12 @@ def comparison_text(base: str, heads: Heads) -> str:
     blocks = []
     for head, items in heads:
         lines = [f"{head} against {base}: {tally(items)}"]
-        found = by_estimator(items, CHANGED, "changed", MAX_CHANGES)
-        if not found.lines:
+        found, left = by_estimator(items, CHANGED, "changed", MAX_CHANGES)
+        if not found:
             lines += ["nothing changed"]
         else:
-            lines += ["", "By estimator (head / base, or difference, from the least to the largest):", *found.lines]
-            lines += [f"and {found.left} more (--format csv lists all)"] if found.left else []
+            lines += ["", "By estimator (head / base, or difference, from the least to the largest):", *found]
+            lines += [f"and {left} more (--format csv lists all)"] if left else []
             there = set(items["verdict"])
             lines += ["", *(f"{SYMBOLS[verdict]} {verdict}: {MEANING[verdict]}" for verdict in CHANGED if verdict in there)]
         blocks.append("\n".join(lines))
@@ -236,8 +230,9 @@ def comparison_markdown(base: str, heads: Heads) -> str:
 
 
 def _lists(title: str, found: Findings) -> list[str]:
-    parts = [*([f"### {title}", ""] if title else []), *(f"- {_cell(line)}" for line in found.lines), ""] if found.lines else []
-    return parts + ([f"and {found.left} more.", ""] if found.left else [])
+    lines, left = found
+    parts = [*([f"### {title}", ""] if title else []), *(f"- {_cell(line)}" for line in lines), ""] if lines else []
+    return parts + ([f"and {left} more.", ""] if left else [])
 
 
 def comparison_json(base: str, heads: Heads) -> str:
@@ -271,9 +266,9 @@ def gate_text(result: GateResult) -> str:
     """Lines on estimators that fail or are open, the counts, and the outcome as the last line."""
     lines: list[str] = []
     for title, level in zip(("fails", "open"), LEVELS, strict=True):
-        found = gate_findings(result, level, MAX_LINES)
-        lines += [f"{title}: {line}" for line in found.lines]
-        lines += [f"{title}: {found.left} more (--json lists all)"] if found.left else []
+        found, left = gate_findings(result, level, MAX_LINES)
+        lines += [f"{title}: {line}" for line in found]
+        lines += [f"{title}: {left} more (--json lists all)"] if left else []
     lines += [f"numbers: {tally(result.comparisons)}"]
     if len(result.claims):
         lines += [f"claims to be unbiased: {len(result.claims)} checked, {result.claims['broken'].sum()} broken"]

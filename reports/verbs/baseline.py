@@ -15,8 +15,8 @@ app = typer.Typer(
     no_args_is_help=True, help="Save and show baselines (stored runs to compare with). Each is one file, which you may rename or delete."
 )
 
-_Folder = Annotated[Path, typer.Option("--dir", help="Folder with the baselines.", metavar="DIR")]
-_HERE = Path("baselines")
+Folder = Annotated[Path, typer.Option("--dir", help="Folder with the baselines.", metavar="DIR")]
+HERE = Path("baselines")
 
 
 @app.command()
@@ -29,7 +29,7 @@ def save(  # noqa: PLR0913 - one parameter per option
         str | None, typer.Option("--force", help="Save although the gate fails; the reason is stored.", metavar="REASON")
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="TOML file of the gate.", metavar="FILE")] = None,
-    folder: _Folder = _HERE,
+    folder: Folder = HERE,
 ) -> None:
     """Save the gated numbers of a run as one file, with its commit, seed and machine.
 
@@ -74,7 +74,7 @@ def save(  # noqa: PLR0913 - one parameter per option
 @app.command()
 def show(
     name: Annotated[str | None, typer.Argument(help="Name of the baseline. Default: list all.", metavar="NAME", show_default=False)] = None,
-    folder: _Folder = _HERE,
+    folder: Folder = HERE,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the origin of a baseline: code, seed, machine, command, and the reason if it was saved with --force."""
