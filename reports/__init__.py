@@ -3,20 +3,16 @@
 Names are imported at their first use, so that ``structgrad --help`` stays quick.
 """
 
-from __future__ import annotations
-
 TYPE_CHECKING = False  # as of `typing`, whose import takes longer than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from .analysis.recommendation import Recommendation, recommend
 
 __all__ = ["Recommendation", "recommend"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    from .analysis import recommendation
 
-    return getattr(import_module(".analysis.recommendation", __name__), name)
+    return getattr(recommendation, name)

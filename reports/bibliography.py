@@ -6,10 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
 
 _ENTRY = re.compile(r"@\w+\{(?P<key>[\w-]+),\n(?P<body>(?:  \w+ = \{.*\},\n)+)\}\n")
 _FIELD = re.compile(r"  (\w+) = \{(.*)\},\n")
@@ -50,7 +48,7 @@ def entries() -> dict[str, Entry]:
     return {one["key"]: Entry(one["key"], one[0].rstrip(), fields) for one, fields in found}
 
 
-def used(frame: "pd.DataFrame", known: Mapping[str, Sequence[str]] | None = None) -> dict[Entry, list[str]]:
+def used(frame: pd.DataFrame, known: Mapping[str, Sequence[str]] | None = None) -> dict[Entry, list[str]]:
     """The publications behind a result table, each with the names that refer to it; names with keys may be `known` from `cited`."""
     rows = frame[frame["status"] != "skipped"]
     families, oracles = (map(str, rows[column].astype(object).unique()) for column in ("family", "oracle"))

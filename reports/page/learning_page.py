@@ -3,14 +3,15 @@
 Usage: ``python -m structgrad.reports.page.learning_page RUN [RUN ...] --to docs/results``. The runs may be a part of the study.
 """
 
-import argparse
 import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
+import typer
 
 from ...suites.learning import DECLARED, TESTED, Study, association, declared, measured, over_seeds, verdicts
 from ...suites.metrics import METRICS, signed_label
@@ -26,15 +27,8 @@ from .page import document
 WANTED = (24, 24, 3)  # tasks, estimators and seeds of a whole study
 BASE, COMPARED = "always rloo[num_samples=4]", "difference to always rloo[num_samples=4]"
 WELL_KNOWN = (
-    "reinforce",
-    "rloo[num_samples=4]",
-    "ste",
-    "st_gumbel",
-    "gumbel_softmax",
-    "imle",
-    "spigot",
-    "structured_attention",
-    "sparsemap",
+    *("reinforce", "rloo[num_samples=4]", "ste", "st_gumbel", "gumbel_softmax"),
+    *("imle", "spigot", "structured_attention", "sparsemap"),
 )
 
 STRUCTURES = {
@@ -242,18 +236,18 @@ def publish(study: Study, folder: Path = published.FOLDER) -> None:
     results.write_whole(folder / "learning.parquet", table.reset_index().to_parquet(compression="zstd"))
 
 
-def main() -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description="Write docs/results/learning.md from stored runs.")
-    parser.add_argument("run", type=Path, nargs="+", help="the folder of a run")
-    parser.add_argument("--to", type=Path, default=Path("docs/results"), metavar="FOLDER", help="where the page goes")
-    parser.add_argument("--publish", action="store_true", help="also write the numbers and the facts for `recommend` into the package")
-    given = parser.parse_args()
+def main(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN")],
+    to: Path = Path("docs/results"),
+    *,
+    package: Annotated[bool, typer.Option("--publish", help="Also write the facts for `recommend` into the package.")] = False,
+) -> None:
+    """Write the pages of a study from the folders of stored runs to a folder."""
     try:
-        print(f"written: {write(given.run, given.to, published.FOLDER if given.publish else None)}")  # noqa: T201
+        typer.echo(f"written: {write(runs, to, published.FOLDER if package else None)}")
     except (FileNotFoundError, ValueError) as error:
-        parser.exit(2, f"error: {error}\n")
+        raise typer.BadParameter(str(error)) from error
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

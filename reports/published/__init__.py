@@ -1,20 +1,20 @@
 """The published table: the numbers of a standard run that a recommendation needs, in float32, so that it ships with the package."""
 
-from __future__ import annotations
-
 import io
 import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ...suites import base
 from ...suites.base import SCHEMA_VERSION, Row
+from ...suites.running.store import OtherSchemaError
 from .. import results
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NAME = "published"  # name of the table in commands such as `compare`
 
@@ -65,8 +65,6 @@ def _with_all_columns(rows: pd.DataFrame) -> pd.DataFrame:
 
 def write(*runs: Path, folder: Path = FOLDER) -> Path:
     """Make the published table of finished runs, no two of one problem, into a folder; return its path."""
-    import pandas as pd
-
     read = []
     for run in runs:
         frame, manifest = results.read(run)
@@ -93,9 +91,6 @@ def write(*runs: Path, folder: Path = FOLDER) -> Path:
 
 
 def _parquet(rows: pd.DataFrame) -> bytes:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     # Rows of one metric lie together: their columns repeat themselves, and their numbers have the same leading bytes.
     ordered = rows[list(COLUMNS)].sort_values("metric", kind="stable", key=lambda names: names.astype(object).map(METRICS.index))
     narrow = ordered.astype(dict.fromkeys(_ROUNDED, "Float32")).astype({"instance": "category", "replicates": "Int32", "seed": "int32"})
@@ -142,10 +137,6 @@ def command_of(line: str) -> str:
 
 def load(folder: Path = FOLDER) -> tuple[pd.DataFrame, results.Manifest]:
     """The table, with all columns of a result table, and the manifest of its run."""
-    import pandas as pd
-
-    from ...suites.running.store import OtherSchemaError
-
     about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     if about["schema_version"] != SCHEMA_VERSION:
         raise OtherSchemaError(folder / TABLE, str(about["schema_version"]))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+import typer
 
 from structgrad.reports import published, results
 from structgrad.reports.analysis.learning import sentences, winner
@@ -122,13 +123,10 @@ def test_several_runs_are_one_study(tmp_path):
         learning_page.write([tmp_path / "1", tmp_path / "1"], tmp_path)
 
 
-def test_a_run_of_something_else_is_refused(tmp_path, monkeypatch, capsys):
+def test_a_run_of_something_else_is_refused(tmp_path):
     results.write([row("bias", "subset_regimes", "init", "ste", "0", "gain", 1.0)], tmp_path, {})
-    monkeypatch.setattr("sys.argv", ["page", str(tmp_path), "--to", str(tmp_path)])
-    with pytest.raises(SystemExit) as ended:
-        learning_page.main()
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.endswith("holds no result of training; expected the folder of a run of `structgrad learn`\n")
+    with pytest.raises(typer.BadParameter, match=r"holds no result of training; expected the folder of a run of `structgrad learn`$"):
+        learning_page.main([tmp_path], tmp_path)
 
 
 def test_a_published_study_is_what_recommend_reads(tmp_path):
