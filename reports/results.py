@@ -192,15 +192,16 @@ def version_of(package: str) -> str | None:
 def commit_of_package() -> tuple[str | None, bool | None]:
     """The commit of the checkout that the package lies in, and whether it was changed since; None outside one."""
     here = Path(__file__).resolve()
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(here.parent), *words]
-        return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True).stdout.strip()
-
     with suppress(OSError, subprocess.SubprocessError):
-        git("ls-files", "--error-unmatch", here.name)  # an installed copy may lie in the checkout of another project
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain"))
+        git(here.parent, "ls-files", "--error-unmatch", here.name)  # an installed copy may lie in the checkout of another project
+        return git(here.parent, "rev-parse", "HEAD"), bool(git(here.parent, "status", "--porcelain"))
     return None, None
+
+
+def git(folder: Path | str, *words: str) -> str:
+    """The output of a command of git in a folder; OSError or SubprocessError without git, or without a repository there."""
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True).stdout.strip()
 
 
 def processor() -> str:

@@ -125,18 +125,10 @@ def on_device(oracle: Any, device: str) -> Any:
             return torch.Generator(place).manual_seed(value.initial_seed())
         return value.to(place) if isinstance(value, torch.Tensor) else OnCpu(value) if isinstance(value, SparseSolution) else value
 
-    depth = 0
-
-    def call(name: str, operation: Any, *args: Any, **named: Any) -> Any:
-        nonlocal depth
-        if depth:  # a call within a call has its arguments on the device
-            return operation(*args, **named)
-        depth += 1
-        try:
-            result = operation(*(moved(value, device) for value in args), **{key: moved(value, device) for key, value in named.items()})
-        finally:
-            depth -= 1
-        return moved(result, "cpu")
+    def call(name: str, _: Any, *args: Any, **named: Any) -> Any:
+        operation = getattr(oracle, name)  # without the hook, because a call within a call has its arguments on the device
+        there = {key: moved(value, device) for key, value in named.items()}
+        return moved(operation(*(moved(value, device) for value in args), **there), "cpu")
 
     members = inspect.getmembers_static(type(oracle), inspect.isfunction)
     return hooked(oracle, [name for name, _ in members if not name.startswith("_")], call)
@@ -159,18 +151,13 @@ def _versions() -> Iterator[MachineCheck]:
 
     yield MachineCheck("python", platform.python_version())
     yield MachineCheck("structgrad", version_of("structgrad") or "not installed")
-    for package in _dependencies():
+    required = importlib.metadata.requires("structgrad") or []  # optional packages, such as `ray`, are checked where they are used
+    for package in (re.split(r"[^\w-]", one)[0] for one in required if "extra ==" not in one):
         try:
             importlib.import_module(package)
             yield MachineCheck(package, version_of(package) or "of unknown version")
         except Exception as error:  # a broken installation may raise anything
             yield MachineCheck(package, f"cannot be imported: {error}", f"pip install --force-reinstall {package}", broken=True)
-
-
-def _dependencies() -> list[str]:
-    """The required packages; optional ones, such as `ray`, are checked where they are used."""
-    required = importlib.metadata.requires("structgrad") or []
-    return [re.split(r"[^\w-]", one)[0] for one in required if "extra ==" not in one]
 
 
 def _gpu() -> Iterator[MachineCheck]:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +36,8 @@ def init(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Write structgrad.toml, gate.toml and an example estimator. Existing files are kept."""
     with sentences():
+        from ..results import write_whole
+
         alone = [flag for flag, given in {"--task": task, "--oracle": oracle}.items() if given]
         others = [flag for flag, given in {"--asv": asv, "--gha": gha}.items() if given]
         if len(alone) > 1 or (alone and others):
@@ -49,8 +52,6 @@ def init(  # noqa: PLR0913 - one parameter per option
                 if path.exists() and not force:
                     typer.echo(f"kept (already exists; --force replaces it): {path}")
                     continue
-                from ..results import write_whole
-
                 write_whole(path, text_of(template, folder).encode())
                 typer.echo(f"written: {path}")
             if (asv or gha) and "@" not in (needed := requirement()):
@@ -86,13 +87,10 @@ def requirement() -> str:
     origin = json.loads(here.read_text("direct_url.json") or "{}")  # written by pip where the package comes from no index (PEP 610)
     url, commit = str(origin.get("url", "")), origin.get("vcs_info", {}).get("commit_id")
     if "dir_info" in origin:
-        git = ["git", "-C", url2pathname(urlsplit(url).path)]
-        try:
-            url, commit = (
-                subprocess.run([*git, *words], capture_output=True, encoding="utf-8", timeout=10, check=True).stdout.strip()
-                for words in (("remote", "get-url", "origin"), ("rev-parse", "HEAD"))
-            )
-        except (OSError, subprocess.SubprocessError):
-            commit = None
+        from ..results import git
+
+        checkout, commit = url2pathname(urlsplit(url).path), None
+        with suppress(OSError, subprocess.SubprocessError):
+            url, commit = git(checkout, "remote", "get-url", "origin"), git(checkout, "rev-parse", "HEAD")
     url = re.sub(r"^git@([^:/]+):", r"https://\1/", url)  # a key is not on the other machine
     return f"structgrad@git+{url}@{commit}" if commit and "://" in url else f"structgrad=={here.version}"

@@ -27,6 +27,7 @@ def run(options: RunOptions) -> None:
         from . import launch
 
         pairs = [("file", name) for name in ("problem", "stage", "data", "builtin")]
+        pairs += [("quick", "preset")] if options.preset != "quick" else []
         options.check_exclusive(*pairs, ("data", "builtin"), ("fresh", "rerun"))
         for needing, needed, missing in (
             ("field", "file FILE", options.field and not options.file),
@@ -34,8 +35,6 @@ def run(options: RunOptions) -> None:
         ):
             if missing:
                 raise ValueError(f"`run` got --{needing} without --{needed}; expected both, or neither")
-        if options.quick and options.preset not in (None, "quick"):
-            raise ValueError(f"`run` got both --quick and --preset {options.preset}; give one of them")
         shard = None if options.shard is None else Shard.parsed(options.shard)
         preset, plan = plan_from(options)
         jobs = default_jobs(plan) if options.jobs is None else options.jobs

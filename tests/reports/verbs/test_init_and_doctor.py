@@ -157,7 +157,7 @@ def test_what_would_fail_a_run_gives_exit_code_3(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "_can_write", lambda folder: False)
     monkeypatch.setattr(doctor, "_available_memory", lambda: 2**20)
-    monkeypatch.setattr(doctor, "_dependencies", lambda: ["torch", "no_such_package"])
+    monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda _: ["torch>=2", "no_such_package", "ray; extra == 'ray'"])
     monkeypatch.setenv("STRUCTGRAD_DATA", str(tmp_path / "nowhere"))
     result = call("doctor")
     assert result.exit_code == 3
