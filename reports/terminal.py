@@ -10,22 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ..suites.base import split_loss
-from ..suites.running.work import progress_text
+from ..suites.running.work import Progress, Snapshot, progress_text
 from ..suites.text import number, plural
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..suites.running.work import Progress, Snapshot
-
-MARKS = {
-    "unbiased-exact": ("=", "green"),
-    "equivalent": ("≈", "cyan"),
-    "unresolved": ("?", "yellow"),
-    "unresolved: rare events": ("?", "yellow"),
-    "biased": ("≠", ""),
-    "broken": ("!", "red"),
-}
 MARKS_LEGEND = (
     "= unbiased-exact, ≈ equivalent, ≠ biased, ? unresolved, ! NaN, or biased although it declares otherwise, – no number; "
     "medians over the instances"
@@ -42,7 +32,10 @@ MAX_NAMED = 3  # maximum number of estimators that a cell names; of more it show
 QUIET_SECONDS = 10.0  # time between two lines of progress
 
 Overview = dict[str, Any]
-"""A table: ``title``, ``stages`` and ``rows`` of a name and (text, style) per stage; ``of`` heads the names, by default "estimator"."""
+"""A table: ``title``, ``stages`` and ``rows`` of a name and (text, style) per stage; ``of`` heads the names, by default "estimator".
+
+The last of its kind has a ``legend``.
+"""
 
 
 def console(*, error: bool = False) -> Console:
@@ -76,13 +69,15 @@ class Verbosity:
             table.add_row(Text(name), *(Text(text, style=style) for text, style in values))
         shown.print(f"\n{found['title']}", style="bold", markup=False, soft_wrap=True)
         shown.print(table)
+        if "legend" in found:
+            self.say(found["legend"], "dim", apart=True)
 
 
-def plain_progress(quiet: float = QUIET_SECONDS) -> "Progress":
+def plain_progress(quiet: float = QUIET_SECONDS) -> Progress:
     """Print lines at the start, at the end, at the first compilation and after so many seconds, which double while no cell ends."""
     last, wait, shown, compiled = -float("inf"), quiet, 0, False
 
-    def report(snapshot: "Snapshot") -> None:
+    def report(snapshot: Snapshot) -> None:
         nonlocal last, wait, shown, compiled
         begins = not compiled and any(busy.compiling for busy in snapshot.busy)
         compiled = compiled or begins
@@ -112,6 +107,8 @@ def summary(frame: "pd.DataFrame") -> list[Overview]:
         rows = [[split_loss(name)[0].removesuffix("_regimes"), *(leader(known.get((name, at))) for at in stages)] for name in names]
         title = f"Best estimator for the loss {loss}, by ρ with {paid.format(answers.MAIN_BUDGET)}"
         overviews += [{"title": title, "of": "scores", "stages": stages, "rows": rows}] if rows else []
+    if overviews:
+        overviews[-1]["legend"] = LEGEND
     claims, spreads = tables.claims(frame), tables.spreads(frame)
     problems = tables.order(claims, "problem")
     for name in problems if len(problems) <= FEW_PROBLEMS else ():
@@ -119,13 +116,15 @@ def summary(frame: "pd.DataFrame") -> list[Overview]:
         cells: dict[tuple[str, str], tuple[str, str]] = {}
         for row in tables.items_of(chosen):
             if row.verdict or row.relative_bias is not None:
-                mark, colour = ("!", "red") if row.contradicted else MARKS.get(row.verdict, (" ", ""))
+                mark, colour = ("!", "red") if row.contradicted else tables.VERDICTS.get(row.verdict, (" ", ""))[:2]
                 both = (row.relative_bias, spreads.get((name, row.stage, row.estimator, "relative_mse")))
                 bias, error = ("–" if spread is None else number(spread.median) for spread in both)
                 cells[row.stage, row.estimator] = (f"{bias} {mark} | {error:>7}", colour)
         stages = tables.order(chosen, "stage")
         rows = [[one, *(cells.get((stage, one), ("", "")) for stage in stages)] for one in tables.order(chosen, "estimator")]
         overviews.append({"title": f"{name}: relative bias | relative MSE", "stages": stages, "rows": rows})
+    if overviews:
+        overviews[-1].setdefault("legend", MARKS_LEGEND)
     return overviews
 
 

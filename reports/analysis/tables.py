@@ -23,8 +23,19 @@ from ..published import REFERENCE_FAMILIES as REFERENCE_FAMILIES
 P = ParamSpec("P")
 T = TypeVar("T")
 
-VERDICTS = ("unbiased-exact", "equivalent", "unresolved", "unresolved: rare events", "biased", "broken")
-"""From best to worst. ``unresolved`` means that the test was inconclusive."""
+VERDICTS = {
+    "unbiased-exact": (
+        "=",
+        "green",
+        "the bias is 0 up to rounding: all random outcomes were enumerated, or the estimator is deterministic",
+    ),
+    "equivalent": ("≈", "cyan", "the 95 % interval of the bias lies inside the margin below which a bias counts as none"),
+    "unresolved": ("?", "yellow", "the number of replicates proves neither; this is no evidence that there is no bias"),
+    "unresolved: rare events": ("?", "yellow", "too few replicates differ from the most frequent one to measure more than their share"),
+    "biased": ("≠", "", "the test finds a bias"),
+    "broken": ("!", "red", "estimates are NaN or infinite"),
+}
+"""The verdicts of the test for bias, from best to worst: symbol and colour on a terminal, and meaning."""
 
 COST_METRICS = ("seconds_per_estimate", "time_ratio", "peak_memory", "loss_evaluations")  # metrics of the cost of an estimate
 TIMED_SUITES = ("wall_clock", "memory")  # the suites that measure times and memory, once per problem and not per instance
@@ -191,23 +202,21 @@ def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
     """The verdict of every problem, stage and estimator: the worst over instances, and how many instances share it."""
     rows = _judged(frame)
     rows = rows[rows["verdict"] != ""]
-    group, rank = identities(rows, _GROUP), pd.Series(list(map(VERDICTS.index, rows["verdict"])), dtype=int)
+    group, rank = identities(rows, _GROUP), pd.Series(list(map(list(VERDICTS).index, rows["verdict"])), dtype=int)
     worst = rank.groupby(group).max()
     sharing = (rank == worst.reindex(group).to_numpy()).groupby(group).sum()
-    words = pd.Series(VERDICTS, dtype=object).reindex(worst).to_numpy()
+    words = pd.Series(list(VERDICTS), dtype=object).reindex(worst).to_numpy()
     return distinct(rows, _GROUP).assign(verdict=words, sharing=sharing, instances=rank.groupby(group).size())
 
 
 @remembered
-def bias_bounds(frame: pd.DataFrame) -> dict[tuple[str, str, str], float]:
+def bias_bounds(frame: pd.DataFrame) -> dict[Any, float]:
     """Median over instances of the upper 95 % ends of undecided biases, by (problem, stage, estimator)."""
     rows = measured(frame)
     rows = rows[(rows["metric"] == "relative_bias") & rows["high"].notna()]
     worst = verdicts(frame).set_index(_GROUP)["verdict"]
-    uncertain = set(worst.index[worst.isin(["equivalent", "unresolved"])])
-    ends = rows["high"].groupby(identities(rows, _GROUP)).median()
-    keys = distinct(rows, _GROUP).itertuples(index=False, name=None)
-    return {key: float(end) for key, end in zip(keys, ends, strict=True) if key in uncertain}
+    ends = rows.groupby(_GROUP, observed=True, sort=False)["high"].median()
+    return ends[ends.index.isin(worst.index[worst.isin(["equivalent", "unresolved"])])].to_dict()
 
 
 @remembered

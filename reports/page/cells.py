@@ -107,7 +107,7 @@ def verdict_cell(row: Any) -> TableCell:
     if not row.verdict:
         return TableCell("")
     share = "" if row.sharing == row.instances else f" {whole(row.sharing)}/{whole(row.instances)}"
-    return TableCell(row.verdict + share, tables.VERDICTS.index(row.verdict), row.verdict, bool(row.contradicted))
+    return TableCell(row.verdict + share, list(tables.VERDICTS).index(row.verdict), row.verdict, bool(row.contradicted))
 
 
 def plain_table(title: str, table: pd.DataFrame, **keywords: Any) -> Table:

@@ -25,16 +25,7 @@ LEARNING_PURPOSE = (
     "to the scores θ. The tables compare accuracy and training time."
 )
 
-VERDICT_MEANING = {
-    "unbiased-exact": "the bias is 0 up to rounding: all random outcomes were enumerated, or the estimator is deterministic",
-    "equivalent": "the 95 % interval of the bias lies inside the margin below which a bias counts as none",
-    "biased": "the test finds a bias",
-    "unresolved: rare events": "too few replicates differ from the most frequent one to measure more than their share",
-    "broken": "estimates are NaN or infinite",
-    "unresolved": "the number of replicates proves neither; this is no evidence that there is no bias",
-}
-"""The meaning of the verdicts of the test for bias."""
-
+VERDICT_MEANING = {verdict: meaning for verdict, (_, _, meaning) in tables.VERDICTS.items()}
 METRIC_MEANING = {name: sections.described(name) for name in METRICS}  # the meaning of all metrics
 
 
@@ -87,7 +78,7 @@ def _estimator_lines(frame: pd.DataFrame, known: Manifest) -> list[tuple[str, st
     """The measured estimators, each with an explanation and its papers."""
     pairs = tables.distinct(frame[(frame["status"] != "skipped") & (frame["family"] != "")], ["estimator", "family"])
     families = [str(name) for name in pairs["family"].unique()]
-    texts = known.get("explained") or bibliography.explained(families)
+    texts = bibliography.explained(families)
     cited = known.get("references") or bibliography.cited(families, [])
     papers = bibliography.entries()
     return [

@@ -85,19 +85,20 @@ def claim_tables(claims: pd.DataFrame) -> list[Table]:
     """The declared and the measured bias of every estimator: a table per entropy level."""
     found = []
     for stage, part in claims.groupby("stage", sort=False, observed=True):
-        problems, by_key = tables.order(part, "problem"), {(row.problem, row.estimator): row for row in tables.items_of(part)}
-        rows = []
-        for row in tables.items_of(part.drop_duplicates("estimator")):
+        problems, rows = tables.order(part, "problem"), dict[str, dict[str, Any]]()
+        for row in tables.items_of(part):
             declares = f"unbiased for {row.objective}" if row.unbiased else "biased"
-            rows.append({"estimator": row.estimator, "objective": row.objective, "declares": declares, **dict.fromkeys(problems, EMPTY)})
-            for one in (by_key[problem, row.estimator] for problem in problems if (problem, row.estimator) in by_key):
-                bias = _bias_cell(one, one.relative_bias)
-                rows[-1][one.problem] = dataclasses.replace(bias, verdict=one.verdict, alarm=bool(one.contradicted))
+            first = {"estimator": row.estimator, "objective": row.objective, "declares": declares, **dict.fromkeys(problems, EMPTY)}
+            bias = _bias_cell(row, row.relative_bias)
+            cell = dataclasses.replace(bias, verdict=row.verdict, alarm=bool(row.contradicted))
+            rows.setdefault(row.estimator, first)[row.problem] = cell
         hints = {"objective": "the objective whose gradient it estimates", "declares": "the bias that its author declares"}
         hints |= dict.fromkeys(problems, described("relative_bias"))
         note = "Median relative bias over instances with quartiles, and the worst verdict of the test for bias over instances."
         name = "claims-" + "".join(letter if letter.isalnum() else "-" for letter in str(stage))
-        found.append(tabulate(f"Tests for bias, entropy level {stage}", rows, hints, note=note, name=name, filters=(), pinned=True))
+        found.append(
+            tabulate(f"Tests for bias, entropy level {stage}", [*rows.values()], hints, note=note, name=name, filters=(), pinned=True)
+        )
     return found
 
 
@@ -169,11 +170,10 @@ def further_tables(frame: pd.DataFrame) -> list[Table]:
         for row in tables.items_of(tables.sparsity(frame))
     ]
     names = [name for name in ("time_exponent", "memory_exponent") if (exponents["metric"] == name).any()]
-    fitted: dict[tuple[str, str, str], dict[str, TableCell | str]] = {}
+    fitted: dict[tuple[str, ...], dict[str, TableCell | str]] = {}
     for row in tables.items_of(exponents[(exponents["suite"] == "scaling") & exponents["metric"].isin(names)]):
-        key = (row.problem, row.estimator, row.setting.removeprefix("axis="))
-        line = dict(zip(("problem", "estimator", "axis"), key, strict=True))
-        cells = fitted.setdefault(key, {**line, **dict.fromkeys(names, EMPTY)})
+        line = {"problem": row.problem, "estimator": row.estimator, "axis": row.setting.removeprefix("axis=")}
+        cells = fitted.setdefault(tuple(line.values()), {**line, **dict.fromkeys(names, EMPTY)})
         cells[row.metric] = TableCell(interval(row.value, row.low, row.high), row.value)
     descents = tables.distinct(rows[rows["metric"].isin(_DESCENT)], ["problem", "stage", "estimator"])
     hints = {label_of(name): described(name) for name in (*tables.SPARSITY_METRICS, *names, *_DESCENT)}

@@ -124,10 +124,7 @@ def list_(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="Kind: " + ", ".join(KINDS) + ". Default: all.",
-            metavar="KIND",
-            show_default=False,
-            autocompletion=complete("kinds"),
+            help="Kind: " + ", ".join(KINDS) + ". Default: all.", metavar="KIND", show_default=False, autocompletion=complete("kinds")
         ),
     ] = None,
     pattern: Annotated[

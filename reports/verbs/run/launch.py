@@ -260,14 +260,8 @@ def _summarise(frame: Any, verbosity: Verbosity) -> list[str]:
     overviews = terminal.summary(measured)
     if overviews:
         verbosity.say(page.headline(measured), apart=True)
-    for table in trained.overviews if trained else []:
+    for table in [*(trained.overviews if trained else []), *overviews]:
         verbosity.table(table)
-    for of_scores, legend in ((True, terminal.LEGEND), (False, terminal.MARKS_LEGEND)):
-        chosen = [table for table in overviews if ("of" in table) == of_scores]
-        for table in chosen:
-            verbosity.table(table)
-        if chosen:
-            verbosity.say(legend, "dim", apart=True)
     for line in terminal.compared(measured):
         verbosity.say(line, apart=True)
     for line in page.contradictions(tables.claims(frame)):
@@ -305,7 +299,6 @@ def _catalogue(plan: Plan, rows: runner.Results) -> results.Manifest:
     return {
         "values_only": list(filter(answers.needs_values_only, dict.fromkeys(row.estimator for row in measured))),
         "references": bibliography.cited(families, oracles),
-        "explained": bibliography.explained(families),
         "sizes": {name: written for name, written in sizes.items() if written},
     }
 
