@@ -45,20 +45,8 @@ from tests.suites.running_cases import cells_of
 
 REFUSALS = (ValueError, FileNotFoundError, OSError, store.DamagedError, store.OtherSchemaError, store.NewerSchemaError)
 NASTY = (
-    "\x1b[2J",
-    "\u202e",
-    "[red]",
-    "<script>",
-    "../../x",
-    "NaN",
-    "1e999",
-    "-1",
-    "null",
-    '{"a": ',
-    "[" * 2000,
-    "9" * 5000,
-    "\x00",
-    "é" * 3,
+    *("\x1b[2J", "\u202e", "[red]", "<script>", "../../x", "NaN", "1e999", "-1", "null"),
+    *('{"a": ', "[" * 2000, "9" * 5000, "\x00", "é" * 3),
 )
 
 

@@ -88,11 +88,6 @@ def frame() -> pd.DataFrame:
     return longer(examples.rows())
 
 
-@pytest.fixture(scope="module")
-def found(frame: pd.DataFrame) -> list[Answer]:
-    return answers.answers(frame)
-
-
 def one(found: list[Answer], question: str, budget: int = 16) -> Answer:
     (answer,) = (item for item in found if (item.question.name, item.budget, item.stage) == (question, budget, "init"))
     return answer

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from structgrad.reports.cli import app
 from structgrad.reports.verbs import audit as screen
 from structgrad.suites.audit import audit as examine
+from tests.reports.calling import call
 from tests.suites.audit import planted_faults
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +18,7 @@ ON_CLASSES = ("--quick", "-o", "categorical")
 
 
 def audit(*words: str) -> Result:
-    return CliRunner().invoke(app, ["audit", *words])
+    return call("audit", *words)
 
 
 def masked(text: str) -> list[str]:
@@ -40,11 +40,9 @@ def test_the_page_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.Monk
 def test_every_law_is_on_the_page() -> None:
     table = (ROOT / "docs/how-to/audit.md").read_text().split("## Laws")[1].split("\n\n")[1]
     described = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines()))
-    found = examine("gumbel_rao", quick=True, structures=("categorical",), mean_of="st_gumbel").checks
-    found += (
-        examine("rloo", quick=True, structures=("categorical",)).checks + examine("ste", quick=True, structures=("categorical",)).checks
-    )
-    assert sorted(described) == sorted({check.law for check in found})
+    pairs = (("gumbel_rao", "st_gumbel"), ("rloo", None), ("ste", None))
+    found = [examine(name, quick=True, structures=("categorical",), mean_of=other).checks for name, other in pairs]
+    assert sorted(described) == sorted({check.law for checks in found for check in checks})
 
 
 def test_it_fits_on_one_screen() -> None:
@@ -65,7 +63,7 @@ def test_what_a_function_is_said_to_be() -> None:
 
 def test_an_oracle_is_audited_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert CliRunner().invoke(app, ["init", "--oracle", "."]).exit_code == 0
+    assert call("init", "--oracle", ".").exit_code == 0
     found = audit("--oracle", "./my_structure.py:Spread[n=5,k=2]", "--quick")
     assert found.exit_code == 0
     assert found.stdout.splitlines()[:2] == [

@@ -29,16 +29,11 @@ class Mine(Reinforce):
 # Files of options.
 
 
-def dry(*words: object) -> dict[str, Any]:
-    result = call("run", "--dry-run", "--json", *words)
-    assert result.exit_code == 0, result.stderr
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
-
-
 def planned(*words: object) -> dict[str, Any]:
     """A plan without its estimate of time, which depends on the load of the machine."""
-    return {name: value for name, value in dry(*words).items() if name != "seconds"}
+    result = call("run", "--dry-run", "--json", *words)
+    assert result.exit_code == 0, result.stderr
+    return {name: value for name, value in json.loads(result.stdout).items() if name != "seconds"}
 
 
 FILE = """
@@ -144,6 +139,3 @@ def test_the_first_failure_of_a_worker_ends_a_run_that_is_to_fail_fast(by_worker
     assert result.exit_code == 3, result.output
     assert "2 cells ok, 1 failed, 0 skipped." in result.stdout
     assert "1 cells left, continue with: structgrad run bias" in result.stdout
-
-
-# The output.
