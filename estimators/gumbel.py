@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ..oracles.capabilities import FactorisedOracle, MarginalOracle, RelaxedOracle, SubsetOracle
-from ..oracles.capabilities.base import at_least_single
 from ..oracles.numerics import log_sum_exp
 from ..oracles.options import Positive
 from .base import Evaluations, PathwiseEstimator, Relaxation
@@ -239,12 +238,12 @@ class StraightThroughTopK(
 def successive_softmaxes(scores: Tensor, k: int, temperature: float) -> Tensor:
     """``Σ_j a_j`` along the last dimension; 0, with gradient 0, in rows that allow fewer than k parts."""
     feasible = (scores > -math.inf).sum(-1, keepdim=True) >= k
-    x = torch.where(feasible, at_least_single(scores), 0)
+    x = torch.where(feasible, scores, 0)
     total = (x / temperature).softmax(-1)
     for _ in range(k - 1):
         x = x + log_of_the_rest(x / temperature)
         total = total + (x / temperature).softmax(-1)
-    return torch.where(feasible, total, 0).to(scores.dtype)
+    return torch.where(feasible, total, 0)
 
 
 def log_of_the_rest(logits: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..oracles import registry
 from ..oracles.capabilities import Oracle
-from ..oracles.capabilities.base import at_least_single
 from ..oracles.numerics import made_once
 from ..oracles.options import Configured, Positive, Within
 from ..oracles.random_streams import gumbel_quantile, inner_uniform
@@ -37,7 +36,7 @@ class Noise(Configured, abc.ABC):
 
         In the dtype of the scores, and at least in float32: rounded to half precision, noisy scores would tie.
         """
-        return at_least_single(scores) + self.draw(oracle, scores, generator=generator).to(torch.promote_types(scores.dtype, torch.float32))
+        return scores + self.draw(oracle, scores, generator=generator).to(torch.promote_types(scores.dtype, torch.float32))
 
     def draw(self, oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         """ε alone: float64 ``[*batch, *event]``, 0 in ignored entries."""

@@ -10,14 +10,13 @@ from torch import Tensor
 from . import kernels
 from .active_set.solution import Projection, Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
-from .capabilities.base import at_least_single
 from .capabilities.derivatives import differentiated, exchanged_for, unsqueeze_event
 from .capabilities.indices import NONE, chosen
 from .capabilities.marginals import ExactLaw
 from .capabilities.projection import RowArgmax
 from .derivations import UNIT, Builder, Derivations, DerivedOracle
 from .derivations.law import EdgeLaw
-from .numerics import log_sum_exp, running_sums, share_rows
+from .numerics import in_single, log_sum_exp, running_sums, share_rows
 from .simplex import projection
 
 
@@ -101,8 +100,8 @@ class SoftmaxOracle(FactorisedOracle):
         return softmax(rows, self.event_ndim), self._log_partition(rows)
 
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
-        marginals = softmax(at_least_single(scores), self.event_ndim)
-        return softmax_product(marginals, at_least_single(direction)).to(scores.dtype)
+        marginals = softmax(in_single(scores, self.event_ndim), self.event_ndim)
+        return softmax_product(marginals, in_single(direction, self.event_ndim)).to(scores.dtype)
 
 
 @dataclass(frozen=True)
@@ -124,19 +123,11 @@ class Categorical(SoftmaxOracle, ProjectionOracle, EnumerableOracle, KBestOracle
     """
 
     name: ClassVar[str] = "categorical"
-    event_ndim: ClassVar[int] = 1
+    axes: ClassVar[tuple[str, ...]] = ("length",)
     index_ndim: ClassVar[int] = 0
     _indices_are_parts: ClassVar[bool] = False
     _projects_in_closed_form: ClassVar[bool] = True
     references: ClassVar[tuple[str, ...]] = ("martins2016softmax",)
-
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        return cls._sizes(sizes, "length")
-
-    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
-        if len(event_shape) != 1:
-            raise ValueError(f"`{call}` got event shape {event_shape}; expected (n,)")
 
     def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
         return ()

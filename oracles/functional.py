@@ -19,7 +19,7 @@ def transformed(method: Callable[..., Any], given: Mapping[str, Any], leads: boo
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
     fixed = {name: value for name, value in given.items() if name not in tensors}
     oracle = given.get("oracle", given.get("self"))
-    tensors = _aligned(tensors, batch_ndims(tensors, fixed, oracle, event_ndims))
+    tensors = aligned(tensors, batch_ndims(tensors, fixed, oracle, event_ndims))
 
     def run(*values: Tensor) -> tuple[Tensor, ...]:
         result = method(**fixed, **dict(zip(tensors, values, strict=True)))
@@ -44,13 +44,18 @@ def batch_ndims(tensors: Mapping[str, Tensor], fixed: Mapping[str, Any], oracle:
     return {name: value.ndim - ranks[name] for name, value in tensors.items()}
 
 
-def _aligned(tensors: Mapping[str, Tensor], ndims: Mapping[str, int]) -> dict[str, Tensor]:
-    """With batches of as many dimensions each, so that one more before them is the same one for all; lengths are those of every item."""
+def aligned(tensors: Mapping[str, Tensor], ndims: Mapping[str, int], mapped: int = 0) -> dict[str, Tensor]:
+    """With batches of as many dimensions each, so that one more before them is the same one for all; lengths are those of every item.
+
+    So many ``mapped`` dimensions, which all of them have, stay first.
+    """
     most = max(ndims.values(), default=0)
-    aligned = {name: value.reshape((*[1] * (most - ndims[name]), *value.shape)) for name, value in tensors.items()}
-    if ndims.get("lengths") == 0 and "scores" in tensors:
-        aligned["lengths"] = tensors["lengths"].expand((*aligned["scores"].shape[:most], *tensors["lengths"].shape))
-    return aligned
+    found = {
+        name: value.reshape((*value.shape[:mapped], *[1] * (most - ndims[name]), *value.shape[mapped:])) for name, value in tensors.items()
+    }
+    if ndims.get("lengths") == mapped and "scores" in tensors:
+        found["lengths"] = found["lengths"].expand((*found["scores"].shape[:most], *tensors["lengths"].shape[mapped:]))
+    return found
 
 
 def mapped_first(tensors: Sequence[Tensor], dims: Sequence[int | None], size: int) -> list[Tensor]:

@@ -22,7 +22,7 @@ from torch._C._functorch import maybe_current_level
 from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_all_functorch_interpreters
 from torch.autograd import forward_ad
 
-from .functional import Operation, batch_ndims, derivative_of, mapped_first
+from .functional import Operation, aligned, batch_ndims, derivative_of, mapped_first
 from .registry import make_oracle, oracle_name
 from .tensor_kinds import explain, with_plain_default
 
@@ -179,9 +179,7 @@ def _shape(tensors: Sequence[Tensor], numbers: Sequence[float], call: str) -> Te
     batch = torch.broadcast_shapes(*(value.shape[: batches[name]] for name, value in given.items() if name != "lengths"))
     event = given["scores"].shape[batches["scores"] :]
     if one.kind.gives == "padded":
-        limits = one.oracle.length_limits(tuple(event))
-        right = given["scores"].new_zeros((len(limits),) if len(limits) > 1 else (), dtype=torch.int64)
-        event = one.oracle._complete(given["scores"], right).shape[batches["scores"] :]
+        event = one.oracle._padded_event(tuple(event))
     if one.kind.gives == "batch":
         return given["scores"].new_empty(batch)
     if one.fixed.get("as_indices"):
@@ -199,11 +197,7 @@ def _mapped(info: Any, in_dims: tuple[Any, ...], tensors: Sequence[Tensor], numb
     """One more dimension of the batch, behind which all batches get as many dimensions."""
     one, size = _read(call), info.batch_size
     given = dict(zip(one.names, mapped_first(tensors, in_dims[0], size), strict=False))
-    ndims = batch_ndims(given, one.fixed, one.oracle, one.kind.event_ndims)
-    most = max(ndims.values())
-    given = {name: value.reshape((size, *[1] * (most - ndims[name]), *value.shape[1:])) for name, value in given.items()}
-    if ndims.get("lengths") == 1:
-        given["lengths"] = given["lengths"].expand((*given["scores"].shape[:most], *given["lengths"].shape[most:]))
+    given = aligned(given, batch_ndims(given, one.fixed, one.oracle, one.kind.event_ndims), mapped=1)
     return operation([*given.values()], numbers, call), 0
 
 

@@ -38,17 +38,9 @@ class IndependentCategoricals(PartOfEachRow, SoftmaxOracle, DistinctSamplingOrac
     """
 
     name: ClassVar[str] = "categories"
-    event_ndim: ClassVar[int] = 2
+    axes: ClassVar[tuple[str, ...]] = ("length", "tags")
     _projects_in_closed_form: ClassVar[bool] = True
     references: ClassVar[tuple[str, ...]] = ("martins2016softmax",)
-
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        return cls._sizes(sizes, "length", "tags")
-
-    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
-        if len(event_shape) != 2:
-            raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, t)")
 
     def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """The first part of every category beyond the length."""

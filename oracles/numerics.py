@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -103,6 +104,12 @@ def in_single(scores: Tensor, event_ndim: int) -> Tensor:
 def in_double(values: Tensor) -> Tensor:
     """Values in float64, but as they are on Apple's GPUs, which have no float64; differentiable."""
     return values if values.device.type == "mps" else values.double()
+
+
+def grown(structure: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+    """A structure with 0, or False, in the entries that completed padding has besides."""
+    missing = [size - structure.shape[-1 - i] for i, size in enumerate(reversed(event_shape))]
+    return pad(structure, [side for size in missing for side in (0, size)]) if any(missing) else structure
 
 
 def share_rows(scores: Tensor, event_ndim: int) -> Tensor:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from .. import kernels
+from ..numerics import grown
 from .atoms import AtomLists
 from .solution import Projection, Start, StartLists
 
@@ -85,10 +85,7 @@ def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None =
     Cost: per step one MAP, and O(m²) for the m atoms; memory for the atoms of the answers alone.
     """
     event, count, (begin, atoms), (mean, gap, support) = rows.shape[1:], len(rows), _beginning(rows, start), _results(rows)
-    counted = torch.zeros(count, 0, dtype=torch.bool)
-    if inside is not None:  # False in what completing the rows added to their event
-        added = [side for size, own in zip(reversed(event), reversed(inside.shape[1:]), strict=True) for side in (0, size - own)]
-        counted = pad(inside, added).flatten(1)
+    counted = torch.zeros(count, 0, dtype=torch.bool) if inside is None else grown(inside, event).flatten(1)
     found: dict[int, tuple[Any, ...]] = {}
     solver: Callable[..., Any] = kernel.function
 

@@ -76,22 +76,13 @@ class Assignment(PartOfEachRow, SamplingOracle, ProjectionOracle, EnumerableOrac
     """
 
     name: ClassVar[str] = "assignment"
-    event_ndim: ClassVar[int] = 2
+    axes: ClassVar[tuple[str, ...]] = ("length", "length")
     _draws_from_the_last: ClassVar[bool] = True
     kernel: ClassVar[str | None] = "assignment"
     references: ClassVar[tuple[str, ...]] = ("kuhn1955hungarian", "jonker1987shortest", "murty1968algorithm", "valiant1979complexity")
 
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        (length,) = cls._sizes(sizes, "length")
-        return (length, length)
-
     def count(self, event_shape: tuple[int, ...]) -> int:
         return math.factorial(event_shape[0])
-
-    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
-        if len(event_shape) != 2 or event_shape[0] != event_shape[1]:
-            raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, n)")
 
     def check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
         if event_shape[0] > LARGEST_SUM:

@@ -26,11 +26,10 @@ import torch
 from torch import Tensor
 from torch._C._functorch import unwrap_if_dead
 from torch.compiler import is_compiling
-from torch.nn.functional import pad
 
 from .. import kernels
 from ..magnitudes import beyond_memory
-from ..numerics import HALF, total
+from ..numerics import grown, in_single, total
 from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming
 from .calls import INTEGERS, LARGEST
@@ -50,8 +49,9 @@ Mask = Tensor | tuple[Tensor, ...]
 class Oracle(IndexedStructures):
     """A finite set of structures with a MAP solver.
 
-    A subclass is a frozen dataclass that holds options (never tensors), and implements `count`, `_check_event` and `_argmax`; the public
-    methods validate, share expanded rows and restore dtype and shape, once, here. Where ``kernel`` names a folder of
+    A subclass is a frozen dataclass that holds options (never tensors), and implements `count` and `_argmax`; the public methods validate,
+    share expanded rows and restore dtype and shape, once, here. ``axes`` are the names of the sizes along the event, or there are
+    ``event_ndim``, `event_shape` and `_check_event` instead. Where ``kernel`` names a folder of
     `structgrad.oracles`, the functions of its ``cpu.py`` serve the operations that they are named after on the CPU; the
     underscored methods are their references in torch, for everything else.
     ``version`` is raised when a change moves measured values. ``layout`` is a sentence on scores that are longer than their items;
@@ -62,9 +62,12 @@ class Oracle(IndexedStructures):
     version: ClassVar[int] = 1
 
     @classmethod
-    @abc.abstractmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
         """The shape of one score tensor, from sizes by name (``length=5, tags=3``)."""
+        if not cls.axes:
+            raise ValueError(f'`{cls.__name__}` has no axes; expected axes = ("length",) or the like, or an `event_shape` of its own')
+        size = dict(zip(cls.size_names, cls._sizes(sizes, *cls.size_names), strict=True))
+        return tuple(size[axis] for axis in cls.axes)
 
     @classmethod
     def _sizes(cls, sizes: dict[str, int], *names: str) -> tuple[int, ...]:
@@ -202,7 +205,7 @@ class Oracle(IndexedStructures):
 
     @final
     def length_mask(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
-        """Boolean ``[*batch, *event]``, broadcastable to it: which entries items of these lengths use.
+        """Boolean ``[*batch, *event]``: which entries items of these lengths use.
 
         Example:
             >>> from structgrad.oracles import Subset
@@ -210,7 +213,8 @@ class Oracle(IndexedStructures):
             tensor([[ True,  True, False, False],
                     [ True,  True,  True, False]])
         """
-        return self._inside(event_shape, lengths)
+        inside = self._inside(event_shape, lengths)
+        return inside.expand(*inside.shape[: inside.ndim - self.event_ndim], *event_shape)
 
     @final
     def unpadded(self, values: Tensor, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
@@ -218,12 +222,11 @@ class Oracle(IndexedStructures):
 
         An event that `pad` made larger comes back in its ``event_shape``.
         """
-        inside = self._inside(event_shape, lengths)
-        return self._cut(values, inside.expand(*inside.shape[: inside.ndim - self.event_ndim], *event_shape), values.dtype)
+        return self._cut(values, self.length_mask(event_shape, lengths), values.dtype)
 
     def argmax_of(self, parameters: Tensor) -> Tensor:
         """The best structure ``[b, *event]`` of natural parameters η of that shape, in their dtype; `argmax` makes them of scores."""
-        return self._cut(self._best(at_least_single(parameters)), None, parameters.dtype)
+        return self._cut(self._best(in_single(parameters, self.event_ndim)), None, parameters.dtype)
 
     # What a subclass implements: rows are [b, *event], valid, floating, with ignored entries set to 0 (only kernels get them as they are).
 
@@ -287,14 +290,3 @@ def inner(structure: Tensor, scores: Tensor, event_ndim: int) -> Tensor:
     """``⟨θ, z⟩`` over the event dimensions, where a part that is 0 adds 0 even at score -inf."""
     product = structure * torch.where(structure != 0, scores, 0)
     return product.flatten(product.ndim - event_ndim).sum(-1)
-
-
-def grown(structure: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-    """A structure with 0 in the entries that completed padding has besides."""
-    missing = [size - structure.shape[-1 - i] for i, size in enumerate(reversed(event_shape))]
-    return pad(structure, [side for size in missing for side in (0, size)]) if any(missing) else structure
-
-
-def at_least_single(rows: Tensor) -> Tensor:
-    """Half precision is computed in float32."""
-    return rows.float() if rows.dtype in HALF else rows

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels import Output, Reference
-from ..numerics import HALF, in_single, share_rows, zero_ignored
+from ..numerics import in_single, share_rows, zero_ignored
 from ..options import Configured
 from ..tensor_kinds import check_dense
 from .derivatives import unsqueeze_event
@@ -48,15 +48,29 @@ class Calls(Configured, abc.ABC):
 
     name: ClassVar[str]
     event_ndim: ClassVar[int]
+    axes: ClassVar[tuple[str, ...]] = ()
+    size_names: ClassVar[tuple[str, ...]] = ()
     kernel: ClassVar[str | None] = None
     layout: ClassVar[str] = ""
     rooted: ClassVar[bool] = False
     _ignores_entries: ClassVar[bool] = False
     _keeps: ClassVar[bool] = False
 
-    @abc.abstractmethod
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "axes" in vars(cls):
+            if not isinstance(cls.axes, tuple) or not all(isinstance(axis, str) and axis.isidentifier() for axis in cls.axes):
+                raise ValueError(f'`{cls.__name__}` got axes {cls.axes!r}; expected a tuple of names, such as ("length",)')
+            cls.event_ndim = len(cls.axes)
+            cls.size_names = tuple(dict.fromkeys(cls.axes))
+
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         """Raise ValueError where no score tensor of this oracle has such a shape."""
+        size = dict(zip(self.axes, event_shape, strict=False))
+        fits = len(event_shape) == self.event_ndim and all(size[axis] == got for axis, got in zip(self.axes, event_shape, strict=False))
+        if not fits:
+            expected = f"({', '.join(self.axes)}{',' * (self.event_ndim == 1)})" if self.axes else f"{self.event_ndim} dimension(s)"
+            raise ValueError(f"`{call}` got event shape {event_shape}; expected {expected}")
 
     def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
         """Boolean ``[*event]``: which entries are parts. The others are ignored: never read, and 0 in every result."""
@@ -96,6 +110,12 @@ class Calls(Configured, abc.ABC):
         event = self._event(scores)
         free = torch.where(self._completion(event, lengths), 0.0, -math.inf).to(scores)
         return torch.where(self._inside(event, lengths), scores, free)
+
+    def _padded_event(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """What `_complete` makes of an event, whatever the lengths."""
+        limits = self.length_limits(event_shape)
+        shortest = torch.ones((len(limits),) if len(limits) > 1 else (), dtype=torch.int64)
+        return tuple(self._complete(torch.zeros(event_shape), shortest).shape)
 
     def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """Boolean ``[*batch, *event]``, broadcastable: the parts beyond an item that complete its structures, in one way."""
@@ -138,7 +158,7 @@ class Calls(Configured, abc.ABC):
             scores = self._complete(scores, lengths)
         if raw:
             return scores, inside
-        return self.natural_parameters(in_single(scores, self.event_ndim) if scores.dtype in HALF else scores), inside
+        return self.natural_parameters(in_single(scores, self.event_ndim)), inside
 
     def check_scores(self, call: str, scores: Tensor) -> None:
         """Raise ValueError, in the name of a call, for scores of another type or shape; their values are not looked at."""

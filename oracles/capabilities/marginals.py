@@ -10,9 +10,9 @@ from torch import Tensor
 from torch._C._functorch import unwrap_if_dead
 
 from .. import kernels
-from ..numerics import share_rows
+from ..numerics import grown, in_single, share_rows
 from ..transforms import operation
-from .base import Oracle, at_least_single, grown, inner
+from .base import Oracle, inner
 from .calls import LARGEST, are_large
 from .derivatives import (
     LAW,
@@ -240,7 +240,7 @@ class MarginalOracle(Oracle):
         return self._run("covariance_product", parameters, (None,), lambda *given: (reference(*given),), along)[0]
 
     def _reference_log_partition(self, scores: Tensor) -> Tensor:
-        rows = at_least_single(self._cleaned(scores)).reshape(-1, *self._event(scores))
+        rows = in_single(self._cleaned(scores), self.event_ndim).reshape(-1, *self._event(scores))
         return self._log_partition(rows).reshape(scores.shape[: scores.ndim - self.event_ndim])
 
     def _exact_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:

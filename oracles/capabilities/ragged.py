@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from .base import Oracle
@@ -28,22 +27,14 @@ class Inside:
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor], oracle: Oracle, lengths: Tensor, event_shape: tuple[int, ...]) -> None:
-        inside = oracle._inside(event_shape, lengths)
-        self.function, self.oracle = function, oracle
-        self.inside = inside.expand(*inside.shape[: inside.ndim - len(event_shape)], *event_shape)
+        self.function, self.oracle, self.inside = function, oracle, oracle.length_mask(event_shape, lengths)
 
     def __call__(self, structure: Tensor) -> Tensor:
         if getattr(self.function, "takes_indices", False):
-            return self.function(self.oracle._cut_indices(structure, self.inside, self._padded_event()))
+            padded = self.oracle._padded_event(self.oracle._event(self.inside))  # indices come from there
+            return self.function(self.oracle._cut_indices(structure, self.inside, padded))
         as_it_is = not structure.requires_grad and getattr(self.function, "ignores_padding", False)
         return self.function(structure if as_it_is else self.oracle._cut(structure, self.inside, structure.dtype))
-
-    def _padded_event(self) -> tuple[int, ...]:
-        """What `Oracle.pad` makes of the event, whatever the lengths: indices come from there, where the function takes these."""
-        event = tuple(self.inside.shape[self.inside.ndim - self.oracle.event_ndim :])
-        limits = self.oracle.length_limits(event)
-        shortest = torch.ones(() if len(limits) == 1 else (len(limits),), dtype=torch.int64)
-        return tuple(self.oracle.pad(torch.zeros(event), shortest).shape)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.function, name)

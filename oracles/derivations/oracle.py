@@ -77,18 +77,11 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
     """
 
     kernel: ClassVar[str | None] = "derivations"
-    axes: ClassVar[tuple[str, ...]] = ()
-    size_names: ClassVar[tuple[str, ...]] = ()
     examples: ClassVar[Examples] = Examples()
     _ignores_entries: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "axes" in vars(cls):
-            if not isinstance(cls.axes, tuple) or not all(isinstance(axis, str) and axis.isidentifier() for axis in cls.axes):
-                raise ValueError(f'`{cls.__name__}` got axes {cls.axes!r}; expected a tuple of names, such as ("length",)')
-            cls.event_ndim = len(cls.axes)
-            cls.size_names = tuple(dict.fromkeys(cls.axes))
         if cls.size_names:
             cls.examples = cls.examples.filled(cls.size_names)
 
@@ -97,23 +90,9 @@ class DerivedOracle(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enu
         """The hypergraph whose parts are the entries of an event, in row-major order."""
 
     @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        if not cls.axes:
-            raise ValueError(f'`{cls.__name__}` has no axes; expected axes = ("length",) or the like, or an `event_shape` of its own')
-        size = dict(zip(cls.size_names, cls._sizes(sizes, *cls.size_names), strict=True))
-        return tuple(size[axis] for axis in cls.axes)
-
-    @classmethod
     def event_of(cls, size: tuple[int, ...]) -> tuple[int, ...]:
         """The event shape of a size such as `examples` holds, in the order of ``size_names``."""
         return cls.event_shape(**dict(zip(cls.size_names, size, strict=True)))
-
-    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
-        size = dict(zip(self.axes, event_shape, strict=False))
-        fits = len(event_shape) == self.event_ndim and all(size[axis] == got for axis, got in zip(self.axes, event_shape, strict=False))
-        if not fits:
-            expected = f"({', '.join(self.axes)}{',' * (self.event_ndim == 1)})" if self.axes else f"{self.event_ndim} dimension(s)"
-            raise ValueError(f"`{call}` got event shape {event_shape}; expected {expected}")
 
     def count(self, event_shape: tuple[int, ...]) -> int:
         return _count(self, tuple(event_shape))

@@ -88,8 +88,7 @@ class TiedSemiMarkov(TiedOracle):
                     [1., 2.],
                     [0., 0.]])
         """
-        if unary.ndim < 2:
-            raise ValueError(f"`from_potentials` got unary of shape {tuple(unary.shape)}; expected [*batch, n, t]")
+        check_potentials(unary, transition, start, end)
         tags = unary.shape[-1]
         if isinstance(length, Tensor) and (length.ndim < 2 or length.shape[-1] != tags):
             raise ValueError(f"`from_potentials` got length of shape {tuple(length.shape)}; expected (..., w, {tags})")

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ..capabilities import PolicyOracle
-from ..capabilities.base import at_least_single
 from ..capabilities.indices import NONE, placed
 from ..capabilities.marginals import ExactLaw
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, algorithms
+from ..numerics import in_single
 from ..tensor_kinds import labels_below
 from ..transforms import operation
 
@@ -130,7 +130,7 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
         if self.normalization == "local":
             steps = self.natural_parameters(valid)
         else:
-            rows = at_least_single(self._cleaned(valid)).reshape(-1, *self._event(scores))
+            rows = in_single(self._cleaned(valid), self.event_ndim).reshape(-1, *self._event(scores))
             steps = self._action_log_probs(rows).reshape(scores.shape)
         return torch.where(mask if inside is None else mask & inside, steps, -math.inf).to(scores.dtype)
 
@@ -211,7 +211,7 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
         """For ``"local"`` the log-probabilities of the policy, which are natural parameters of log-partition 0."""
         if self.normalization == "global":
             return scores
-        result: Tensor = _Policy.apply(at_least_single(scores), self)  # type: ignore[no-untyped-call]
+        result: Tensor = _Policy.apply(in_single(scores, self.event_ndim), self)  # type: ignore[no-untyped-call]
         return result
 
     def _law_of(self, parameters: Tensor, wanted: Literal["A", "μ", "both"], at: Tensor | None = None) -> Any:

@@ -36,7 +36,7 @@ MISSING = {
 """What an oracle lacks that knows its best structure alone."""
 
 METHODS: dict[type[Oracle], tuple[str, ...]] = {
-    Oracle: ("count", "_check_event"),
+    Oracle: ("count",),
     MarginalOracle: ("_log_partition",),
     SamplingOracle: ("_log_partition", "_sample", "_noise_size"),
     ProjectionOracle: ("_project",),
@@ -50,7 +50,7 @@ def with_capabilities(*capabilities: type[Oracle]) -> Any:
     """The categorical oracle, cut down to some capabilities."""
     methods = {method for capability in (Oracle, *capabilities) for method in METHODS[capability]}
     body: dict[str, Any] = {method: getattr(Categorical, method) for method in methods}
-    body |= {"name": "part_of_categorical", "event_ndim": 1, "event_shape": Categorical.event_shape}
+    body |= {"name": "part_of_categorical", "axes": ("length",)}
     body["_argmax"] = lambda self, rows: torch.nn.functional.one_hot(rows.argmax(-1), rows.shape[-1])
     kind: Any = abc.ABCMeta("PartOfCategorical", capabilities or (Oracle,), body)
     return kind()
@@ -118,17 +118,10 @@ class Three(Oracle):
     """A third party's oracle: one of three, by argmax alone."""
 
     name: ClassVar[str] = "three"
-    event_ndim: ClassVar[int] = 1
-
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        return (3,)
+    axes: ClassVar[tuple[str, ...]] = ("length",)
 
     def count(self, event_shape: tuple[int, ...]) -> int:
         return 3
-
-    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
-        assert event_shape == (3,)
 
     def _argmax(self, rows: Tensor) -> Tensor:
         return torch.nn.functional.one_hot(rows.argmax(-1), 3)

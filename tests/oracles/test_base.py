@@ -6,29 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import (
-    ORACLES,
-    EnumerableOracle,
-    ProjectionOracle,
-    SamplingOracle,
-    make_oracle,
-)
-from structgrad.oracles.active_set import solver
-from structgrad.oracles.active_set.solution import Projection, Start
-from structgrad.oracles.capabilities.projection import RowArgmax
+from structgrad.oracles import ORACLES, EnumerableOracle, ProjectionOracle, SamplingOracle, make_oracle
 
 
 @dataclass(frozen=True)
 class Corners(ProjectionOracle):
-    """All 0/1 vectors of length n with at least one 1, whose last part is ignored: as a third party would write it."""
+    """All 0/1 vectors with at least one 1, whose last part is ignored: as a third party would write it."""
 
     name: ClassVar[str] = "corners"
-    event_ndim: ClassVar[int] = 1
+    axes: ClassVar[tuple[str, ...]] = ("length",)
     _ignores_entries: ClassVar[bool] = True
-
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        return (sizes["length"] + 1,)
 
     def count(self, event_shape: tuple[int, ...]) -> int:
         return int(2 ** (event_shape[0] - 1)) - 1
@@ -36,16 +23,10 @@ class Corners(ProjectionOracle):
     def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
         return torch.arange(event_shape[0], device=device) < event_shape[0] - 1
 
-    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
-        pass
-
     def _argmax(self, rows: Tensor) -> Tensor:
         inner = rows[..., :-1]
         best = (inner > 0).to(rows.dtype).scatter(-1, inner.argmax(-1, keepdim=True), 1)
         return torch.nn.functional.pad(best, (0, 1))
-
-    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
-        return solver.solve(argmax, rows, start=start)
 
 
 def test_an_oracle_of_a_third_party_needs_an_argmax_alone() -> None:

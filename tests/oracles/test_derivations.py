@@ -120,14 +120,7 @@ class Odd(DerivedOracle):
     root: Callable[[Builder], Tensor | int]
 
     name = "odd"
-    event_ndim = 1
-
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        return cls._sizes(sizes, "length")
-
-    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
-        pass
+    axes = ("length",)
 
     def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
         builder = Builder(event_shape[0])
