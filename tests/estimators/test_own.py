@@ -13,6 +13,7 @@ from structgrad.suites.audit import audit
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.tasks import make_task
 from structgrad.suites.tasks.training import train
+from tests.helpers import seeded
 from tests.reports.calling import call, refused
 
 SCORES = torch.tensor([[0.5, 0.0, -0.5], [0.0, 1.0, 0.2]], dtype=torch.float64)
@@ -93,10 +94,6 @@ def decorated(function):
     return solver
 
 
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
-
-
 def gradient(given) -> Tensor:
     return make_estimator(given).gradient(loss, Categorical(), SCORES, generator=seeded())
 
@@ -129,7 +126,7 @@ def test_noise_of_a_layer_follows_from_the_generator_and_leaves_that_of_torch_al
     before = torch.get_rng_state()
     assert torch.equal(gradient(Gate()), gradient(Gate()))
     assert torch.equal(before, torch.get_rng_state())
-    other = make_estimator(Gate()).gradient(loss, Categorical(), SCORES, generator=torch.Generator().manual_seed(1))
+    other = make_estimator(Gate()).gradient(loss, Categorical(), SCORES, generator=seeded(1))
     assert not torch.equal(gradient(Gate()), other)
 
 

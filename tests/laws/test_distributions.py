@@ -8,7 +8,7 @@ from torch.distributions import Distribution, kl_divergence
 from structgrad import distributions
 from structgrad.distributions import OracleDistribution, StructureDistribution
 from structgrad.oracles import ORACLES, KBestOracle, MarginalOracle
-from tests.helpers import GENERIC_CASES, OracleCase, make_scores
+from tests.helpers import GENERIC_CASES, OracleCase, make_scores, seeded
 
 EACH = pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
 
@@ -101,7 +101,3 @@ def test_what_an_oracle_cannot_do_is_said() -> None:
         distributions.Subset([0.0, 1.0], k=1)  # type: ignore[arg-type]
     assert not isinstance(p.oracle, str)
     assert isinstance(StructureDistribution("subset[k=2]", torch.zeros(3)).oracle, MarginalOracle)
-
-
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(0)

@@ -121,20 +121,11 @@ def test_expanded_rows_are_computed_once(case: OracleCase, kind: str, monkeypatc
         assert max(sizes) <= 2 * each
 
 
-@pytest.fixture
-def _threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kernels take every thread that they may have."""
-    monkeypatch.setattr(kernels, "GRAIN", 1)
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("kind", ["compiled", "reference"])
 @cases
-def test_an_item_is_alone_in_any_company(case: OracleCase, kind: str) -> None:
+def test_an_item_is_alone_in_any_company(case: OracleCase, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Next to peaked rows, masked ones, an infeasible one, and scores of every scale; gradients too."""
+    monkeypatch.setattr(kernels, "GRAIN", 1)  # kernels take every thread that they may have
     regimes: tuple[float | str, ...] = (1000.0, "masked", 0.05, "ties", 50.0)
     neighbours = torch.stack([make_scores(case, regime, rows=13, seed=1) for regime in regimes], 1).flatten(0, 1)
     names = [

@@ -62,9 +62,7 @@ def second(values):
 
 
 def test_of_processes_that_want_a_kernel_one_compiles_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "fresh_kernel.py").write_text(KERNEL)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    module = importlib.import_module("fresh_kernel")
+    module = _fresh(tmp_path, monkeypatch, "fresh_kernel")
     children = [_in_a_child(lambda: (module.fourfold(1.5), sum(module.fourfold.stats.cache_misses.values()))) for _ in range(3)]
     assert sorted(map(_result, children)) == [(6.0, 0), (6.0, 0), (6.0, 1)]
 
@@ -73,9 +71,7 @@ def test_a_kernel_calls_its_own_copies_whatever_else_the_process_compiled_or_loa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copies of one function are compiled apart, and round apart."""
-    (tmp_path / "copied_kernel.py").write_text(COPIES)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    module = importlib.import_module("copied_kernel")
+    module = _fresh(tmp_path, monkeypatch, "copied_kernel", COPIES)
 
     def call(*names: str) -> list[float]:
         return _result(_in_a_child(lambda: [getattr(module, name)(np.arange(9.0)) for name in names]))
@@ -163,9 +159,9 @@ def test_a_renamed_class_costs_a_compilation_and_an_inlined_function_that_change
         assert told.stdout == f"{factor * 2.0}\n", told.stderr
 
 
-def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str = KERNEL) -> Any:
     """A module of kernels that no process has compiled, while nothing was said of the cache yet."""
-    (tmp_path / f"{name}.py").write_text(KERNEL)
+    (tmp_path / f"{name}.py").write_text(content)
     monkeypatch.syspath_prepend(str(tmp_path))
     compilation._warn_uncached.cache_clear()
     return importlib.import_module(name)

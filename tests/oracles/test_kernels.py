@@ -4,7 +4,6 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +14,8 @@ from structgrad.oracles import kernels
 from structgrad.oracles.kernels.exponential import exponentials
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("rows", [0, 1, 2, 7])
 @pytest.mark.parametrize("number", [1, 2, 3, 16])
-@pytest.mark.usefixtures("threads")
 def test_rows_are_split_over_threads(rows: int, number: int) -> None:
     torch.set_num_threads(number)
     seen: list[int] = []
@@ -49,7 +40,6 @@ def test_uncertified_rows_are_left_to_the_reference() -> None:
     assert torch.equal(found, torch.where(torch.tensor([[True], [False], [True], [False]]), 2 * rows, -rows))
 
 
-@pytest.mark.usefixtures("threads")
 def test_an_error_in_another_thread_is_raised() -> None:
     torch.set_num_threads(2)
 
