@@ -29,7 +29,6 @@ LEGEND = (
 
 FEW_PROBLEMS = 3  # maximum number of problems that are shown with the numbers of every estimator
 MAX_NAMED = 3  # maximum number of estimators that a cell names; of more it shows the first and the number of others
-QUIET_SECONDS = 10.0  # time between two lines of progress
 
 Overview = dict[str, Any]
 """A table: ``title``, ``stages`` and ``rows`` of a name and (text, style) per stage; ``of`` heads the names, by default "estimator".
@@ -73,7 +72,7 @@ class Verbosity:
             self.say(found["legend"], "dim", apart=True)
 
 
-def plain_progress(quiet: float = QUIET_SECONDS) -> Progress:
+def plain_progress(quiet: float = 10.0) -> Progress:
     """Print lines at the start, at the end, at the first compilation and after so many seconds, which double while no cell ends."""
     last, wait, shown, compiled = -float("inf"), quiet, 0, False
 

@@ -25,7 +25,7 @@ BUDGETS = (1, 16, 256)  # numbers of estimates of `REFERENCE` whose time every c
 MAIN_BUDGET = 16  # the budget that is shown if there is room for one
 MOSTLY = 0.5  # share of averages over a budget that are exactly 0 above which an estimator is not recommended
 FEWEST_INSTANCES = 4  # with fewer there is no interval, and no estimator is clearly best
-RIVAL = "rloo"  # the estimator that the user's own are compared with
+RIVAL = "rloo"  # the estimator that others are compared with
 
 Outcome = Literal["clear", "tied", "unclear", "useless"]
 """One best estimator; a few that are not significantly different; more than half of them, or too few instances; none with a positive ρ."""

@@ -11,7 +11,7 @@ import pandas as pd
 from ...oracles import AVAILABLE_ORACLES
 from ...oracles.registry import parse, unknown
 from ...suites.base import TASK, split_loss
-from ...suites.problems import LOSSES, with_loss
+from ...suites.problems import LOSSES, STAGES, with_loss
 from ...suites.problems.regimes import REGIMES, USUAL_ENTROPIES, number_of, peaked_like
 from ...suites.problems.sized import sized_structure
 from ...suites.running.remote import reading
@@ -20,7 +20,6 @@ from ...suites.text import exponential, first_sentence, number, significant
 from .. import published, results
 from .answers import Answer, AnsweredStage, Outcome, Question, known_estimator, needs_values_only, places
 
-STATES = ("init", "early", "final")  # states of a model before, early in and after training
 RUNS = Path("structgrad-results")  # the folder of runs without `--out`
 
 
@@ -272,17 +271,17 @@ class _Search:
                 (here,) = cases
             if here is None:
                 stages, wanted = ", ".join(case.place.stage for case in cases), number_of(stage, "h", 1)
-                if wanted is None and stage not in STATES:
+                if wanted is None and stage not in STAGES:
                     allowed = f"init, early, final, h=<number> with 0 < number < 1, or of {self.source}: {stages}"
                     raise ValueError(f"--stage got {stage!r}; expected {allowed}")
                 if wanted is None:
                     like = peaked_like(parse(self.wish.oracle)[0])
-                    wanted = (USUAL_ENTROPIES if like is None else like.entropies)[STATES.index(stage)]
+                    wanted = (USUAL_ENTROPIES if like is None else like.entropies)[STAGES.index(stage)]
                 apart = {case: abs(case.entropy - wanted) for case in cases if case.entropy is not None}
                 if not apart:
                     raise ValueError(f"--stage got {stage!r}, and no entropies were measured; expected one of {stages}")
                 here = min(apart, key=lambda case: apart[case])
-                asked = f"{stage}, which is h={number(wanted, 2)} of {self.wish.oracle}," if stage in STATES else stage
+                asked = f"{stage}, which is h={number(wanted, 2)} of {self.wish.oracle}," if stage in STAGES else stage
                 # No command measures another entropy level of the scores of a user's file.
                 more = "" if here.place.stage == "file" else f"; {self._command(rows)} measures it"
                 notes.append(f"{asked} was not measured; the nearest is {here.place.stage}{more}.")

@@ -9,7 +9,6 @@ import pandas as pd
 
 from ...suites.statistics.interval import Interval
 from ...suites.text import estimate, significant, whole
-from ..analysis import tables
 from ..analysis.tables import Spread
 
 LEVEL = "entropy level"  # the title of the column of entropy levels
@@ -100,14 +99,6 @@ def spread_cell(value: Spread | None, *, of: float = math.nan) -> TableCell:
         return EMPTY
     fewer = f" ({value.instances} of {whole(of)})" if value.instances < of else ""
     return TableCell(str(value) + fewer, value.median)
-
-
-def verdict_cell(row: Any) -> TableCell:
-    """A verdict, with the share of instances that have it."""
-    if not row.verdict:
-        return TableCell("")
-    share = "" if row.sharing == row.instances else f" {whole(row.sharing)}/{whole(row.instances)}"
-    return TableCell(row.verdict + share, list(tables.VERDICTS).index(row.verdict), row.verdict, bool(row.contradicted))
 
 
 def plain_table(title: str, table: pd.DataFrame, **keywords: Any) -> Table:

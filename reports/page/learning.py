@@ -17,11 +17,10 @@ from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import student_mean as mean
 from ...suites.text import coefficient, estimate, number, plural, significant, whole
 from ..analysis import tables
+from ..analysis.answers import RIVAL
 from ..analysis.learning import SCORE, independent, sentences, times
 from ..analysis.loading import rows_of
 from .cells import EMPTY, LEVEL, Table, TableCell, estimate_cell, tabulate
-
-BASE = "rloo"  # the estimator that the others are compared with
 
 _OUTCOMES = {"accuracy": "accuracy", "structure": "structure_accuracy", "relaxed": "relaxed_accuracy", "curve": "curve_mean"}
 _HINTS = {
@@ -145,7 +144,7 @@ def overall_table(study: Study) -> Table:
         tasks = {task for task, keep in zip(study.tasks, latent, strict=True) if keep}
         names = {name for name, keep in zip(study.names, known[latent].any(0), strict=True) if keep}
         study = study.of(tasks=tasks.__contains__, contenders=lambda one: one.name in names)
-    scores, against = study.outcome(SCORE), study.of_family(BASE)
+    scores, against = study.outcome(SCORE), study.of_family(RIVAL)
     common = np.isin(study.tasks, study.common)
     families = [family for family, kept in zip(study.families, common, strict=True) if kept]
     rows: list[dict[str, Any]] = []
@@ -157,13 +156,13 @@ def overall_table(study: Study) -> Table:
         rows.append({**row, "all tasks": over if over.text else TableCell(plural(int(complete.sum()), "task"), math.nan)})
         if against:
             wins = probability_of_improvement(own, scores[:, study.names.index(against)]) if contender.name != against else Interval(None)
-            rows[-1][f"better than {BASE}"] = estimate_cell(wins)
+            rows[-1][f"better than {RIVAL}"] = estimate_cell(wins)
         rows[-1] |= {task: estimate_cell(mean(values)) for task, values in zip(study.tasks, own, strict=True)}
     rows.sort(key=lambda row: -np.nan_to_num(row["all tasks"].key, nan=-1.0))
     hints = {
         **{"objective": _HINTS["objective"], **dict.fromkeys(study.tasks, "mean over seeds with a 95 % interval")},
         "all tasks": "mean over families of the tasks of most estimators, by seed with fewer than four families; higher is better",
-        f"better than {BASE}": "probability that a run ends with a higher accuracy, over the tasks that both were trained on",
+        f"better than {RIVAL}": "probability that a run ends with a higher accuracy, over the tasks that both were trained on",
     }
     note = "Normalised accuracy: (accuracy − floor) / (ceiling − floor), higher is better."
     return tabulate("Training on all tasks", rows, hints, filters=(), note=note, name="learning-all", pinned=True)

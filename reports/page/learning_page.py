@@ -71,6 +71,7 @@ def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Pa
     predictors = predictor_table(study) if study.predictors else None
     every = document("learning_tables.md.j2", overall=overall_table(study), predictors=predictors, by_task=tabulate("", by_task, {}))
     results.write_whole(folder / "learning/tables.md", every)
+    parts = {"verdicts": _verdicts, "kinds": _by_kind, "decisions": _decisions, "choices": _choices, "beliefs": _beliefs}
     content = document(
         "learning.md.j2",
         section=section,
@@ -81,11 +82,7 @@ def write(runs: Sequence[Path], folder: Path, package: Path | None = None) -> Pa
             for place, at in np.argwhere((seeds > 0) & (seeds < len(study.seeds)))
         ],
         answers=[*_summary(study), section.sentences[0]],
-        verdicts=tabulate("", _verdicts(study), {}),
-        kinds=tabulate("", _by_kind(study), {}),
-        decisions=tabulate("", _decisions(study), {}),
-        choices=tabulate("", _choices(study), {}),
-        beliefs=tabulate("", _beliefs(study), {}),
+        **{name: tabulate("", rows_of(study), {}) for name, rows_of in parts.items()},
         tasks=[(task, paths[task], known.get(task)) for task in study.tasks],
         manifests=[manifest for _, manifest in read],
         command_of=published.command_of,
@@ -100,10 +97,8 @@ def _summary(study: Study) -> Iterator[str]:
         found = sorted(verdicts(study, outcome), key=lambda one: one.whole.pooled.value or 0.0, reverse=True)
         shown = [f"{predictor_name(one)} ({coefficient(one.whole.pooled)})" for one in found if one.verdict == "confirmed"]
         others = [predictor_name(one) for one in found if one.verdict != "confirmed"]
-        named = signed_label(outcome).capitalize()
-        yield f"**{named}** is predicted by {'; '.join(shown) or 'none of the declared numbers'}." + (
-            f" Not shown to predict it: {'; '.join(others)}." if others else ""
-        )
+        rest = f" Not shown to predict it: {'; '.join(others)}." if others else ""
+        yield f"**{signed_label(outcome).capitalize()}** is predicted by {'; '.join(shown) or 'none of the declared numbers'}.{rest}"
     ways = {row["choice"]: row for row in _choices(study)}
     if BASE in ways and len(ways) > 1:
         better = [way for way, row in ways.items() if way.startswith("by ") and row[COMPARED].partition("[")[2].startswith("+")]

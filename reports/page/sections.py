@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 
 from ...suites.metrics import METRICS, label_of
-from ...suites.text import below, estimate, interval, listed, number, plural
+from ...suites.text import below, estimate, interval, listed, number, plural, whole
 from ..analysis import answers, tables
 from ..analysis.answers import BUDGETS, MAIN_BUDGET, QUESTIONS, Answer
 from ..analysis.tables import REFERENCE_FAMILIES, Spread
-from .cells import EMPTY, LEVEL, Table, TableCell, estimate_cell, spread_cell, tabulate, verdict_cell
+from .cells import EMPTY, LEVEL, Table, TableCell, estimate_cell, spread_cell, tabulate
 
 MAIN = ("relative_bias", "gain", "cosine", "orthogonal_bias", "relative_variance", "relative_mse", "rho")
 """The metrics of the table of a problem."""
@@ -89,8 +89,7 @@ def claim_tables(claims: pd.DataFrame) -> list[Table]:
         for row in tables.items_of(part):
             declares = f"unbiased for {row.objective}" if row.unbiased else "biased"
             first = {"estimator": row.estimator, "objective": row.objective, "declares": declares, **dict.fromkeys(problems, EMPTY)}
-            bias = _bias_cell(row, row.relative_bias)
-            cell = dataclasses.replace(bias, verdict=row.verdict, alarm=bool(row.contradicted))
+            cell = dataclasses.replace(_bias_cell(row, row.relative_bias), verdict=row.verdict, alarm=bool(row.contradicted))
             rows.setdefault(row.estimator, first)[row.problem] = cell
         hints = {"objective": "the objective whose gradient it estimates", "declares": "the bias that its author declares"}
         hints |= dict.fromkeys(problems, described("relative_bias"))
@@ -116,7 +115,11 @@ def problem_tables(frame: pd.DataFrame, claims: pd.DataFrame) -> dict[str, Table
             spreads = {metric: known.get((str(problem), row.stage, row.estimator, metric)) for metric in metrics}
             cells = {metric: spread_cell(spread, of=row.instances) for metric, spread in spreads.items()}
             cells |= {"relative_bias": _bias_cell(row, spreads["relative_bias"], row.instances), _TIME: cost_cell(_TIME, spreads[_TIME])}
-            rows.append({"estimator": row.estimator, LEVEL: row.stage, "verdict": verdict_cell(row)})
+            # A verdict, with the share of instances that have it.
+            share = f" {whole(row.sharing)}/{whole(row.instances)}" if row.sharing < row.instances else ""
+            rank = list(tables.VERDICTS).index(row.verdict) if row.verdict else ""
+            verdict = TableCell(row.verdict + share, rank, row.verdict, bool(row.contradicted))
+            rows.append({"estimator": row.estimator, LEVEL: row.stage, "verdict": verdict})
             for metric, cell in cells.items():  # all but the median is in small print, which makes the column narrow
                 middle, bracket, rest = cell.text.partition(" [")
                 bounds, _, fewer = rest.partition("]")

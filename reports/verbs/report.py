@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from ..results import Manifest
 
-FORMATS = {"html": "report.html", "md": "report.md", "csv": "report.csv", "parquet": "report.parquet"}
-"""The formats of `report`, and their file names."""
+FORMATS = ("html", "md", "csv", "parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +72,10 @@ def report(options: ReportOptions) -> None:
             content = render(frame, {**manifest, "folder": run if is_url(run) else str(folder)}).encode()
         if is_url(run) and output is None:
             remote = RemoteFolder(run.rpartition("/")[0] if run.endswith(".parquet") else run)
-            remote.put(FORMATS[kind], content)
-            typer.echo(f"report: {remote.url}/{FORMATS[kind]}")
+            remote.put(f"report.{kind}", content)
+            typer.echo(f"report: {remote.url}/report.{kind}")
         else:
-            write_output("report", output or folder / FORMATS[kind], content)
+            write_output("report", output or folder / f"report.{kind}", content)
 
 
 def _draw(frame: "pd.DataFrame", manifest: "Manifest", folder: Path, only: tuple[str, ...]) -> None:
