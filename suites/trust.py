@@ -4,8 +4,8 @@ A file is refused by its size, or by the size that it declares, before it is rea
 """
 
 import gzip
+import io
 import json
-import math
 import os
 import re
 import secrets
@@ -29,7 +29,6 @@ TASK_VARIABLE = "STRUCTGRAD_TASK_DATA"
 TASK_FOLDERS = (f"${TASK_VARIABLE}", "./data", "../shared/data")
 """Folders that are searched for the data of tasks. Each kind has its own subfolder, such as ``listops``."""
 
-_IDENTITY = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,127}")
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
@@ -50,13 +49,6 @@ def visible_words(content: Any) -> Any:
     if isinstance(content, dict):
         return {visible(str(key)): visible_words(value) for key, value in content.items()}
     return [visible_words(value) for value in content] if isinstance(content, list) else content
-
-
-def check_identity(name: str) -> str:
-    """The identity of a cell; raises ValueError for anything but letters, digits, dashes and underscores."""
-    if not isinstance(name, str) or not _IDENTITY.fullmatch(name):
-        raise ValueError(f"got the identity {str(name)[:50]!r} of a cell; expected at most 128 letters, digits, dashes and underscores")
-    return name
 
 
 def check_size(path: Path, most: int) -> None:
@@ -103,25 +95,11 @@ def toml_of(path: Path) -> dict[str, Any]:
 
 
 def check_archive(stream: IO[bytes]) -> None:
-    """Refuse a `.npz` archive whose arrays are larger than allowed, or larger than their entries; only headers are unpacked."""
-    import numpy as np
-
+    """Refuse a `.npz` archive whose arrays are larger than allowed, before any is unpacked."""
     with zipfile.ZipFile(stream) as archive:
-        entries = archive.infolist()
-        total = sum(entry.file_size for entry in entries)
-        if total > LARGEST_ARRAYS:
-            raise ValueError(f"its arrays have {total} bytes when they are unpacked; expected at most {LARGEST_ARRAYS}, save fewer items")
-        for entry in entries:
-            with archive.open(entry) as member:
-                if member.read(6) != b"\x93NUMPY":
-                    continue
-            with archive.open(entry) as member:
-                version = np.lib.format.read_magic(member)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, _, kind = read(member)
-            size = math.prod(shape) * kind.itemsize
-            if min(shape, default=0) < 0 or (size > entry.file_size and not kind.hasobject):
-                raise ValueError(f"{entry.filename!r} says that it has the shape {shape} and holds {entry.file_size} bytes; save it again")
+        total = sum(entry.file_size for entry in archive.infolist())
+    if total > LARGEST_ARRAYS:
+        raise ValueError(f"its arrays have {total} bytes when they are unpacked; expected at most {LARGEST_ARRAYS}, save fewer items")
     stream.seek(0)
 
 
@@ -152,6 +130,15 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_state(path: Path, state: object) -> None:
+    """Write a state by torch; an interrupted write leaves the file as it was."""
+    import torch
+
+    stream = io.BytesIO()  # a full disk is an OSError then; torch would raise RuntimeError
+    torch.save(state, stream)
+    write_whole(path, stream.getvalue())
 
 
 def default_data() -> str | None:

@@ -21,9 +21,8 @@ from ..base import Instance, NonFiniteError, Problem, estimator_name
 from ..problems.named import own_loss
 from ..problems.sized import size_text
 from ..statistics import metrics as formulas
-from ..statistics.adaptive import looks, sample_until
 from ..statistics.interval import Interval
-from ..statistics.intervals import UNRESOLVED, Errors, profile
+from ..statistics.intervals import UNRESOLVED, Errors, looks, profile, sample_until
 from ..statistics.metrics import UNDIRECTED, Geometry, NoisyGradient, Summary
 from ..statistics.moments import Moments
 from ..truth import UNKNOWN, Target, Truth, exact_truth
@@ -34,8 +33,7 @@ from ..truth.references import own_reference, perturbed_gradient, relaxed_gradie
 from ..truth.replay import draws_of, replay, replay_outside, replay_samples
 from .bias_tests import ALPHA, EQUIVALENCE, Verdict, averaged_losses, bias_test, explained_by_rare_events, resolved, rounding_floor
 from .draws import Sampling, Tier, deterministic_moments, draw_moments, extend_moments, finite
-from .measurement import Measurement
-from .suite import Context, Effort, Finding, Suite
+from .suite import Context, Effort, Finding, Measurement, Suite
 
 __all__ = ["Bias", "Measurement", "Sampling", "Tier", "draw_moments", "measure"]
 
@@ -68,7 +66,7 @@ def measure(  # noqa: PLR0913
         scores: one instance, ``[*event]``.
         truth: the exact gradient, if it is known already.
         sampling: replicates, seeds and tier.
-        effort: replicates are added until intervals are narrow, see `adaptive`. None takes the number of ``sampling``.
+        effort: replicates are added until intervals are narrow, see `intervals`. None takes the number of ``sampling``.
         reference: the gradient of the estimator's own objective, for its bias against that.
         scratch: a folder for the replicates of the last look; those found there are continued.
         name: of the estimator in tables, in place of its own.

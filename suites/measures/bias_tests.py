@@ -16,9 +16,8 @@ import scipy
 import torch
 from torch import Tensor
 
-from ..statistics.adaptive import looks
 from ..statistics.interval import EVENTS
-from ..statistics.intervals import COMMON, Errors, has_spread, is_resolved, profile
+from ..statistics.intervals import COMMON, Errors, has_spread, is_resolved, looks, profile
 from ..statistics.metrics import summarise
 from ..statistics.moments import Moments
 

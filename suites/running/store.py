@@ -18,7 +18,7 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from ..base import SCHEMA_VERSION, Row
-from ..trust import LARGEST_TEXT, check_identity, json_of
+from ..trust import LARGEST_TEXT, json_of
 from .work import FAILED_KIND, ROW, Cell, Grid, StoredCell, as_json, decode, first_error, packed
 
 FILE = "cells.sqlite"  # the name of the database in the folder of a run
@@ -189,7 +189,7 @@ class Store:
         lines = self._read("SELECT place, suite, problem, stage, estimators, instances, identity FROM plan ORDER BY place")
         with self._explained():
             cells = tuple(
-                Cell(str(suite), str(problem), str(stage), tuple(map(str, json_of(names))), int(count), check_identity(identity))
+                Cell(str(suite), str(problem), str(stage), tuple(map(str, json_of(names))), int(count), str(identity))
                 for _, suite, problem, stage, names, count, identity in lines
             )
         return Grid(cells, tuple(self._skips()), places=tuple(line[0] for line in lines))

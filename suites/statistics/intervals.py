@@ -4,13 +4,20 @@ Smooth functions of means have delete-one-batch jackknives. At a boundary these 
 degenerate statistic, and so is a cosine of 1. There the interval is a *profile*: all values β of the squared norm that the U-statistic does
 not contradict. Its variance is ``4λβ/N + 2 tr(S²)/N²`` with ``λ = b'Sb/‖b‖²``, and depends on β. Shares of independent replicates have
 Wilson's interval.
+
+Replicates are added until intervals are narrow enough, or the budget is used up. Looks are at N = n₀, 2n₀, 4n₀, ... replicates. The width
+of an interval says little about the value it holds, so stopping on widths keeps its coverage; stopping on values would not. The number of
+looks depends on the replicates alone, and these on seeds alone. The seconds are the one exception: they are counted between looks, and a
+run that they end may differ on a faster machine.
 """
 
 import functools
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from pathlib import Path
+from typing import Literal, Self
 
 import numpy as np
 import scipy
@@ -18,8 +25,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from ..metrics import METRICS
+from ..trust import write_state
 from .interval import BATCHES, EVENTS, LEVEL as LEVEL, NO_MEAN, RARE, RARE_ORTHOGONAL, Interval as Interval
 from .moments import Moments
+from .seeds import BLOCK
 
 COMMON = 8  # with few replicates one event in this many is enough: then the events are not rare
 NO_VARIANCE = 1e-14  # a trace below this share of the squared mean is rounding
@@ -189,3 +199,58 @@ def median_interval(values: ArrayLike) -> Interval:
 def quantile(level: float = LEVEL, degrees: int = BATCHES - 1) -> float:
     """Student's quantile, two-sided at a level; of means over batches by default."""
     return float(scipy.stats.t.ppf((1 + level) / 2, degrees))
+
+
+WIDTHS = {name: metric.width for name, metric in METRICS.items() if metric.width is not None}
+"""The metrics that a cell is sampled for. Without the absolute widths, a rho of 0 would never be known well enough."""
+
+
+def is_narrow(interval: Interval, relative: float, absolute: float) -> bool:
+    """Whether half of an interval is at most a share of its value, or a number; without an interval, unless events are rare."""
+    if interval.value is None or interval.half_width is None:
+        return interval.method != RARE
+    return interval.half_width <= max(relative * abs(interval.value), absolute)
+
+
+def looks(first: int, most: int) -> Iterator[int]:
+    """N of every look: whole blocks, so that the next look continues where this one ended."""
+    look, most = (-(-size // BLOCK) * BLOCK for size in (first, max(first, most)))
+    while look < most:
+        yield look
+        look *= 2
+    yield most
+
+
+def sample_until(  # noqa: PLR0913 - two functions, and what they are called with
+    moments: Moments,
+    extend: Callable[[Moments, int], None],
+    metrics: Callable[[Moments], Mapping[str, Interval]],
+    sizes: Iterable[int],
+    *,
+    seconds: float = float("inf"),
+    checkpoint: Path | None = None,
+) -> tuple[Moments, Literal["converged", "budget"]]:
+    """Look at every number of replicates of ``sizes``, until every interval of `WIDTHS` is narrow enough or the seconds are over.
+
+    ``extend`` adds replicates to the empty ``moments``, up to a number of them. A run that finds the ``checkpoint``, a file with the
+    moments of the last look, continues from there, to the same result. Returns the moments at the last look, and why it was the last one.
+    """
+    spent = 0.0
+    if checkpoint is not None and checkpoint.exists():
+        state, spent = torch.load(checkpoint, weights_only=True, map_location=moments.gradient.device)
+        moments = Moments(**state, information=moments.information)
+    started = time.monotonic() - spent
+    for look in sizes:
+        if look < moments.total:
+            continue
+        if look > moments.total:
+            extend(moments, look)
+            if checkpoint is not None:
+                write_state(checkpoint, (moments.state(), time.monotonic() - started))
+        found = metrics(moments)
+        if all(is_narrow(found[name], *width) for name, width in WIDTHS.items() if name in found):
+            return moments, "converged"
+        # The next look takes as long as all looks so far.
+        if 2 * (time.monotonic() - started) > seconds:
+            break
+    return moments, "budget"

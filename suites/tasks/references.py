@@ -18,7 +18,7 @@ from ...estimators import ExactMarginalisation, LeaveOneOut
 from ...estimators.base import Estimator
 from ...oracles.sources import digest_of, source_of
 from ...user_cache import user_cache
-from ..statistics.adaptive import write_state
+from ..trust import write_state
 from .task import LatentModel, Task
 from .training import Job, Training, event_shape, train_all
 

@@ -15,7 +15,7 @@ from ...estimators.base import Estimator, check_call
 from ...estimators.layer import StructuredLayer, train_step
 from ...oracles.capabilities.ragged import of_lengths
 from ..base import check_finite
-from ..statistics.adaptive import write_state
+from ..trust import write_state
 from .task import Batch, LatentModel, Split, Task, TaskLoss
 
 EVALUATIONS = 20  # evaluations of a run, evenly spread over its steps, after the one at its start

@@ -13,8 +13,8 @@ from structgrad.estimators import make_estimator
 from structgrad.oracles import Subset
 from structgrad.suites import measure
 from structgrad.suites.base import COLUMNS
-from structgrad.suites.measures.measurement import FRAME_COLUMNS, Measurement
-from structgrad.suites.measures.parameter_bias import METRIC
+from structgrad.suites.measures.learning import METRIC
+from structgrad.suites.measures.suite import FRAME_COLUMNS, Measurement
 from structgrad.suites.metrics import METRICS, rule_of, unit_of
 from structgrad.suites.statistics.metrics import SAMPLES
 

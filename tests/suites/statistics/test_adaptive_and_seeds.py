@@ -9,7 +9,7 @@ import torch
 from structgrad.estimators import LeaveOneOut, Normal, PerturbAndMAP, Reinforce, Simple
 from structgrad.oracles.random_streams import random_uniform
 from structgrad.suites.problems.losses import LOSSES, make_loss
-from structgrad.suites.statistics.adaptive import looks, sample_until
+from structgrad.suites.statistics.intervals import looks, sample_until
 from structgrad.suites.statistics.metrics import estimated_metrics
 from structgrad.suites.statistics.moments import BATCHES, Moments
 from structgrad.suites.statistics.seeds import BLOCK, generator, seed_blocks, seed_sequence
