@@ -4,8 +4,7 @@ from .bias import Bias
 from .cost.scaling import ScalingSuite
 from .cost.steps import Memory, StepTime, WallClock
 from .descent import Descent
-from .learning import LearningSuite, TaskReferences
-from .parameter_bias import ParameterBias
+from .learning import LearningSuite, ParameterBias, TaskReferences
 from .sparsity import Sparsity
 from .suite import Suite
 

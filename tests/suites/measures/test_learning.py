@@ -7,8 +7,8 @@ import pytest
 
 from structgrad.estimators import make_estimator
 from structgrad.suites.learning import study
-from structgrad.suites.measures import learning, parameter_bias
-from structgrad.suites.measures.learning import LearningSuite
+from structgrad.suites.measures import learning
+from structgrad.suites.measures.learning import LearningSuite, ModelBatch
 from structgrad.suites.measures.suite import EFFORTS, Context
 from structgrad.suites.problems import load
 from structgrad.suites.running.planning.grid import grid
@@ -113,7 +113,7 @@ def test_references_have_cells_of_their_own_which_come_first(tmp_path, monkeypat
     assert {(row.metric, row.instance) for row in rows} == {
         (metric, f"seed={seed}") for metric in ("floor_accuracy", "ceiling_accuracy", "parameter_truth_norm") for seed in (0, 1)
     }
-    for module, name in ((references, "Training"), (parameter_bias.ModelBatch, "_truth"), (type(make_task("clusters")), "floor")):
+    for module, name in ((references, "Training"), (ModelBatch, "_truth"), (type(make_task("clusters")), "floor")):
         monkeypatch.setattr(module, name, lambda *given, **named: pytest.fail("computed again"))
     again = run(replace(ALONG, estimators=("ste",)), tmp_path / "again", machine=Machine(jobs=0))
     assert {row.status for row in again} == {"ok"}

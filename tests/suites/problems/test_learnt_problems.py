@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from structgrad.estimators import ExactMarginalisation, make_estimator
-from structgrad.suites.measures.parameter_bias import METRIC, ParameterBias
+from structgrad.suites.measures.learning import METRIC, ParameterBias
 from structgrad.suites.measures.suite import EFFORTS, Context
 from structgrad.suites.problems import load
 from structgrad.suites.running.planning.plan import Machine, Plan
