@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import ShiftReduce
-from structgrad.suites.tasks.language.compositions import ChartDecoder, StackDecoder, TreeDecoder, spans_of
+from structgrad.suites.tasks.language.listops import ChartDecoder, StackDecoder, TreeDecoder, spans_of
 
 
 def decoder(kind: type[TreeDecoder] = ChartDecoder) -> TreeDecoder:
