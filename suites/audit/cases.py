@@ -26,8 +26,7 @@ from ..tasks.own import imported_loss
 from ..truth import Target, exact_truth
 from ..truth.loss_checks import examine_loss
 from ..truth.replay import hooked
-from .result import Check
-from .subject import Subject
+from .result import Check, Subject
 
 FLAT, USUAL, PEAKED, EXTREME = 0.3, 1.0, 3.0, 50.0
 """Standard deviations of scores. Tests need flat ones, where no structure is rare; exact means are compared at peaked ones too."""

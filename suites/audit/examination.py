@@ -18,8 +18,11 @@ from .causes import SIGN, Explanation, Point, corrected, explain
 from .interventions import cause_by_intervention
 from .laws import LAWS
 from .means import compare, mean_checks, same_mean_checks, twin_of
-from .result import SPOILING, Audit, Check, FlatComparison, check_limits, checked, settled
-from .subject import Subject, numbers, subject_of, with_neutral_options, with_other_value
+
+from .result import (  # isort: skip
+    SPOILING, Audit, Check, FlatComparison, Subject, check_limits, checked, numbers, settled, subject_of, with_neutral_options,
+    with_other_value,
+)  # fmt: skip
 
 QUICK: dict[str, Any] = {"most_replicates": 16_384, "seconds": 1.5, "structures": 2}  # changes of ``quick``
 MANY_ZEROS = 0.5  # share of estimates of exactly 0 from which a warning is given
@@ -158,13 +161,9 @@ class _Examination:
 
     def _explained(self, law: str, points: list[Point]) -> Iterator[Explanation]:
         """Explain wrong means and note the cause; not if another violated law makes means wrong anyway."""
-        violated = {check.law for check in self._violated()}
-        if (
-            law not in violated
-            or any(check.cause for check in self._violated() if check.law == law)
-            or violated & set(SPOILING)
-            or not points
-        ):
+        violated = self._violated()
+        causes = [check.cause for check in violated if check.law == law]
+        if not points or not causes or any(causes) or {check.law for check in violated} & set(SPOILING):
             return
         found = self._explain(law, points, self.reference)
         if not found.cause:

@@ -18,10 +18,9 @@ from ...estimators.own import FunctionEstimator
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.random_streams import SeedBlocks
 from ..base import check_finite
-from ..truth.references import central_difference
+from ..truth.closed_form import central_difference
 from .cases import COUNTED, EXTREME, FLAT, USUAL, AuditLoss, Case, Structure, masked_scores, off_structures, random_scores, seeded
-from .result import Check, confirmed
-from .subject import numbers, to_change
+from .result import Check, confirmed, numbers, to_change
 
 ROWS = 6
 DISTRIBUTION_ROWS = 160  # rows whose distribution is compared, if their numbers cannot be

@@ -24,13 +24,12 @@ from ..statistics.metrics import Summary, estimated_metrics, exact_metrics, summ
 from ..statistics.moments import Moments
 from ..text import estimate
 from ..truth import Target
-from ..truth.references import central_difference, relaxed_gradient
+from ..truth.closed_form import central_difference, relaxed_gradient
 from ..truth.replay import replay, slots_of
 from .cases import FLAT, PEAKED, USUAL, AuditLoss, Case, Structure, masked_scores, random_scores, seeded, target
 from .causes import Point
 from .laws import world_state
-from .result import Check, FlatComparison, Status, confirmed
-from .subject import numbers
+from .result import Check, FlatComparison, Status, confirmed, numbers
 
 REPLAY_CAP = 20_000  # largest number of tuples of samples that are dealt
 REPLICATES = 8192  # replicates of an estimated metric of a comparison

@@ -19,17 +19,16 @@ from ...oracles.capabilities import EnumerableOracle
 from ...oracles.registry import oracle_name
 from ..base import Instance, NonFiniteError, Problem, estimator_name
 from ..problems.named import own_loss
-from ..problems.sized import size_text
+from ..problems.sized import sizes_of
 from ..statistics import metrics as formulas
 from ..statistics.interval import Interval
 from ..statistics.intervals import UNRESOLVED, Errors, looks, profile, sample_until
 from ..statistics.metrics import UNDIRECTED, Geometry, NoisyGradient, Summary
 from ..statistics.moments import Moments
 from ..truth import UNKNOWN, Target, Truth, exact_truth
-from ..truth.closed_form import unknown_because
+from ..truth.closed_form import own_reference, perturbed_gradient, relaxed_gradient, unknown_because
 from ..truth.enumeration import geometry
 from ..truth.loss_checks import examine_loss
-from ..truth.references import own_reference, perturbed_gradient, relaxed_gradient
 from ..truth.replay import draws_of, replay, replay_outside, replay_samples
 from .bias_tests import ALPHA, EQUIVALENCE, Verdict, averaged_losses, bias_test, explained_by_rare_events, resolved, rounding_floor
 from .draws import Sampling, Tier, deterministic_moments, draw_moments, extend_moments, finite
@@ -93,9 +92,10 @@ def measure(  # noqa: PLR0913
     target = Target(oracle, function, scores.detach().to(sampling.dtype), truth)
     task = _Task(made, target, sampling, geometry(oracle, scores.detach(), truth), effort, reference, scratch)
     called = str(getattr(function, "name", None) or getattr(function, "__name__", type(function).__name__)).replace("<lambda>", "a lambda")
+    event = tuple(scores.shape)
     pair = {
         **{"estimator": name or estimator_name(made), "oracle": oracle_name(oracle), "loss": called, "seed": sampling.seed},
-        **{"sizes": size_text(oracle, tuple(scores.shape)), "log_count": math.log(truth.count), "own": str(own_reference(made))},
+        **{"sizes": sizes_of(oracle, [event]) or f"scores {event}", "log_count": math.log(truth.count), "own": str(own_reference(made))},
     }
     try:
         return replace(task.measured(), pair=pair)

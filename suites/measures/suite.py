@@ -215,9 +215,9 @@ class Measurement:
         import pandas as pd
 
         pair, bias = self.pair, f"{self.verdict}: {self.reason}" if self.reason else f"bias: {self.verdict}"
-        counted = f"{exponential(pair['log_count'])} structures · seed {pair['seed']}"
+        size = f"{pair['sizes']} · {exponential(pair['log_count'])} structures"
         how = "exact, without replicates" if self.tier == "exact" else f"{self.replicates} replicates ({self.sampling})"
-        facts = f"{pair['estimator']} on {pair['oracle']} · loss {pair['loss']} · {pair['sizes']} · {counted} · {how} · {bias}"
+        facts = f"{pair['estimator']} on {pair['oracle']} · loss {pair['loss']} · {size} · seed {pair['seed']} · {how} · {bias}"
         rows = [
             ((label_of(name) + against).replace("_", " "), unit_of(name), estimate(one))
             for metrics, against in ((self.metrics, ""), (self.against, f" against {pair['own']}"))

@@ -155,9 +155,3 @@ def sizes_at(oracle: Oracle, event: tuple[int, ...]) -> dict[str, int]:
                 named = dict(zip(names, sizes, strict=True))
                 fitting += [named] if tuple(oracle.event_shape(**named)) == event else []
     return {LETTERS.get(name, name): size for name, size in fitting[0].items()} if len(fitting) == 1 else {}
-
-
-def size_text(oracle: Oracle, event: tuple[int, ...]) -> str:
-    """The sizes behind an event shape, as a name takes them; the shape itself if they do not follow from it."""
-    sizes = sizes_at(oracle, event)
-    return ",".join(f"{letter}={size}" for letter, size in sizes.items()) or f"scores {'×'.join(map(str, event))}"

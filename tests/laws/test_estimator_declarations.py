@@ -15,7 +15,7 @@ from structgrad.estimators import ESTIMATORS, Estimator, Identity, Loss, Noise, 
 from structgrad.estimators.supervised_training import Perceptron
 from structgrad.oracles import Categorical, EnumerableOracle, Oracle, PolicyOracle, SamplingOracle
 from structgrad.suites.audit.cases import FLAT, AuditEffort, Case, Structure, off_structures
-from structgrad.suites.audit.subject import subject_of
+from structgrad.suites.audit.result import subject_of
 from tests.estimator_cases import EACH_NAME, LOSSES, NAMES, STATEFUL, a_case_for, fitting, numbers
 from tests.helpers import seeded, structures
 

@@ -12,7 +12,7 @@ from structgrad.estimators.surrogates import evaluate
 from structgrad.oracles import SeedBlocks
 from structgrad.suites.audit.cases import AuditEffort, Case, Structure
 from structgrad.suites.audit.laws import LAWS
-from structgrad.suites.audit.subject import subject_of
+from structgrad.suites.audit.result import subject_of
 from structgrad.suites.problems.losses import LOSSES as MEASURED, make_loss
 from structgrad.suites.statistics.seeds import BLOCK, seed_blocks, seed_sequence
 from tests.estimator_cases import (

@@ -21,8 +21,8 @@ from structgrad.suites.measures.bias import Sampling, draw_moments
 from structgrad.suites.measures.draws import Draws, estimates
 from structgrad.suites.measures.suite import Context
 from structgrad.suites.truth import enumeration, exact_truth
+from structgrad.suites.truth.closed_form import perturbed_gradient
 from structgrad.suites.truth.enumeration import fitting_chunk
-from structgrad.suites.truth.references import perturbed_gradient
 from structgrad.suites.truth.replay import replay
 from tests.suites.cases import quadratic, scores_of, target_of
 

@@ -80,7 +80,7 @@ def found() -> Measurement:
 
 def test_a_measurement_names_what_was_measured(found: Measurement) -> None:
     text = found._repr_html_()
-    for word in ("rloo[num_samples=3]", "subset[k=2]", "product", "n=5", "10 structures", "unbiased-exact", "relative MSE"):
+    for word in ("rloo[num_samples=3]", "subset[k=2]", "product", "n = 5", "10 structures", "unbiased-exact", "relative MSE"):
         assert word in text
     assert repr(found).startswith("<Measurement of rloo[num_samples=3] on subset[k=2]: relative bias 0, ")
     assert len(repr(found)) < 200

@@ -13,8 +13,7 @@ from torch import Tensor
 from structgrad.estimators import ImplicitMLE, LeaveOneOut
 from structgrad.estimators.own import FunctionEstimator
 from structgrad.suites.audit.causes import NO_NORMALISER, SIGN, Explanation, Point, explain
-from structgrad.suites.audit.result import Check, confirmed, settled
-from structgrad.suites.audit.subject import numbers, subject_of
+from structgrad.suites.audit.result import Check, confirmed, numbers, settled, subject_of
 
 GRADIENTS = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 MARGINALS = torch.rand(5, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -13,9 +13,8 @@ from structgrad.oracles import Categorical, Subset
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.statistics.metrics import NoisyGradient
 from structgrad.suites.truth import exact_truth
-from structgrad.suites.truth.closed_form import known_truth
+from structgrad.suites.truth.closed_form import known_truth, own_reference, perturbed_gradient, relaxed_gradient
 from structgrad.suites.truth.loss_checks import examine_loss
-from structgrad.suites.truth.references import own_reference, perturbed_gradient, relaxed_gradient
 from tests.suites.cases import ORACLES, quadratic, scores_of
 
 VALUES = torch.tensor([1.0, -0.5, 2.0, 0.3], dtype=torch.float64)
