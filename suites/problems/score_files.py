@@ -96,10 +96,8 @@ def _read_safetensors(file: Path) -> Arrays:
 
 COUNTED = {  # the units of lengths of items, for oracles that do not declare them
     "linear_chain": "positions",
-    "spanning_tree": "words (the root is none)",
-    "projective_tree": "words (the root is none)",
-    "constituency": "tokens",
-    "shift_reduce": "tokens",
+    **dict.fromkeys(("spanning_tree", "projective_tree"), "words (the root is none)"),
+    **dict.fromkeys(("constituency", "shift_reduce"), "tokens"),
     "alignment": "rows and columns",
     "assignment": "rows",
     "categories": "categories",

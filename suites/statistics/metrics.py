@@ -212,7 +212,12 @@ def estimated_metrics(
         found |= _bias_metrics(errors, orthogonal, norm)
         if geometry is not None:
             found["null_bias"] = _norm_interval(errors.within(geometry.null), norm)
-        found["cosine"] = _cosine_interval(orthogonal, norm, whole["gain"], found["cosine"])
+        (low, high), gain, cosine = intervals.profile(orthogonal), whole["gain"], found["cosine"].value
+        # The jackknife if a bias orthogonal to the gradient is certain and large; else the interval of that bias, turned into cosines.
+        if cosine is not None and not (low > 0 and abs(cosine) <= NEAR_ONE):
+            squares = (max(orthogonal.square_norm(), 0.0), low, high)
+            value, *bounds = [gain / math.hypot(gain, math.sqrt(square) / norm) if gain else 0.0 for square in squares]
+            found["cosine"] = Interval(value, min(bounds), max(bounds), "profile")
     else:
         found = _undirected(found, _norm_interval(errors, 1.0))
     if not (intervals.is_resolved(moments) if resolved is None else resolved):
@@ -279,16 +284,6 @@ def _norm_interval(errors: intervals.Errors, unit: float, noise: float = 0.0) ->
     low, high = intervals.profile(errors, noise=noise)
     value = math.sqrt(max(errors.square_norm() - noise, 0.0))
     return Interval(value / unit, math.sqrt(low) / unit, math.sqrt(high) / unit, "profile")
-
-
-def _cosine_interval(orthogonal: intervals.Errors, norm: float, gain: float, estimate: Interval) -> Interval:
-    """The jackknife if a bias orthogonal to the gradient is certain and large; else the interval of that bias, turned into cosines."""
-    low, high = intervals.profile(orthogonal)
-    if estimate.value is None or (low > 0 and abs(estimate.value) <= NEAR_ONE):
-        return estimate
-    squares = (max(orthogonal.square_norm(), 0.0), low, high)
-    value, *bounds = [gain / math.hypot(gain, math.sqrt(square) / norm) if gain else 0.0 for square in squares]
-    return Interval(value, min(bounds), max(bounds), "profile")
 
 
 def _numbers(values: Mapping[str, Tensor]) -> dict[str, float]:

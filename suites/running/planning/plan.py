@@ -19,9 +19,8 @@ from ...measures.suite import Context, Effort
 from ...problems.score_files import ScoreFile
 from ..work import DONE, FAILED_KIND, Cell, Grid, first_error
 
-CORES = min(
-    len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8
-)  # workers by default: the processors of this process, but no more than a laptop has
+CORES = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+"""Workers by default: the processors of this process, but no more than a laptop has."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
