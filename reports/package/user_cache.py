@@ -6,8 +6,7 @@ from pathlib import Path
 
 def user_cache() -> Path:
     """``$XDG_CACHE_HOME/structgrad`` or ``~/.cache/structgrad``; without a home, such as in a container, a folder of temporary files."""
-    chosen = os.environ.get("XDG_CACHE_HOME")
-    if chosen:
+    if chosen := os.environ.get("XDG_CACHE_HOME"):
         return Path(chosen) / "structgrad"
     try:
         return Path.home() / ".cache" / "structgrad"

@@ -51,8 +51,7 @@ def describe(
     if as_json:
         typer.echo(json.dumps(found[0] if len(found) == 1 else found, indent=2, ensure_ascii=False))
         return
-    for line in (line for one in found for line in _lines(one)):
-        typer.echo(line)
+    typer.echo("\n".join(line for one in found for line in _lines(one)))
 
 
 def facts(name: str) -> list[Record]:

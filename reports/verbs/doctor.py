@@ -51,7 +51,7 @@ def doctor(
         if device is not None:
             raise typer.Exit(_test_device(device, only, as_json=as_json))
         if served:
-            raise typer.Exit(_print_served(only, as_json=as_json))
+            return _print_served(only, as_json=as_json)
         if only:
             raise ValueError(f"`doctor` got --only {only} without --device or --served; expected one of them, or no --only")
         found = checks()
@@ -76,7 +76,7 @@ def _chosen(only: str) -> dict[str, Any]:
     return chosen
 
 
-def _print_served(only: str, *, as_json: bool) -> int:
+def _print_served(only: str, *, as_json: bool) -> None:
     """Print a table of structures and operations: by the executor of derivations, by a kernel of the structure, or by torch."""
     from ...oracles.serving import OPERATIONS, served
     from ...suites.audit.oracles import small_events
@@ -85,7 +85,6 @@ def _print_served(only: str, *, as_json: bool) -> int:
     width, rows = max(map(len, table)), {"": {name: name for name in OPERATIONS}, **table}
     cells = ([f"{name:<{width}}", *(f"{ways.get(one, '-'):<13}" for one in OPERATIONS)] for name, ways in rows.items())
     typer.echo(json.dumps(table, indent=2) if as_json else "\n".join("  ".join(row).rstrip() for row in cells))
-    return OK
 
 
 def _test_device(device: str, only: str, *, as_json: bool) -> int:
