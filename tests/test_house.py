@@ -32,7 +32,7 @@ OF_DIGITS = re.compile(r"[,%eEfFgGn]$|\.\d+$")
 """How a specification of a format ends that chooses digits; one that only aligns does not."""
 
 
-CEILINGS = {"oracles": 15_491, "estimators": 7_400, "suites": 17_457, "reports": 6_511, "tests": 27_408}
+CEILINGS = {"oracles": 15_468, "estimators": 7_398, "suites": 17_000, "reports": 6_496, "tests": 27_316}
 """Lines of Python in each room. Lower a ceiling in the commit that makes room. To raise one takes a decision record (33)."""
 
 
