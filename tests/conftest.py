@@ -22,7 +22,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _alike() -> None:
-    """Whatever the test before has set: a number of threads, a seed."""
+    """Reset the number of threads and the seed, which the test before may have set."""
     torch.set_num_threads(1)
     # `torch.manual_seed` writes the stack of its caller down for devices that are not there yet: half a second per thousand tests.
     (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(0)

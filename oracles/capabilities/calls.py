@@ -112,7 +112,7 @@ class Calls(Configured, abc.ABC):
         return torch.where(self._inside(event, lengths), scores, free)
 
     def _padded_event(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """What `_complete` makes of an event, whatever the lengths."""
+        """The event shape that `_complete` returns, the same for all lengths."""
         limits = self.length_limits(event_shape)
         shortest = torch.ones((len(limits),) if len(limits) > 1 else (), dtype=torch.int64)
         return tuple(self._complete(torch.zeros(event_shape), shortest).shape)

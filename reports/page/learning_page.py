@@ -158,7 +158,7 @@ def _decisions(study: Study) -> list[dict[str, str]]:
 
 
 def _choices(study: Study) -> list[dict[str, str]]:
-    """How far models come with the estimators that a rule chooses, on the tasks of most estimators; the best rule first."""
+    """Mean scores of the estimators that a rule chooses, on the tasks of most estimators; the best rule first."""
     part = study.of(tasks=study.common.__contains__, contenders=lambda one: one.competes)
     scores, ways = over_seeds(part.outcome(SCORE)), dict[str, np.ndarray]()
     for name, stage in measured(part):
